@@ -1,0 +1,35 @@
+# Two commands do everything on a fresh machine: `make demo` and `make test`.
+# Nothing but Python 3.11 or newer, pip and make is needed: the environment is made in .venv.
+
+PYTHON ?= python3
+VENV := .venv
+RUN := $(VENV)/bin
+
+# The mark of a finished environment; it is made anew only when the dependencies change.
+ENVIRONMENT := $(VENV)/installed
+
+.PHONY: test test-full check format clean
+
+test: $(ENVIRONMENT)  ## the tests, in a few minutes on two cores
+	$(RUN)/python -m pytest -n 2 -m "not slow"
+
+test-full: $(ENVIRONMENT)  ## every test, the long campaigns among them
+	$(RUN)/python -m pytest -n 2
+
+check: $(ENVIRONMENT)  ## format, lint, types, import order
+	$(RUN)/ruff format --check .
+	$(RUN)/ruff check .
+	$(RUN)/mypy
+	$(RUN)/lint-imports
+
+format: $(ENVIRONMENT)  ## rewrite the files as `make check` wants them
+	$(RUN)/ruff format .
+	$(RUN)/ruff check --fix .
+
+$(ENVIRONMENT): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(RUN)/pip install --quiet --constraint constraints.txt --editable ".[check]"
+	touch $@
+
+clean:  ## remove the environment and every cache
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -1,0 +1,5 @@
+"""`python -m openalbert` is the command `openalbert`."""
+
+from openalbert.cli import main
+
+main()

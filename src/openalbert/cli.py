@@ -1,0 +1,122 @@
+"""The command line: a verb names a settings class and the function that carries it out.
+
+Nothing of a verb is imported before it is asked for, so that `openalbert --help` answers at once.
+"""
+
+import importlib
+import os
+import sys
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from openalbert.errors import UserError, suggestion
+
+
+@dataclass(frozen=True)
+class Verb:
+    """What a verb does, in one line, and where its settings and its function are."""
+
+    summary: str
+    module: str
+    settings: str
+    function: str
+
+
+VERBS = {
+    "show": Verb("parameters, FLOPs and memory of a model", "openalbert.interop.show", "Show", "show"),
+}
+
+
+def main(words: list[str] | None = None) -> None:
+    """Run one command line and exit with its code."""
+    words = sys.argv[1:] if words is None else words
+    try:
+        verb, rest = find_verb(words)
+        run_verb(verb, rest)
+        sys.stdout.flush()
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        sys.exit(130)
+    except BrokenPipeError:
+        # The reader of our output (`head`, say) has gone: nothing is wrong, and nothing more can be printed.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"error: {where}{error.strerror or error}", file=sys.stderr)
+        sys.exit(1)
+
+
+def find_verb(words: list[str]) -> tuple[str, list[str]]:
+    """Split a command line into its verb, of one word or two, and the rest."""
+    for length in (2, 1):
+        verb = " ".join(words[:length])
+        if len(words) >= length and verb in VERBS:
+            return verb, words[length:]
+    asked = words[0] if words else "--help"
+    family = {verb: VERBS[verb] for verb in VERBS if verb.split()[0] == asked}
+    if asked in ("--help", "-h", "help"):
+        print_help(VERBS)
+        sys.exit(0)
+    if asked == "--version":
+        from openalbert import __version__
+
+        print(f"openalbert {__version__}")
+        sys.exit(0)
+    if family and (len(words) == 1 or words[1] in ("--help", "-h")):
+        print_help(family)
+        sys.exit(0 if len(words) > 1 else 2)
+    if family:
+        known = [verb.split()[1] for verb in family]
+        usage_error(f"'{asked} {words[1]}' is not a verb: {suggestion(words[1], known)}")
+    usage_error(f"'{asked}' is not a verb: {suggestion(asked, sorted({verb.split()[0] for verb in VERBS}))}")
+
+
+def usage_error(sentence: str) -> NoReturn:
+    """Refuse a command line that cannot be understood."""
+    print(f"error: {sentence}", file=sys.stderr)
+    sys.exit(2)
+
+
+def print_help(verbs: dict[str, Verb]) -> None:
+    """List the verbs, a line each."""
+    width = max(map(len, verbs)) + 2
+    print("usage: openalbert VERB [SETTINGS]\n")
+    print("ALBERT, all of the paper: pretrain it, fine-tune it, export it, serve it.\n")
+    for name, verb in verbs.items():
+        print(f"  {name:{width}s}{verb.summary}")
+    print("\n`openalbert VERB --help` lists the verb's settings.")
+
+
+def run_verb(name: str, words: list[str]) -> None:
+    """Read the verb's settings from the command line and carry it out."""
+    verb = VERBS[name]
+    module = importlib.import_module(verb.module)
+    settings = parse(getattr(module, verb.settings), name, words)
+    getattr(module, verb.function)(settings)
+
+
+def parse(kind: Any, name: str, words: list[str]) -> Any:
+    """Fill a settings class from the command line.
+
+    Settings whose defaults hang on one of their own values (a preset's name) have a method `with_defaults`:
+    the line is read once to learn that value, and again over the defaults that follow from it.
+    """
+    import tyro
+
+    def read(**default: Any) -> Any:
+        return tyro.cli(
+            kind,
+            prog=f"openalbert {name}",
+            args=words,
+            description=VERBS[name].summary,
+            # A switch that is off has only `--switch`, one that is on only `--no-switch`.
+            config=(tyro.conf.FlagCreatePairsOff,),
+            **default,
+        )
+
+    settings = read()
+    return read(default=settings.with_defaults()) if hasattr(kind, "with_defaults") else settings

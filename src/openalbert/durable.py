@@ -1,0 +1,67 @@
+"""Files and folders that are either whole or not there: written aside, synced to the disk, then renamed."""
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+PARTIAL = ".partial"  # the ending of everything that is not finished yet
+
+
+def sync(path: Path) -> None:
+    """Have the disk take what was written to a file, or to a folder's list of names."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write a file so that a reader sees the old content or the new, never a part."""
+    aside = path.with_name(path.name + PARTIAL)
+    try:
+        with aside.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(path)
+    except BaseException:
+        aside.unlink(missing_ok=True)
+        raise
+    sync(path.parent)
+
+
+def write_text(path: Path, text: str) -> None:
+    """`write_bytes` for text."""
+    write_bytes(path, text.encode())
+
+
+@contextlib.contextmanager
+def new_folder(target: Path) -> Iterator[Path]:
+    """A folder to fill; it takes its name only when the block ends well, and leaves nothing behind otherwise.
+
+    A folder that stands under the name already is replaced, and stays as it was if the block fails.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    aside = target.with_name(target.name + PARTIAL)
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir()
+    try:
+        yield aside
+        for path in aside.rglob("*"):
+            sync(path)
+        sync(aside)
+        if target.exists():
+            replaced = target.with_name(target.name + ".replaced" + PARTIAL)
+            shutil.rmtree(replaced, ignore_errors=True)
+            target.rename(replaced)
+            aside.rename(target)
+            shutil.rmtree(replaced, ignore_errors=True)
+        else:
+            aside.rename(target)
+        sync(target.parent)
+    except BaseException:
+        shutil.rmtree(aside, ignore_errors=True)
+        raise

@@ -1,0 +1,71 @@
+"""Progress on long work: a bar on a terminal, a plain line now and then elsewhere. All of it goes to standard error."""
+
+import sys
+import time
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+SECONDS_BETWEEN_LINES = 10.0
+
+
+class Work:
+    """One piece of long work: `with Work("reading", total=size, unit="MB", scale=1e6) as work: work.advance(n)`."""
+
+    def __init__(self, label: str, total: float | None = None, unit: str = "", scale: float = 1.0) -> None:
+        self.label, self.total, self.unit, self.scale = label, total, unit, scale
+        self.done = 0.0
+        self.note = ""
+        self._started = self._last_line = time.monotonic()
+        self._bar: Progress | None = None
+
+    def __enter__(self) -> "Work":
+        if sys.stderr.isatty():
+            self._bar = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                TextColumn("{task.fields[amount]}"),
+                TimeElapsedColumn(),
+                TextColumn("left"),
+                TimeRemainingColumn(),
+                TextColumn("{task.fields[note]}"),
+                console=Console(stderr=True),
+            )
+            self._task = self._bar.add_task(self.label, total=self.total, amount="", note="")
+            self._bar.start()
+        return self
+
+    def advance(self, amount: float = 1.0, note: str = "") -> None:
+        """Say that `amount` more is done; `note` is shown behind it."""
+        self.done += amount
+        self.note = note or self.note
+        if self._bar is not None:
+            self._bar.update(self._task, advance=amount, amount=self._amount(), note=self.note)
+        elif time.monotonic() - self._last_line >= SECONDS_BETWEEN_LINES:
+            self._last_line = time.monotonic()
+            self._line()
+
+    def _amount(self) -> str:
+        rate = self.done / max(time.monotonic() - self._started, 1e-9)
+        total = f"/{self.total / self.scale:,.6g}" if self.total else ""
+        return f"{self.done / self.scale:,.1f}{total} {self.unit} ({rate / self.scale:,.1f} {self.unit}/s)"
+
+    def _line(self) -> None:
+        elapsed = time.monotonic() - self._started
+        left = ""
+        if self.total and self.done:
+            left = f", {elapsed * (self.total - self.done) / self.done:,.0f} s left"
+        note = f", {self.note}" if self.note else ""
+        print(f"{self.label}: {self._amount()}, {elapsed:,.0f} s{left}{note}", file=sys.stderr, flush=True)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+        elif kind is None:
+            self._line()

@@ -1,0 +1,19 @@
+"""What all tests stand on: shapes in signatures are checked; real data is used where it lies beside the checkout."""
+
+from pathlib import Path
+
+import pytest
+from jaxtyping import install_import_hook
+
+# Every shape written in a signature of openalbert is checked in every test; at run time they cost nothing.
+install_import_hook("openalbert", "beartype.beartype")
+
+REAL_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+
+
+@pytest.fixture(scope="session")
+def real_data() -> Path:
+    """Real corpora and task data. A user's machine does not have them; small made-up data covers the same path."""
+    if not REAL_DATA.is_dir():
+        pytest.skip("no folder of real data beside the checkout")
+    return REAL_DATA
