@@ -1,0 +1,426 @@
+"""Token shards: text as memory-mapped numbers with sentence and document marks, and a manifest that vouches for them.
+
+A folder of shards holds
+
+    manifest.json                       settings, counts, vocabulary, and size and sha256 of every other file
+    tokenizer/                          the vocabulary the tokens belong to
+    shards/00002-00000/piece.json       one piece of the corpus (source group 2, piece 0): what it was made of
+    shards/00002-00000/train.*.npy      its tokens, its sentence starts and its document starts: plain numpy files
+
+A piece appears under its name only when all of it is on the disk, and the manifest comes last: a folder without a
+manifest is not finished, whatever else it holds.
+"""
+
+import functools
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, overload
+
+import numpy as np
+from jaxtyping import Int, Integer
+
+from openalbert import durable
+from openalbert.errors import UserError, suggestion
+from openalbert.settings import from_dict
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+PLAN = "plan.json"  # stands beside the manifest, and alone while the work is not finished
+PIECE = "piece.json"
+SPLITS = ("train", "heldout")
+MAX_OPEN_SHARDS = 128  # three file descriptors each; the usual limit of a process is 1024
+HASHED_AT_ONCE = 1 << 20
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Tokenized documents in a row: the tokens, the length of each sentence, and of each document in sentences."""
+
+    tokens: Integer[np.ndarray, "T"]
+    sentence_lengths: Integer[np.ndarray, "N"]
+    document_lengths: Integer[np.ndarray, "D"]
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One opened shard. `sentence_starts` ends with T and `document_starts` with N, so that borders come in pairs."""
+
+    tokens: Integer[np.ndarray, "T"]
+    """Token ids, 16 or 32 bits each."""
+    sentence_starts: Int[np.ndarray, "_"]
+    """The token with which each sentence begins."""
+    document_starts: Int[np.ndarray, "_"]
+    """The sentence with which each document begins."""
+
+
+@dataclass(frozen=True)
+class ShardEntry:
+    """What the manifest says about one shard."""
+
+    name: str
+    """Path in the folder, without the three endings: `shards/00000-00000/train`."""
+    documents: int
+    sentences: int
+    tokens: int
+
+
+@dataclass(frozen=True)
+class FileEntry:
+    """What the manifest says about one file."""
+
+    name: str
+    """Path in the folder, with `/` between its parts."""
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The description of a folder of shards; everything in it follows from the texts and the settings alone."""
+
+    format: int
+    settings: dict[str, Any]
+    """What was asked for: everything that decides the bytes, and nothing that does not."""
+    inputs: tuple[str, ...]
+    """The texts, in the order in which they were read."""
+    counts: dict[str, int]
+    """Documents, sentences and tokens kept, and everything that was dropped."""
+    tokenizer: str
+    """Fingerprint of the vocabulary."""
+    vocab_size: int
+    special_ids: dict[str, int]
+    dtype: str
+    """The type of a token on disk: `uint16`, or `uint32` for a vocabulary of more than 65,536."""
+    splits: dict[str, tuple[ShardEntry, ...]]
+    files: tuple[FileEntry, ...]
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """What the manifest has to know of the vocabulary."""
+
+    fingerprint: str
+    vocab_size: int
+    special_ids: Mapping[str, int]
+
+    @property
+    def dtype(self) -> str:
+        """16 bits a token where they are enough."""
+        return "uint16" if self.vocab_size <= 1 << 16 else "uint32"
+
+
+# --- writing ---------------------------------------------------------------------------------------------------------
+
+
+def piece_name(group: int, number: int) -> str:
+    """The folder of a piece: group of sources, then its number in the group. Sorted names are in corpus order."""
+    return f"shards/{group:05d}-{number:05d}"
+
+
+def write_piece(folder: Path, name: str, splits: Mapping[str, Sequence[Tokens]], dtype: str, facts: Any) -> None:
+    """Write one piece, a shard for each split that has tokens, all of it or nothing.
+
+    `facts` is whatever the maker wants to know about the piece when the work is taken up again; it is kept as JSON.
+    """
+    with durable.new_folder(folder / name) as aside:
+        shards: dict[str, ShardEntry] = {}
+        files: list[FileEntry] = []
+        for split, parts in splits.items():
+            if sum(len(part.tokens) for part in parts) == 0:
+                continue
+            arrays = {
+                "tokens": [part.tokens.astype(dtype, copy=False) for part in parts],
+                "sentences": [_starts([part.sentence_lengths for part in parts])],
+                "documents": [_starts([part.document_lengths for part in parts])],
+            }
+            for kind, chunks in arrays.items():
+                file = f"{split}.{kind}.npy"
+                size, sha256 = _write_array(aside / file, chunks)
+                files.append(FileEntry(f"{name}/{file}", size, sha256))
+            shards[split] = ShardEntry(
+                f"{name}/{split}",
+                documents=len(arrays["documents"][0]) - 1,
+                sentences=len(arrays["sentences"][0]) - 1,
+                tokens=sum(map(len, arrays["tokens"])),
+            )
+        record = {
+            "facts": facts,
+            "shards": {split: asdict(entry) for split, entry in shards.items()},
+            "files": [asdict(entry) for entry in files],
+        }
+        (aside / PIECE).write_text(json.dumps(record, indent=2) + "\n")
+
+
+def _starts(lengths: Sequence[Integer[np.ndarray, "_"]]) -> Int[np.ndarray, "_"]:
+    total = sum(map(len, lengths))
+    starts = np.zeros(total + 1, np.int64)
+    np.cumsum(np.concatenate(lengths), out=starts[1:])
+    return starts
+
+
+def _write_array(path: Path, chunks: Sequence[Integer[np.ndarray, "_"]]) -> tuple[int, str]:
+    """Write arrays as one .npy file without putting them together in memory; return its size and sha256."""
+    dtype = np.lib.format.dtype_to_descr(chunks[0].dtype)
+    with path.open("wb") as file:
+        hashed = _Hashed(file)
+        header = {"descr": dtype, "fortran_order": False, "shape": (sum(map(len, chunks)),)}
+        np.lib.format.write_array_header_1_0(hashed, header)
+        for chunk in chunks:
+            hashed.write(chunk.tobytes())
+    return hashed.size, hashed.sha256.hexdigest()
+
+
+class _Hashed:
+    """A file that knows the checksum of what went into it."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.file, self.size, self.sha256 = file, 0, hashlib.sha256()
+
+    def write(self, data: bytes) -> None:
+        self.file.write(data)
+        self.size += len(data)
+        self.sha256.update(data)
+
+
+def read_piece(folder: Path, name: str) -> dict[str, Any]:
+    """What `write_piece` wrote down about a piece: `facts`, `shards`, `files`."""
+    record: dict[str, Any] = json.loads((folder / name / PIECE).read_text())
+    return record
+
+
+def pieces(folder: Path) -> list[str]:
+    """The names of the pieces that are whole, in corpus order."""
+    found = (folder / "shards").glob("*/" + PIECE)
+    return sorted(f"shards/{path.parent.name}" for path in found if not path.parent.name.endswith(durable.PARTIAL))
+
+
+def write_manifest(
+    folder: Path,
+    vocabulary: Vocabulary,
+    settings: dict[str, Any],
+    inputs: Sequence[str],
+    counts: Mapping[str, int],
+) -> Manifest:
+    """Finish a folder: gather the pieces that stand in it and vouch for every file."""
+    splits: dict[str, list[ShardEntry]] = {}
+    files: list[FileEntry] = []
+    for name in pieces(folder):
+        record = read_piece(folder, name)
+        for split, entry in record["shards"].items():
+            splits.setdefault(split, []).append(ShardEntry(**entry))
+        files.extend(FileEntry(**entry) for entry in record["files"])
+        files.append(_file_entry(folder, folder / name / PIECE))
+    others = [path for path in (folder / "tokenizer").rglob("*") if path.is_file()]
+    files.extend(_file_entry(folder, path) for path in sorted(others))
+    manifest = Manifest(
+        format=FORMAT,
+        settings=settings,
+        inputs=tuple(inputs),
+        counts=dict(counts),
+        tokenizer=vocabulary.fingerprint,
+        vocab_size=vocabulary.vocab_size,
+        special_ids=dict(vocabulary.special_ids),
+        dtype=vocabulary.dtype,
+        splits={split: tuple(splits[split]) for split in SPLITS if split in splits},
+        files=tuple(files),
+    )
+    durable.write_text(folder / MANIFEST, _manifest_text(asdict(manifest)))
+    return manifest
+
+
+def _file_entry(folder: Path, path: Path) -> FileEntry:
+    return FileEntry(path.relative_to(folder).as_posix(), path.stat().st_size, _sha256(path))
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while data := file.read(HASHED_AT_ONCE):
+            digest.update(data)
+    return digest.hexdigest()
+
+
+def _manifest_text(values: dict[str, Any]) -> str:
+    """The manifest's text; its last line is the checksum of the text without that line."""
+    body = json.dumps(values, indent=2, ensure_ascii=False)
+    checksum = hashlib.sha256(body.encode()).hexdigest()
+    return json.dumps(values | {"checksum": checksum}, indent=2, ensure_ascii=False) + "\n"
+
+
+def write_shards(
+    folder: Path,
+    documents: Mapping[str, Iterable[Sequence[Sequence[int]]]],
+    vocabulary: Vocabulary,
+    shard_tokens: int = 1 << 25,
+) -> Manifest:
+    """Write documents that are tokenized already: for each split, documents of sentences of token ids."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for group, (split, tokenized) in enumerate(documents.items()):
+        for number, part in enumerate(_cut(tokenized, shard_tokens, vocabulary.dtype)):
+            write_piece(folder, piece_name(group, number), {split: [part]}, vocabulary.dtype, {})
+    return write_manifest(folder, vocabulary, {"shard_tokens": shard_tokens}, (), {})
+
+
+def _cut(documents: Iterable[Sequence[Sequence[int]]], shard_tokens: int, dtype: str) -> Iterator[Tokens]:
+    held: list[Sequence[Sequence[int]]] = []
+    size = 0
+    for document in documents:
+        held.append(document)
+        size += sum(map(len, document))
+        if size >= shard_tokens:
+            yield _tokens(held, dtype)
+            held, size = [], 0
+    if held:
+        yield _tokens(held, dtype)
+
+
+def _tokens(documents: list[Sequence[Sequence[int]]], dtype: str) -> Tokens:
+    sentences = [sentence for document in documents for sentence in document]
+    return Tokens(
+        np.array([token for sentence in sentences for token in sentence], dtype),
+        np.array([len(sentence) for sentence in sentences], np.int64),
+        np.array([len(document) for document in documents], np.int64),
+    )
+
+
+# --- reading ---------------------------------------------------------------------------------------------------------
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """The manifest of a finished folder; refuses what is not finished, not ours, newer than ours, or altered."""
+    path = folder / MANIFEST
+    if not path.is_file():
+        if (folder / PLAN).is_file():
+            raise UserError(
+                f"{folder}: these shards are not finished: run the same `openalbert prepare` again to go on"
+            )
+        raise UserError(f"{folder}: no shards here (no {MANIFEST}): make them with `openalbert prepare`")
+    text = path.read_bytes()
+    try:
+        values = json.loads(text)
+        checksum = values.pop("checksum")
+        newer = values["format"] > FORMAT
+    except (ValueError, TypeError, KeyError, AttributeError):
+        raise UserError(f"{path}: this is not a manifest of shards, or it is damaged: prepare the text again") from None
+    if newer:
+        raise UserError(
+            f"{path}: written in format {values['format']} but this openalbert knows formats up to {FORMAT}: update it"
+        )
+    # The text, not only its meaning, must be as written: no flipped bit is too small to be seen.
+    if _manifest_text(values).encode() != text:
+        raise UserError(f"{path}: damaged, its checksum {checksum} does not fit: prepare the text again")
+    return from_dict(values, Manifest, str(path))
+
+
+class ShardSet(Sequence[Shard]):
+    """The shards of one split, each mapped into memory when it is asked for."""
+
+    def __init__(self, folder: Path, manifest: Manifest, split: str) -> None:
+        self.folder, self.manifest, self.split = folder, manifest, split
+        self.entries = manifest.splits[split]
+        self._open = functools.lru_cache(MAX_OPEN_SHARDS)(self._open_now)
+
+    @property
+    def shards(self) -> Sequence[Shard]:
+        """The shards in corpus order."""
+        return self
+
+    @property
+    def tokenizer_folder(self) -> Path:
+        """The vocabulary the tokens belong to."""
+        return self.folder / "tokenizer"
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens in all shards of the split."""
+        return sum(entry.tokens for entry in self.entries)
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    @overload
+    def __getitem__(self, index: int) -> Shard: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Shard]: ...
+
+    def __getitem__(self, index: int | slice) -> Shard | Sequence[Shard]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        if not -len(self) <= index < len(self):
+            raise IndexError(index)
+        return self._open(index % len(self))
+
+    def __reduce__(self) -> Any:
+        # A data worker opens its own maps.
+        return (ShardSet, (self.folder, self.manifest, self.split))
+
+    def _open_now(self, index: int) -> Shard:
+        entry = self.entries[index]
+        return Shard(
+            self._map(f"{entry.name}.tokens.npy", entry.tokens, self.manifest.dtype),
+            self._map(f"{entry.name}.sentences.npy", entry.sentences + 1, "int64"),
+            self._map(f"{entry.name}.documents.npy", entry.documents + 1, "int64"),
+        )
+
+    def _map(self, name: str, length: int, dtype: str) -> Integer[np.ndarray, "_"]:
+        path = self.folder / name
+        try:
+            array: np.memmap[Any, Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+        except (OSError, ValueError) as error:
+            raise UserError(f"{path}: cannot be opened ({error}): {_REPAIR}") from None
+        if array.shape != (length,) or array.dtype != np.dtype(dtype):
+            raise UserError(
+                f"{path}: the manifest says {length} numbers of type {dtype} but the file holds "
+                f"{array.size} of type {array.dtype}: {_REPAIR}"
+            )
+        return array
+
+    def check_vocabulary(self, fingerprint: str, vocab_size: int) -> None:
+        """Refuse a vocabulary other than the one the tokens were made with."""
+        if (fingerprint, vocab_size) != (self.manifest.tokenizer, self.manifest.vocab_size):
+            raise UserError(
+                f"{self.folder}: these shards were made with the vocabulary {self.manifest.tokenizer[:12]} of "
+                f"{self.manifest.vocab_size} pieces, not with {fingerprint[:12]} of {vocab_size}: use the vocabulary "
+                f"in {self.tokenizer_folder}, or prepare the text again with the other"
+            )
+
+
+_REPAIR = "copy it again from where it is whole, or prepare the text again with --fresh"
+
+
+def open_shards(folder: Path, split: str = "train") -> ShardSet:
+    """Open the shards of one split. Every file must be there and have its size; `verify` looks at every bit."""
+    manifest = read_manifest(folder)
+    if split not in manifest.splits:
+        hint = suggestion(split, manifest.splits) if manifest.splits else "there are none"
+        raise UserError(f"{folder}: no split '{split}' in these shards: {hint}")
+    for entry in manifest.files:
+        _check_size(folder, entry)
+    return ShardSet(folder, manifest, split)
+
+
+def _check_size(folder: Path, entry: FileEntry) -> None:
+    path = folder / entry.name
+    if not path.is_file():
+        raise UserError(f"{path}: missing, though the manifest lists it: {_REPAIR}")
+    if path.stat().st_size != entry.size:
+        raise UserError(f"{path}: has {path.stat().st_size} bytes but the manifest says {entry.size}: {_REPAIR}")
+
+
+def damaged_files(folder: Path, manifest: Manifest) -> Iterator[tuple[FileEntry, str | None]]:
+    """Read every file the manifest lists; with each comes a sentence on what is wrong with it, or None."""
+    for entry in manifest.files:
+        try:
+            _check_size(folder, entry)
+            sha256 = _sha256(folder / entry.name)
+        except UserError as error:
+            yield entry, str(error)
+        except OSError as error:
+            yield entry, f"{folder / entry.name}: cannot be read ({error.strerror}): {_REPAIR}"
+        else:
+            wrong = sha256 != entry.sha256
+            yield entry, f"{folder / entry.name}: its content is not what was written: {_REPAIR}" if wrong else None
