@@ -1,0 +1,99 @@
+"""The whole model: an encoder, the heads its job needs, and how fresh weights are drawn."""
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from openalbert.errors import UserError, suggestion
+from openalbert.model.config import AlbertConfig, Head, HeadKind
+from openalbert.model.encoder import AlbertEncoder, Encoded
+from openalbert.model.heads import make_head, score
+from openalbert.model.layout import Layout, Packed, Padded
+
+
+class AlbertModel(nn.Module):
+    """An ALBERT (or BERT) with any number of heads, none at all among them."""
+
+    def __init__(self, config: AlbertConfig, heads: Sequence[Head] = ()) -> None:
+        super().__init__()
+        kinds = [head.kind for head in heads]
+        if len(set(kinds)) < len(kinds):
+            raise UserError(f"a model has one head of a kind, but these were asked for: {', '.join(kinds)}")
+        self.config = config
+        self.head_list = tuple(heads)
+        self.encoder = AlbertEncoder(config)
+        self.heads = nn.ModuleDict({head.kind: make_head(head, config) for head in heads})
+        initialize(self, config.initializer_range)
+
+    def encode(
+        self,
+        ids: Int[Tensor, "batch length"],
+        segments: Int[Tensor, "batch length"] | None = None,
+        mask: Bool[Tensor, "batch length"] | Int[Tensor, "batch length"] | None = None,
+        *,
+        depth: int | None = None,
+        at: Int[Tensor, "batch asked"] | None = None,
+        all_states: bool = False,
+    ) -> Encoded:
+        """Encode a padded batch; `mask` is 1 (or true) for real tokens, without it all are real."""
+        return self._encode(
+            ids, segments, Padded(None if mask is None else mask.bool()), ids.shape[1], depth, at, all_states
+        )
+
+    def encode_packed(
+        self,
+        ids: Int[Tensor, "tokens"],
+        lengths: Sequence[int],
+        segments: Int[Tensor, "tokens"] | None = None,
+        *,
+        depth: int | None = None,
+        at: Int[Tensor, "asked"] | None = None,
+        all_states: bool = False,
+    ) -> Encoded:
+        """Encode sequences of these lengths that stand one after another in `ids`, with no padding computed."""
+        if sum(lengths) != ids.shape[0]:
+            raise UserError(f"the lengths add up to {sum(lengths)} tokens, but ids has {ids.shape[0]}")
+        layout = Packed.of(lengths, ids.device)
+        return self._encode(ids, segments, layout, max(lengths), depth, at, all_states)
+
+    def _encode(
+        self,
+        ids: Tensor,
+        segments: Tensor | None,
+        layout: Layout,
+        length: int,
+        depth: int | None,
+        at: Tensor | None,
+        all_states: bool,
+    ) -> Encoded:
+        if length > self.config.max_positions:
+            raise UserError(
+                f"a sequence has {length} tokens, but the model has {self.config.max_positions} positions: "
+                "shorten it, or use a model with a larger max_positions"
+            )
+        segments = torch.zeros_like(ids) if segments is None else segments
+        encoded: Encoded = self.encoder(ids, segments, layout, depth=depth, at=at, all_states=all_states)
+        return encoded
+
+    def scores(self, kind: HeadKind, encoded: Encoded) -> Float[Tensor, "..."]:
+        """What one of the heads says of an encoded batch."""
+        if kind not in self.heads:
+            has = f"{suggestion(kind, self.heads)}" if self.heads else "it has no heads"
+            raise UserError(f"this model has no head '{kind}': {has}")
+        return score(self.heads[kind], encoded, self.encoder.embedding.word.weight)
+
+    def num_parameters(self) -> int:
+        """How many numbers the model learns; what is shared counts once."""
+        return sum(parameter.numel() for parameter in self.parameters())
+
+
+def initialize(model: nn.Module, initializer_range: float) -> None:
+    """Draw fresh weights as Google does: truncated normal (cut at two standard deviations), biases 0, norms 1."""
+    for module in model.modules():
+        if isinstance(module, nn.Linear | nn.Embedding):
+            bound = 2 * initializer_range
+            nn.init.trunc_normal_(module.weight, std=initializer_range, a=-bound, b=bound)
+        if isinstance(module, nn.Linear):
+            nn.init.zeros_(module.bias)

@@ -1,0 +1,89 @@
+"""The encoder: factorized embedding, layers that share their parts, and the pooler."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from openalbert.errors import UserError
+from openalbert.model.config import AlbertConfig
+from openalbert.model.embedding import FactorizedEmbedding
+from openalbert.model.layer import Attention, FeedForward
+from openalbert.model.layout import Layout, Rows
+from openalbert.model.sharing import part_of_layer
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """What the encoder makes of a batch, padded (batch x length) or packed (tokens)."""
+
+    hidden: Float[Tensor, "*tokens hidden"]
+    """The last layer's output, of all tokens or of the asked ones."""
+    pooled: Float[Tensor, "sequences hidden"]
+    """One vector for each sequence, made from its [CLS]."""
+    states: tuple[Float[Tensor, "*all_tokens hidden"], ...] = ()
+    """On request: what went into the first layer, then what came out of each."""
+
+
+class AlbertEncoder(nn.Module):
+    """ALBERT up to its pooler. Depth is a run-time number: shared layers can be passed any number of times."""
+
+    def __init__(self, config: AlbertConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embedding = FactorizedEmbedding(config)
+        self.attention = nn.ModuleList(Attention(config) for _ in range(config.sharing.attention))
+        self.ffn = nn.ModuleList(FeedForward(config) for _ in range(config.sharing.ffn))
+        self.pooler = nn.Linear(config.hidden_size, config.hidden_size)
+        self.recomputes_activations = False
+        """In training, keep only what goes into each layer and compute the rest again on the way back."""
+
+    def forward(
+        self,
+        ids: Int[Tensor, "*tokens"],
+        segments: Int[Tensor, "*tokens"],
+        layout: Layout,
+        depth: int | None = None,
+        at: Int[Tensor, "*asked"] | None = None,
+        all_states: bool = False,
+    ) -> Encoded:
+        """Encode a batch, through all layers or the first `depth` of them.
+
+        With `at` (batch x asked for padded batches, token numbers for packed ones) the last layer works only on these
+        positions and [CLS]; the result at them is the same.
+        """
+        depth = self.config.num_layers if depth is None else depth
+        if not 1 <= depth <= self.config.num_layers:
+            raise UserError(f"depth is {depth}, but this model has 1 to {self.config.num_layers} layers to pass")
+        if at is not None and all_states:
+            raise UserError("states of all layers need all positions: ask for either all_states or at")
+        hidden = self.embedding(ids, segments, layout.positions(ids))
+        states = [hidden]
+        for layer in range(depth - 1):
+            hidden = self._layer(layer, hidden, layout)
+            states.append(hidden)
+        if at is None:
+            hidden = self._layer(depth - 1, hidden, layout)
+            states.append(hidden)
+            return Encoded(hidden, self._pool(layout.first(hidden)), tuple(states) if all_states else ())
+        rows = layout.first_and_asked(at)
+        first, hidden = rows.split(self._layer(depth - 1, hidden, layout, rows))
+        return Encoded(hidden, self._pool(first))
+
+    def _layer(self, layer: int, hidden: Tensor, layout: Layout, rows: Rows | None = None) -> Tensor:
+        attention = self.attention[part_of_layer(layer, len(self.attention), self.config.num_layers)]
+        ffn = self.ffn[part_of_layer(layer, len(self.ffn), self.config.num_layers)]
+
+        def run(x: Tensor) -> Tensor:
+            out: Tensor = ffn(attention(x, layout, rows))
+            return out
+
+        if self.recomputes_activations and self.training:
+            again: Tensor = checkpoint(run, hidden, use_reentrant=False)
+            return again
+        return run(hidden)
+
+    def _pool(self, first: Tensor) -> Tensor:
+        return torch.tanh(self.pooler(first))

@@ -1,0 +1,75 @@
+"""What stands on top of the encoder: the two pretraining heads and those for tasks. Each gives one tensor of scores."""
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from openalbert.model.config import AlbertConfig, Head
+from openalbert.model.encoder import Encoded
+from openalbert.model.layer import activate
+
+
+class MaskedLm(nn.Module):
+    """H to E, nonlinearity, layer norm, then the word embedding itself as output matrix: tied, plus a bias of V.
+
+    It scores every position it is given, so hand it the masked ones only.
+    """
+
+    def __init__(self, config: AlbertConfig) -> None:
+        super().__init__()
+        self.activation = config.activation
+        self.dense = nn.Linear(config.hidden_size, config.embedding_size)
+        self.norm = nn.LayerNorm(config.embedding_size, eps=config.layer_norm_epsilon)
+        self.bias = nn.Parameter(torch.zeros(config.vocab_size))
+
+    def forward(
+        self, hidden: Float[Tensor, "*asked hidden"], words: Float[Tensor, "vocabulary embedding"]
+    ) -> Float[Tensor, "*asked vocabulary"]:
+        """A score for every piece of the vocabulary at every position given."""
+        return F.linear(self.norm(activate(self.dense(hidden), self.activation)), words, self.bias)
+
+
+class OfSequence(nn.Module):
+    """A score or several for each sequence, from its pooled [CLS]: classes, values, a choice, answerability."""
+
+    def __init__(self, config: AlbertConfig, num_outputs: int, dropout: float) -> None:
+        super().__init__()
+        self.dropout = nn.Dropout(dropout)
+        self.dense = nn.Linear(config.hidden_size, num_outputs)
+
+    def forward(self, pooled: Float[Tensor, "sequences hidden"]) -> Float[Tensor, "sequences outputs"]:
+        """The scores of each sequence."""
+        scores: Tensor = self.dense(self.dropout(pooled))
+        return scores
+
+
+class Span(nn.Module):
+    """Where an answer begins and where it ends: two scores for each token."""
+
+    def __init__(self, config: AlbertConfig) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, 2)
+
+    def forward(self, hidden: Float[Tensor, "*tokens hidden"]) -> Float[Tensor, "*tokens 2"]:
+        """The scores of each token as first and as last of the answer."""
+        scores: Tensor = self.dense(hidden)
+        return scores
+
+
+def make_head(head: Head, config: AlbertConfig) -> nn.Module:
+    """The module for a head."""
+    if head.kind == "masked_lm":
+        return MaskedLm(config)
+    if head.kind == "span":
+        return Span(config)
+    # Google trains sentence order without dropout; the heads of tasks have one.
+    dropout = 0.0 if head.kind == "sentence_order" else config.classifier_dropout
+    return OfSequence(config, head.num_outputs, dropout)
+
+
+def score(module: nn.Module, encoded: Encoded, words: Float[Tensor, "vocabulary embedding"]) -> Tensor:
+    """What a head makes of an encoded batch."""
+    if isinstance(module, MaskedLm):
+        return module(encoded.hidden, words)  # type: ignore[no-any-return]
+    return module(encoded.hidden if isinstance(module, Span) else encoded.pooled)  # type: ignore[no-any-return]

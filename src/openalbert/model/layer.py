@@ -1,0 +1,73 @@
+"""The two parts of a transformer layer, each with the layer norm that follows it: what layers may share."""
+
+from typing import Any, cast
+
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from openalbert.model.config import Activation, AlbertConfig
+from openalbert.model.layout import Layout, Rows
+
+
+def activate(x: Tensor, activation: Activation) -> Tensor:
+    """The nonlinearity by name."""
+    if activation == "relu":
+        return F.relu(x)
+    return F.gelu(x, approximate="tanh" if activation == "gelu_tanh" else "none")
+
+
+class Attention(nn.Module):
+    """Self-attention, its output projection, and the layer norm after it."""
+
+    def __init__(self, config: AlbertConfig) -> None:
+        super().__init__()
+        self.num_heads, self.head_size = config.num_heads, config.head_size
+        self.attention_dropout, self.hidden_dropout = config.attention_dropout, config.hidden_dropout
+        # Query, key and value are one matrix product. To the optimizer they are three matrices, as in Google's code:
+        # `stacked` says so, since LAMB scales each matrix by a norm of its own.
+        self.qkv = nn.Linear(config.hidden_size, 3 * config.hidden_size)
+        cast(Any, self.qkv.weight).stacked = 3
+        cast(Any, self.qkv.bias).stacked = 3
+        self.output = nn.Linear(config.hidden_size, config.hidden_size)
+        self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_epsilon)
+
+    def forward(
+        self, x: Float[Tensor, "*tokens hidden"], layout: Layout, rows: Rows | None = None
+    ) -> Float[Tensor, "*rows hidden"]:
+        """Every token (or only those of `rows`) takes in what it attends to in its own sequence."""
+        dropout = self.attention_dropout if self.training else 0.0
+        if rows is None:
+            query, key, value = self._heads(F.linear(x, self.qkv.weight, self.qkv.bias), 3)
+            mixed = layout.attend(query, key, value, dropout)
+        else:
+            # Keys and values come from all tokens, queries only from the rows that somebody will look at.
+            hidden_size = x.shape[-1]
+            key, value = self._heads(F.linear(x, self.qkv.weight[hidden_size:], self.qkv.bias[hidden_size:]), 2)
+            x = rows.take(x)
+            (query,) = self._heads(F.linear(x, self.qkv.weight[:hidden_size], self.qkv.bias[:hidden_size]), 1)
+            mixed = rows.attend(cast(Any, layout), query, key, value, dropout)
+        added = F.dropout(self.output(mixed.flatten(-2)), self.hidden_dropout, self.training)
+        normed: Tensor = self.norm(x + added)
+        return normed
+
+    def _heads(self, x: Tensor, count: int) -> tuple[Tensor, ...]:
+        return x.view(*x.shape[:-1], count, self.num_heads, self.head_size).unbind(-3)
+
+
+class FeedForward(nn.Module):
+    """Two dense maps with a nonlinearity between them, and the layer norm after them."""
+
+    def __init__(self, config: AlbertConfig) -> None:
+        super().__init__()
+        self.activation, self.hidden_dropout = config.activation, config.hidden_dropout
+        self.up = nn.Linear(config.hidden_size, config.ffn_size)
+        self.down = nn.Linear(config.ffn_size, config.hidden_size)
+        self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_epsilon)
+
+    def forward(self, x: Float[Tensor, "*tokens hidden"]) -> Float[Tensor, "*tokens hidden"]:
+        """Every token by itself."""
+        # Google drops out here too, before the residual; Hugging Face's ALBERT does not.
+        added = F.dropout(self.down(activate(self.up(x), self.activation)), self.hidden_dropout, self.training)
+        normed: Tensor = self.norm(x + added)
+        return normed

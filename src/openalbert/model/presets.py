@@ -1,0 +1,71 @@
+"""Every model of the paper by name (its Table 1), and small ones for tests and first tries. Needs no torch."""
+
+from dataclasses import dataclass, replace
+
+from openalbert.errors import UserError, suggestion
+from openalbert.model.config import AlbertConfig
+from openalbert.model.sharing import Sharing
+
+
+def _albert(num_layers: int, hidden_size: int, dropout: float) -> AlbertConfig:
+    return AlbertConfig(
+        hidden_size=hidden_size,
+        num_layers=num_layers,
+        num_heads=hidden_size // 64,
+        ffn_size=4 * hidden_size,
+        hidden_dropout=dropout,
+        attention_dropout=dropout,
+    )
+
+
+def _bert(num_layers: int, hidden_size: int) -> AlbertConfig:
+    return replace(
+        _albert(num_layers, hidden_size, 0.1),
+        embedding_size=hidden_size,
+        sharing=Sharing(attention=num_layers, ffn=num_layers),
+    )
+
+
+# Version 2 is version 1 without dropout; xxlarge had none from the start, so both versions are one preset.
+PRESETS: dict[str, AlbertConfig] = {
+    "albert-base": _albert(12, 768, 0.1),
+    "albert-large": _albert(24, 1024, 0.1),
+    "albert-xlarge": _albert(24, 2048, 0.1),
+    "albert-xxlarge": _albert(12, 4096, 0.0),
+    "albert-base-v2": _albert(12, 768, 0.0),
+    "albert-large-v2": _albert(24, 1024, 0.0),
+    "albert-xlarge-v2": _albert(24, 2048, 0.0),
+    "bert-base": _bert(12, 768),
+    "bert-large": _bert(24, 1024),
+    "bert-xlarge": _bert(24, 2048),
+    "albert-small": _albert(6, 384, 0.0),
+    "albert-tiny": replace(_albert(4, 256, 0.0), max_positions=512),
+    "albert-micro": replace(_albert(2, 64, 0.0), vocab_size=1000, embedding_size=32, num_heads=2, max_positions=128),
+    "bert-micro": replace(_bert(2, 64), vocab_size=1000, num_heads=2, max_positions=128),
+}
+
+
+@dataclass(frozen=True)
+class PaperFigures:
+    """What the paper prints beside a model in its Tables 1 and 2."""
+
+    parameters: str
+    speedup: str
+
+
+PAPER: dict[str, PaperFigures] = {
+    "albert-base": PaperFigures("12M", "5.6x"),
+    "albert-large": PaperFigures("18M", "1.7x"),
+    "albert-xlarge": PaperFigures("60M", "0.6x"),
+    "albert-xxlarge": PaperFigures("235M", "0.3x"),
+    "bert-base": PaperFigures("108M", "4.7x"),
+    "bert-large": PaperFigures("334M", "1.0"),
+    "bert-xlarge": PaperFigures("1270M", ""),
+}
+
+
+def preset(name: str) -> AlbertConfig:
+    """The configuration a name stands for."""
+    if name not in PRESETS:
+        raise UserError(f"'{name}' is not a preset: {suggestion(name, PRESETS)}")
+    return PRESETS[name]
