@@ -1,0 +1,217 @@
+"""Text to SentencePiece ids and back, as Google's ALBERT does it, with the place of every piece in the text."""
+
+import hashlib
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import sentencepiece
+
+from openalbert import durable
+from openalbert.errors import UserError
+from openalbert.settings import from_json, to_json
+from openalbert.text.normalization import GOOGLE, Treatment
+
+MODEL_FILE = "spiece.model"
+TREATMENT_FILE = "treatment.json"
+SPECIAL_PIECES = ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")  # their ids are their places
+SPACE = "▁"  # SentencePiece's sign for a space: a piece that begins with it begins a word
+
+_CONTINUATION_BYTE = re.compile(r"<0x[89AB][0-9A-F]>")
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """The pieces of one text. Unknown text has the id of `<unk>` and stands as itself in `pieces`."""
+
+    ids: list[int]
+    pieces: list[str]
+    offsets: list[tuple[int, int]]
+    """Start and end of each piece in the text as it was given, white space at its ends left out. A piece that stands
+    for nothing visible (a lone `▁`) has the empty place where the next piece begins."""
+
+
+class Tokenizer:
+    """A SentencePiece model and what is done to text before it."""
+
+    pad_id, unk_id, cls_id, sep_id, mask_id = range(5)
+
+    def __init__(self, model: bytes, treatment: Treatment = GOOGLE, where: str = MODEL_FILE) -> None:
+        self.model, self.treatment, self.where = model, treatment, where
+        try:
+            self._sentencepiece = sentencepiece.SentencePieceProcessor(model_proto=model)
+        except (RuntimeError, ValueError):
+            raise UserError(f"{where} is not a SentencePiece model, or a damaged one: copy or train it anew") from None
+        self.vocab_size: int = self._sentencepiece.get_piece_size()
+        self._pieces: list[str] = [self._sentencepiece.id_to_piece(number) for number in range(self.vocab_size)]
+        self._ids = {piece: number for number, piece in enumerate(self._pieces)}
+        found = tuple(self._pieces[: len(SPECIAL_PIECES)])
+        if found != SPECIAL_PIECES:
+            raise UserError(
+                f"{where}: ids 0 to 4 must be {' '.join(SPECIAL_PIECES)} but are {' '.join(found)}: "
+                "take an ALBERT vocabulary, or train one with `openalbert tokenizer train`"
+            )
+        self.word_starts = np.array([_starts_word(piece) for piece in self._pieces])
+        self._visible: dict[str, bool] = {}
+        self._set_splits()
+
+    def __reduce__(self) -> tuple[type["Tokenizer"], tuple[bytes, Treatment, str]]:
+        """What a worker process needs to have the same tokenizer."""
+        return Tokenizer, (self.model, self.treatment, self.where)
+
+    @classmethod
+    def load(cls, path: Path) -> "Tokenizer":
+        """The tokenizer of a folder, or of a SentencePiece model file; without `treatment.json` it is Google's."""
+        file = path / MODEL_FILE if path.is_dir() else path
+        try:
+            model = file.read_bytes()
+        except FileNotFoundError:
+            raise UserError(
+                f"{file} does not exist: give a folder that holds {MODEL_FILE}, or make one with "
+                "`openalbert tokenizer train`"
+            ) from None
+        settings = file.with_name(TREATMENT_FILE)
+        treatment = from_json(settings.read_text(), Treatment, str(settings)) if settings.exists() else GOOGLE
+        return cls(model, treatment, str(file))
+
+    def save(self, folder: Path) -> None:
+        """Write the model and the treatment into a folder."""
+        folder.mkdir(parents=True, exist_ok=True)
+        durable.write_bytes(folder / MODEL_FILE, self.model)
+        durable.write_text(folder / TREATMENT_FILE, to_json(self.treatment))
+
+    @property
+    def fingerprint(self) -> str:
+        """The same for two tokenizers only if they give the same ids for every text."""
+        return hashlib.sha256(self.model + to_json(self.treatment).encode()).hexdigest()
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of one text, without [CLS] and [SEP]."""
+        return self._split_again(self._sentencepiece.encode(self.treatment.normalize(text)))
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids of each text."""
+        normalized = [self.treatment.normalize(text) for text in texts]
+        return [self._split_again(ids) for ids in self._sentencepiece.encode(normalized, num_threads=1)]
+
+    def encode_joined(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """The ids of all texts behind each other (int32), and how many each text has (int64): the fastest way."""
+        normalized = [self.treatment.normalize(text) for text in texts]
+        parts = self._sentencepiece.encode(normalized, return_type="numpy", num_threads=1)
+        lengths = np.fromiter(map(len, parts), np.int64, len(parts))
+        if not len(parts):
+            return np.zeros(0, np.int32), lengths
+        ids = np.concatenate(parts)
+        times = self._split_length[ids]
+        total = int(times.sum())
+        if total == len(ids):
+            return ids, lengths
+        ends = times.cumsum()
+        places = np.repeat(self._split_start[ids] - (ends - times), times) + np.arange(total)
+        text_ends = np.concatenate([[0], ends])[np.concatenate([[0], lengths.cumsum()])]
+        return self._split_ids[places], np.diff(text_ends)
+
+    def encode_with_offsets(self, text: str) -> Encoding:
+        """The ids of one text with their pieces and their places in it."""
+        normalized, starts, ends = self.treatment.normalize_aligned(text)
+        found = self._sentencepiece.encode(normalized, return_type="offset_mapping")
+        ids: list[int] = []
+        pieces: list[str] = []
+        spans: list[tuple[int, int]] = []
+        for number, piece, span in zip(found["ids"], found["pieces"], found["offsets"], strict=True):
+            split = self._splits.get(number)
+            if split is None:
+                ids.append(number)
+                pieces.append(piece)
+                spans.append(span)
+            else:
+                ids.extend(split)
+                pieces.extend(self._pieces[part] for part in split)
+                spans.extend(self._split_span(normalized, span, split))
+        # The bytes of one character all stand where it stands; SentencePiece gives its place to the last of them.
+        for place in range(len(ids) - 2, -1, -1):
+            if spans[place][0] == spans[place][1] and self._sentencepiece.is_byte(ids[place]):
+                spans[place] = spans[place + 1]
+        starts.append(len(text))
+        offsets = []
+        for begin, end in spans:
+            first, last = begin, end
+            while first < last and not self._is_visible(normalized[first]):
+                first += 1
+            while first < last and not self._is_visible(normalized[last - 1]):
+                last -= 1
+            offsets.append((starts[first], ends[last - 1]) if first < last else (starts[end], starts[end]))
+        return Encoding(ids, pieces, offsets)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of some ids, normalised as it was: special tokens give nothing, an unknown one ` ⁇ `."""
+        text: str = self._sentencepiece.decode(self._checked(ids))
+        return text
+
+    def pieces(self, ids: Iterable[int]) -> list[str]:
+        """The piece of each id."""
+        return [self._pieces[number] for number in self._checked(ids)]
+
+    def piece_id(self, piece: str) -> int:
+        """The id of a piece, and that of `<unk>` for one the vocabulary does not have."""
+        return self._ids.get(piece, self.unk_id)
+
+    def _checked(self, ids: Iterable[int]) -> list[int]:
+        numbers = [int(number) for number in ids]
+        for number in numbers:
+            if not 0 <= number < self.vocab_size:
+                raise UserError(f"{number} is no id of {self.where}, whose ids are 0 to {self.vocab_size - 1}")
+        return numbers
+
+    def _set_splits(self) -> None:
+        """Find the pieces that end in a digit and a comma, and what Google's encode_pieces makes of each."""
+        self._splits: dict[int, list[int]] = {}
+        for number, piece in enumerate(self._pieces):
+            if len(piece) > 1 and piece[-1] == "," and piece[-2].isdigit():
+                parts = self._sentencepiece.encode(piece[:-1].replace(SPACE, ""), return_type=str)
+                if not piece.startswith(SPACE) and parts[0].startswith(SPACE):
+                    parts[0] = parts[0][1:]
+                    # The rest need not be a piece (Google's vocabulary has no such case): its characters then are.
+                    parts[:1] = [parts[0]] if parts[0] in self._ids else list(parts[0])
+                self._splits[number] = [self.piece_id(part) for part in (*parts, ",")]
+        self._split_keys = frozenset(self._splits)
+        flat = np.arange(self.vocab_size, dtype=np.int32)
+        self._split_start = np.arange(self.vocab_size, dtype=np.int64)
+        self._split_length = np.ones(self.vocab_size, dtype=np.int64)
+        for number, split in self._splits.items():
+            self._split_start[number], self._split_length[number] = len(flat), len(split)
+            flat = np.concatenate([flat, np.array(split, np.int32)])
+        self._split_ids = flat
+
+    def _split_again(self, ids: list[int]) -> list[int]:
+        if self._split_keys.isdisjoint(ids):
+            return ids
+        return [part for number in ids for part in self._splits.get(number, (number,))]
+
+    def _split_span(self, normalized: str, span: tuple[int, int], split: list[int]) -> list[tuple[int, int]]:
+        lengths = [len(self._pieces[part].removeprefix(SPACE)) for part in split]
+        places = [place for place in range(*span) if self._is_visible(normalized[place])]
+        if len(places) != sum(lengths):  # one character became several: they cannot be told apart
+            return [span] * len(split)
+        places.append(span[1])
+        ends = np.cumsum(lengths).tolist()
+        return [(places[end - length], places[end]) for end, length in zip(ends, lengths, strict=True)]
+
+    def _is_visible(self, char: str) -> bool:
+        """Whether SentencePiece's own normaliser leaves anything of a character but a space."""
+        if char not in self._visible:
+            self._visible[char] = self._sentencepiece.normalize(char) != ""
+        return self._visible[char]
+
+
+def _starts_word(piece: str) -> bool:
+    """Google's rule for whole words: `▁` begins one, and whatever holds more than the letters a to z is one of its own.
+
+    Special tokens and `<unk>` are so too. Only the second to last bytes of a character that byte fallback spells out
+    belong to what is before them.
+    """
+    if _CONTINUATION_BYTE.fullmatch(piece):
+        return False
+    return not all("a" <= char <= "z" for char in piece.lower())
