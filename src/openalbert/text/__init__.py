@@ -1,0 +1,1 @@
+"""Words become numbers, without torch: corpus, sentences, vocabulary, shards."""

@@ -1,0 +1,251 @@
+"""A corpus as a stream of clean documents, from files, folders, globs, standard input or Hugging Face datasets.
+
+Whatever the size of the corpus, of a file, of a line: what is in memory is about one block of the file and one document
+of at most `Reading.max_document_characters`. How the bytes become clean text is told in `readers`.
+"""
+
+import glob
+import hashlib
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from openalbert.errors import UserError, suggestion
+from openalbert.text.readers import (
+    MAGIC,
+    STANDARD_INPUT,
+    Counts,
+    Reading,
+    Source,
+    clean,
+    dataset_records,
+    jsonl_records,
+    parquet_records,
+    text_blocks,
+)
+
+__all__ = ["Counts", "Document", "DuplicateFilter", "Reading", "Source", "documents", "fingerprint", "sources"]
+
+_FORMATS: dict[str, Literal["text", "jsonl", "parquet"]] = {
+    "": "text",
+    ".txt": "text",
+    ".text": "text",
+    ".md": "text",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "jsonl",
+    ".parquet": "parquet",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One document: clean paragraphs separated by `\\n`, none of them empty, white space at their ends removed."""
+
+    text: str
+
+
+def sources(files: Sequence[str | Path], reading: Reading) -> list[Source]:
+    """What the names stand for, in the order given: files, folders (all below, sorted), globs (sorted), `-`.
+
+    Hidden files in folders are left out; a file that is reached twice is read once.
+    """
+    if not files:
+        raise UserError("no text given: name files, folders or globs, or - for standard input")
+    if reading.max_document_characters < 1000:
+        raise UserError(f"max_document_characters is {reading.max_document_characters}: at least 1000 is needed")
+    found: list[Source] = []
+    seen: set[Path] = set()
+    for name in map(str, files):
+        if reading.format == "datasets":
+            found.append(Source(name, "datasets", None))
+        elif name == STANDARD_INPUT:
+            if reading.format == "parquet":
+                raise UserError("Parquet cannot be read from standard input: name the file")
+            found.append(Source(name, "text" if reading.format == "auto" else reading.format, None))
+        else:
+            for path in _files(name):
+                if (real := path.resolve()) not in seen:
+                    seen.add(real)
+                    size = path.stat().st_size if path.is_file() else None
+                    found.append(Source(str(path), _format(path, reading), size))
+    if all(source.size_bytes == 0 for source in found):
+        raise UserError(f"there is no text in {', '.join(map(str, files))}: every file is empty")
+    return found
+
+
+def _files(name: str) -> list[Path]:
+    path = Path(name)
+    if path.is_dir():
+        below = [
+            file
+            for file in sorted(path.rglob("*"))
+            if file.is_file() and not any(part.startswith(".") for part in file.relative_to(path).parts)
+        ]
+        if not below:
+            raise UserError(f"the folder {name} has no files (hidden ones do not count)")
+        return below
+    if path.exists():
+        if path.is_file() and path.stat().st_size == 0:
+            raise UserError(f"{name} is an empty file: leave it out")
+        return [path]
+    if any(sign in name for sign in "*?["):
+        matches = [Path(match) for match in sorted(glob.glob(name, recursive=True))]  # noqa: PTH207 (absolute patterns)
+        if not matches:
+            raise UserError(f"no file matches {name}")
+        return [file for match in matches for file in (_files(str(match)) if match.is_dir() else [match])]
+    siblings = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
+    advice = f": {suggestion(path.name, sorted(siblings))}" if 0 < len(siblings) <= 1000 else ""
+    raise UserError(f"there is no file {name}{advice}")
+
+
+def _format(path: Path, reading: Reading) -> Literal["text", "jsonl", "parquet", "datasets"]:
+    plain = path.with_suffix("") if path.suffix.removeprefix(".") in MAGIC else path
+    kind = _FORMATS.get(plain.suffix.lower()) if reading.format == "auto" else reading.format
+    if kind is None:
+        raise UserError(
+            f"{path}: the ending {plain.suffix} does not say what it is ({', '.join(filter(None, _FORMATS))} are "
+            "known): say so with format, or leave the file out"
+        )
+    if kind == "parquet" and plain != path:
+        raise UserError(f"{path}: Parquet is compressed inside: unpack {path.suffix} first")
+    return kind
+
+
+def documents(source: Source, reading: Reading, counts: Counts) -> Iterator[Document]:
+    """The documents of a source, in order; `counts` advances as they come."""
+    before = counts.documents
+    if source.format == "text":
+        texts = _cut_documents(text_blocks(source, counts), reading.document, reading, counts)
+    else:
+        read = {"jsonl": jsonl_records, "parquet": parquet_records, "datasets": dataset_records}[source.format]
+        texts = _of_records(read(source, reading, counts), reading, counts)
+    for text in texts:
+        counts.documents += 1
+        counts.characters += len(text)
+        yield Document(text)
+    if counts.documents == before:
+        counts.empty_files += 1
+
+
+def _of_records(records: Iterable[str], reading: Reading, counts: Counts) -> Iterator[str]:
+    for record in records:
+        empty = True
+        for text in _cut_documents([clean(record, counts)], "file", reading, counts):
+            empty = False
+            yield text
+        counts.dropped_empty += empty
+
+
+def _cut_documents(
+    blocks: Iterable[str], document: Literal["blank-line", "file", "line"], reading: Reading, counts: Counts
+) -> Iterator[str]:
+    """Put lines together to documents of at most the longest length."""
+    longest = reading.max_document_characters
+    paragraphs: list[str] = []
+    size = 0  # of the paragraphs joined, and one more
+    joint = "\n"  # what comes before the next line
+    for line in _lines(blocks, longest, counts):
+        text = line.strip()
+        if not text:
+            joint = "\n"
+            if document == "blank-line" and paragraphs:
+                yield "".join(paragraphs)
+                paragraphs, size = [], 0
+            continue
+        if paragraphs and (document == "line" or size + len(text) > longest):
+            counts.long_documents_cut += document != "line"
+            yield "".join(paragraphs)
+            paragraphs, size = [], 0
+        if paragraphs:
+            paragraphs.append(joint)
+        paragraphs.append(text)
+        size += len(text) + 1
+        joint = " " if reading.wrapped else "\n"
+    if paragraphs:
+        yield "".join(paragraphs)
+
+
+def _lines(blocks: Iterable[str], longest: int, counts: Counts) -> Iterator[str]:
+    """Whole lines; one that is too long in pieces, cut as `_border` says wherever the blocks ended."""
+    parts: list[str] = []
+    size = 0
+    for block in blocks:
+        *ends, rest = block.split("\n")
+        for end in ends:
+            yield from _pieces("".join([*parts, end]), longest)
+            parts, size = [], 0
+        parts.append(rest)
+        size += len(rest)
+        if size > longest:
+            *pieces, rest = _pieces("".join(parts), longest)
+            yield from pieces
+            parts, size = [rest], len(rest)
+    yield from _pieces("".join(parts), longest)
+
+
+def _pieces(line: str, longest: int) -> Iterator[str]:
+    start = 0
+    while len(line) - start > longest:
+        end = _border(line, start, start + longest)
+        yield line[start:end]
+        start = end
+    yield line[start:] if start else line
+
+
+def _border(line: str, start: int, end: int) -> int:
+    """Behind the last sentence in the second half of the range, else behind the last space there, else its end."""
+    middle = (start + end) // 2
+    for sign in (". ", "。", " "):
+        if (found := line.rfind(sign, middle, end)) >= 0:
+            return found + len(sign)
+    return end
+
+
+def fingerprint(text: str) -> bytes:
+    """128 bits that tell a text from any other: with a billion documents two agree by chance once in 10**21."""
+    return hashlib.blake2b(text.encode(), digest_size=16).digest()
+
+
+class DuplicateFilter:
+    """Knows the documents it has seen by their fingerprints, in 24 to 48 bytes a document (72 while it grows)."""
+
+    def __init__(self) -> None:
+        self._slots = 1 << 10
+        self._table = array("Q", bytes(16 * self._slots))  # two words a slot; both 0: free
+        self._used = 0
+
+    def __len__(self) -> int:
+        return self._used
+
+    def is_new(self, text: str) -> bool:
+        """Whether this text comes for the first time."""
+        return self.add(fingerprint(text))
+
+    def add(self, mark: bytes) -> bool:
+        """Take note of a fingerprint; whether it was not there yet."""
+        if 3 * self._used >= 2 * self._slots:
+            old = self._table
+            self._slots *= 2
+            self._table = array("Q", bytes(16 * self._slots))
+            self._used = 0
+            for at in range(0, len(old), 2):
+                if old[at] or old[at + 1]:
+                    self._insert(old[at], old[at + 1])
+        high, low = int.from_bytes(mark[:8], "little"), int.from_bytes(mark[8:], "little")
+        return self._insert(high, low or 1)
+
+    def _insert(self, high: int, low: int) -> bool:
+        table, last = self._table, self._slots - 1
+        slot = high & last
+        while True:
+            first, second = table[2 * slot], table[2 * slot + 1]
+            if first == high and second == low:
+                return False
+            if not second:
+                table[2 * slot], table[2 * slot + 1] = high, low
+                self._used += 1
+                return True
+            slot = (slot + 1) & last
