@@ -28,7 +28,7 @@ def folder(tmp_path: Path) -> Path:
 
 def documents_in(opened: shards.ShardSet) -> list[list[list[int]]]:
     found = []
-    for shard in opened:
+    for shard in opened.shards:
         for d in range(len(shard.document_starts) - 1):
             sentences = range(shard.document_starts[d], shard.document_starts[d + 1])
             starts = shard.sentence_starts
@@ -40,10 +40,10 @@ def test_documents_come_back_as_they_went_in(folder: Path) -> None:
     train = open_shards(folder)
     assert documents_in(train) == DOCUMENTS
     assert documents_in(open_shards(folder, "heldout")) == [[[7, 7], [8]]]
-    assert [len(shard.tokens) for shard in train] == [6, 4]
+    assert [len(shard.tokens) for shard in train.shards] == [6, 4]
     assert train.num_tokens == 10
-    assert train[-1].tokens[-1] == 29_999
-    assert train[0].tokens.dtype == np.uint16
+    assert train.shards[-1].tokens[-1] == 29_999
+    assert train.shards[0].tokens.dtype == np.uint16
 
 
 sentence = st.lists(st.integers(0, 99_999), min_size=1, max_size=6)
@@ -59,7 +59,7 @@ def test_any_documents_come_back_for_any_size_of_shard(
     opened = open_shards(folder)
     assert documents_in(opened) == documents
     assert opened.manifest.dtype == "uint32"
-    for entry, shard in zip(opened.entries, opened, strict=True):
+    for entry, shard in zip(opened.entries, opened.shards, strict=True):
         assert entry.tokens == len(shard.tokens) == shard.sentence_starts[-1]
         assert entry.sentences == len(shard.sentence_starts) - 1 == shard.document_starts[-1]
         assert entry.documents == len(shard.document_starts) - 1
@@ -85,10 +85,9 @@ def test_more_shards_than_can_be_open_at_once_are_read_all_the_same(
     monkeypatch.setattr(shards, "MAX_OPEN_SHARDS", 2)
     write_shards(tmp_path, {"train": [[[i]] for i in range(9)]}, VOCABULARY, shard_tokens=1)
     opened = open_shards(tmp_path)
-    assert [int(opened[i].tokens[0]) for i in (8, 0, 5, 8, 3, 3, 1)] == [8, 0, 5, 8, 3, 3, 1]
-    assert len(opened[2:7:2]) == 3
+    assert [int(opened.shards[i].tokens[0]) for i in (8, 0, 5, 8, 3, 3, 1)] == [8, 0, 5, 8, 3, 3, 1]
     with pytest.raises(IndexError):
-        opened[9]
+        opened.shards[9]
 
 
 def test_a_data_worker_can_be_handed_the_shards(folder: Path) -> None:
@@ -109,10 +108,10 @@ def test_every_flipped_bit_is_found(folder: Path) -> None:
                     with pytest.raises(UserError, match=re.escape("manifest.json")):
                         read_manifest(folder)
                 else:
-                    wrong = [name for name, what in shards.damaged_files(folder, read_manifest(folder)) if what]
+                    wrong = [name for name, what in shards.problems(folder, read_manifest(folder)) if what]
                     assert [entry.name for entry in wrong] == [path.relative_to(folder).as_posix()]
         path.write_bytes(data)
-    assert not any(what for _, what in shards.damaged_files(folder, read_manifest(folder)))
+    assert not any(what for _, what in shards.problems(folder, read_manifest(folder)))
 
 
 def test_a_missing_or_shortened_shard_is_refused_when_it_is_opened(folder: Path) -> None:
@@ -130,7 +129,7 @@ def test_a_shard_of_another_type_is_refused_though_its_size_is_right(folder: Pat
     path = folder / "shards/00000-00000/train.tokens.npy"
     path.write_bytes(path.read_bytes().replace(b"<u2", b"<i2"))
     with pytest.raises(UserError, match="6 numbers of type uint16 but the file holds 6 of type int16"):
-        open_shards(folder)[0]
+        open_shards(folder).shards[0]
 
 
 def test_a_split_that_is_not_there_is_refused_by_name(tmp_path: Path) -> None:
@@ -181,5 +180,5 @@ def test_a_piece_that_fails_half_way_leaves_nothing_under_its_name(
     monkeypatch.setattr(shards, "_write_array", full)
     with pytest.raises(OSError, match="No space"):
         write_shards(tmp_path, {"train": DOCUMENTS}, VOCABULARY)
-    assert shards.pieces(tmp_path) == []
+    assert shards.read_piece(tmp_path, shards.piece_name(0, 0)) is None
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]

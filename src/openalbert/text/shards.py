@@ -17,14 +17,14 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, overload
+from typing import Any, BinaryIO
 
 import numpy as np
 from jaxtyping import Int, Integer
 
 from openalbert import durable
 from openalbert.errors import UserError, suggestion
-from openalbert.settings import from_dict
+from openalbert.settings import from_dict, from_json, to_json
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -78,6 +78,17 @@ class FileEntry:
 
 
 @dataclass(frozen=True)
+class Piece:
+    """What stands in `piece.json`."""
+
+    facts: dict[str, Any]
+    """Whatever its maker wants to know when the work is taken up again."""
+    shards: dict[str, ShardEntry]
+    """By split."""
+    files: tuple[FileEntry, ...]
+
+
+@dataclass(frozen=True)
 class Manifest:
     """The description of a folder of shards; everything in it follows from the texts and the settings alone."""
 
@@ -120,11 +131,10 @@ def piece_name(group: int, number: int) -> str:
     return f"shards/{group:05d}-{number:05d}"
 
 
-def write_piece(folder: Path, name: str, splits: Mapping[str, Sequence[Tokens]], dtype: str, facts: Any) -> None:
-    """Write one piece, a shard for each split that has tokens, all of it or nothing.
-
-    `facts` is whatever the maker wants to know about the piece when the work is taken up again; it is kept as JSON.
-    """
+def write_piece(
+    folder: Path, name: str, splits: Mapping[str, Sequence[Tokens]], dtype: str, facts: dict[str, Any]
+) -> Piece:
+    """Write one piece, a shard for each split that has tokens: all of it or nothing."""
     with durable.new_folder(folder / name) as aside:
         shards: dict[str, ShardEntry] = {}
         files: list[FileEntry] = []
@@ -146,12 +156,9 @@ def write_piece(folder: Path, name: str, splits: Mapping[str, Sequence[Tokens]],
                 sentences=len(arrays["sentences"][0]) - 1,
                 tokens=sum(map(len, arrays["tokens"])),
             )
-        record = {
-            "facts": facts,
-            "shards": {split: asdict(entry) for split, entry in shards.items()},
-            "files": [asdict(entry) for entry in files],
-        }
-        (aside / PIECE).write_text(json.dumps(record, indent=2) + "\n")
+        piece = Piece(facts, shards, tuple(files))
+        (aside / PIECE).write_text(to_json(piece))
+    return piece
 
 
 def _starts(lengths: Sequence[Integer[np.ndarray, "_"]]) -> Int[np.ndarray, "_"]:
@@ -185,16 +192,14 @@ class _Hashed:
         self.sha256.update(data)
 
 
-def read_piece(folder: Path, name: str) -> dict[str, Any]:
-    """What `write_piece` wrote down about a piece: `facts`, `shards`, `files`."""
-    record: dict[str, Any] = json.loads((folder / name / PIECE).read_text())
-    return record
-
-
-def pieces(folder: Path) -> list[str]:
-    """The names of the pieces that are whole, in corpus order."""
-    found = (folder / "shards").glob("*/" + PIECE)
-    return sorted(f"shards/{path.parent.name}" for path in found if not path.parent.name.endswith(durable.PARTIAL))
+def read_piece(folder: Path, name: str) -> Piece | None:
+    """What is known about a piece that is whole; None where there is no such piece."""
+    path = folder / name / PIECE
+    if not path.is_file():
+        return None
+    piece = from_json(path.read_text(), Piece, str(path))
+    whole = all(_problem(folder, entry) is None for entry in piece.files)
+    return piece if whole else None
 
 
 def write_manifest(
@@ -203,15 +208,15 @@ def write_manifest(
     settings: dict[str, Any],
     inputs: Sequence[str],
     counts: Mapping[str, int],
+    pieces: Mapping[str, Piece],
 ) -> Manifest:
-    """Finish a folder: gather the pieces that stand in it and vouch for every file."""
+    """Finish a folder of the pieces named, in corpus order: vouch for every file."""
     splits: dict[str, list[ShardEntry]] = {}
     files: list[FileEntry] = []
-    for name in pieces(folder):
-        record = read_piece(folder, name)
-        for split, entry in record["shards"].items():
-            splits.setdefault(split, []).append(ShardEntry(**entry))
-        files.extend(FileEntry(**entry) for entry in record["files"])
+    for name, piece in pieces.items():
+        for split, entry in piece.shards.items():
+            splits.setdefault(split, []).append(entry)
+        files.extend(piece.files)
         files.append(_file_entry(folder, folder / name / PIECE))
     others = [path for path in (folder / "tokenizer").rglob("*") if path.is_file()]
     files.extend(_file_entry(folder, path) for path in sorted(others))
@@ -258,10 +263,12 @@ def write_shards(
 ) -> Manifest:
     """Write documents that are tokenized already: for each split, documents of sentences of token ids."""
     folder.mkdir(parents=True, exist_ok=True)
+    pieces: dict[str, Piece] = {}
     for group, (split, tokenized) in enumerate(documents.items()):
         for number, part in enumerate(_cut(tokenized, shard_tokens, vocabulary.dtype)):
-            write_piece(folder, piece_name(group, number), {split: [part]}, vocabulary.dtype, {})
-    return write_manifest(folder, vocabulary, {"shard_tokens": shard_tokens}, (), {})
+            name = piece_name(group, number)
+            pieces[name] = write_piece(folder, name, {split: [part]}, vocabulary.dtype, {})
+    return write_manifest(folder, vocabulary, {"shard_tokens": shard_tokens}, (), {}, pieces)
 
 
 def _cut(documents: Iterable[Sequence[Sequence[int]]], shard_tokens: int, dtype: str) -> Iterator[Tokens]:
@@ -315,53 +322,32 @@ def read_manifest(folder: Path) -> Manifest:
     return from_dict(values, Manifest, str(path))
 
 
-class ShardSet(Sequence[Shard]):
-    """The shards of one split, each mapped into memory when it is asked for."""
+class MappedShards:
+    """A list of shards, each mapped into memory when it is asked for."""
 
-    def __init__(self, folder: Path, manifest: Manifest, split: str) -> None:
-        self.folder, self.manifest, self.split = folder, manifest, split
-        self.entries = manifest.splits[split]
+    def __init__(self, folder: Path, entries: tuple[ShardEntry, ...], dtype: str) -> None:
+        self.folder, self.entries, self.dtype = folder, entries, dtype
         self._open = functools.lru_cache(MAX_OPEN_SHARDS)(self._open_now)
-
-    @property
-    def shards(self) -> Sequence[Shard]:
-        """The shards in corpus order."""
-        return self
-
-    @property
-    def tokenizer_folder(self) -> Path:
-        """The vocabulary the tokens belong to."""
-        return self.folder / "tokenizer"
-
-    @property
-    def num_tokens(self) -> int:
-        """Tokens in all shards of the split."""
-        return sum(entry.tokens for entry in self.entries)
 
     def __len__(self) -> int:
         return len(self.entries)
 
-    @overload
-    def __getitem__(self, index: int) -> Shard: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Shard]: ...
-
-    def __getitem__(self, index: int | slice) -> Shard | Sequence[Shard]:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
+    def __getitem__(self, index: int) -> Shard:
         if not -len(self) <= index < len(self):
             raise IndexError(index)
         return self._open(index % len(self))
 
+    def __iter__(self) -> Iterator[Shard]:
+        return (self[index] for index in range(len(self)))
+
     def __reduce__(self) -> Any:
         # A data worker opens its own maps.
-        return (ShardSet, (self.folder, self.manifest, self.split))
+        return (MappedShards, (self.folder, self.entries, self.dtype))
 
     def _open_now(self, index: int) -> Shard:
         entry = self.entries[index]
         return Shard(
-            self._map(f"{entry.name}.tokens.npy", entry.tokens, self.manifest.dtype),
+            self._map(f"{entry.name}.tokens.npy", entry.tokens, self.dtype),
             self._map(f"{entry.name}.sentences.npy", entry.sentences + 1, "int64"),
             self._map(f"{entry.name}.documents.npy", entry.documents + 1, "int64"),
         )
@@ -378,6 +364,31 @@ class ShardSet(Sequence[Shard]):
                 f"{array.size} of type {array.dtype}: {_REPAIR}"
             )
         return array
+
+
+@dataclass(frozen=True)
+class ShardSet:
+    """The shards of one split, in corpus order, and what is known about them."""
+
+    folder: Path
+    manifest: Manifest
+    split: str
+    shards: MappedShards
+
+    @property
+    def entries(self) -> tuple[ShardEntry, ...]:
+        """Documents, sentences and tokens of each shard."""
+        return self.manifest.splits[self.split]
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens in all shards of the split."""
+        return sum(entry.tokens for entry in self.entries)
+
+    @property
+    def tokenizer_folder(self) -> Path:
+        """The vocabulary the tokens belong to."""
+        return self.folder / "tokenizer"
 
     def check_vocabulary(self, fingerprint: str, vocab_size: int) -> None:
         """Refuse a vocabulary other than the one the tokens were made with."""
@@ -399,28 +410,28 @@ def open_shards(folder: Path, split: str = "train") -> ShardSet:
         hint = suggestion(split, manifest.splits) if manifest.splits else "there are none"
         raise UserError(f"{folder}: no split '{split}' in these shards: {hint}")
     for entry in manifest.files:
-        _check_size(folder, entry)
-    return ShardSet(folder, manifest, split)
+        if problem := _problem(folder, entry):
+            raise UserError(problem)
+    return ShardSet(folder, manifest, split, MappedShards(folder, manifest.splits[split], manifest.dtype))
 
 
-def _check_size(folder: Path, entry: FileEntry) -> None:
+def _problem(folder: Path, entry: FileEntry) -> str | None:
+    """What can be seen to be wrong with a file without reading it."""
     path = folder / entry.name
     if not path.is_file():
-        raise UserError(f"{path}: missing, though the manifest lists it: {_REPAIR}")
+        return f"{path}: missing, though the manifest lists it: {_REPAIR}"
     if path.stat().st_size != entry.size:
-        raise UserError(f"{path}: has {path.stat().st_size} bytes but the manifest says {entry.size}: {_REPAIR}")
+        return f"{path}: has {path.stat().st_size} bytes but the manifest says {entry.size}: {_REPAIR}"
+    return None
 
 
-def damaged_files(folder: Path, manifest: Manifest) -> Iterator[tuple[FileEntry, str | None]]:
+def problems(folder: Path, manifest: Manifest) -> Iterator[tuple[FileEntry, str | None]]:
     """Read every file the manifest lists; with each comes a sentence on what is wrong with it, or None."""
     for entry in manifest.files:
+        problem = _problem(folder, entry)
         try:
-            _check_size(folder, entry)
-            sha256 = _sha256(folder / entry.name)
-        except UserError as error:
-            yield entry, str(error)
+            if problem is None and _sha256(folder / entry.name) != entry.sha256:
+                problem = f"{folder / entry.name}: its content is not what was written: {_REPAIR}"
         except OSError as error:
-            yield entry, f"{folder / entry.name}: cannot be read ({error.strerror}): {_REPAIR}"
-        else:
-            wrong = sha256 != entry.sha256
-            yield entry, f"{folder / entry.name}: its content is not what was written: {_REPAIR}" if wrong else None
+            problem = f"{folder / entry.name}: cannot be read ({error.strerror}): {_REPAIR}"
+        yield entry, problem

@@ -1,0 +1,254 @@
+"""A group of sources becomes pieces of shards: the work that every engine hands out, and that any process may take up.
+
+The sources are cut into groups by their sizes, the documents of a group into blocks, and the blocks fill one piece
+after the other. All three cuts depend on the texts and the settings alone, so that it does not matter how many
+processes do the work, which one does what, or how often they are stopped and started again.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Integer
+
+from openalbert import durable
+from openalbert.text import corpus, shards
+from openalbert.text.corpus import Counts, Reading, Source
+from openalbert.text.sentences import split_sentences
+from openalbert.text.shards import Piece, Tokens
+from openalbert.text.tokenizer import Tokenizer
+
+GROUP_BYTES = 64_000_000  # small files are put together up to this size on disk
+BLOCK_CHARACTERS = 1_000_000  # one worker's portion: a tenth of a second
+MARK_BYTES = 16
+DUPLICATES = "duplicates"  # the folder of what is known about them while the work goes on
+
+
+@dataclass(frozen=True)
+class Job:
+    """All that a process needs to know to do its part."""
+
+    folder: Path
+    reading: Reading
+    heldout: float
+    drop_duplicates: bool
+    shard_tokens: int
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Group:
+    """Sources that are read one behind the other."""
+
+    number: int
+    sources: tuple[Source, ...]
+
+
+@dataclass(frozen=True)
+class Block:
+    """Some documents in a row."""
+
+    texts: list[str]
+    documents_done: int
+    """Documents of the group up to here, dropped ones too: where to go on."""
+    counts: Counts
+    """Of the group up to here."""
+    last: bool
+    """Nothing of the group comes after this block, which may be empty."""
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """The tokens of a block by split, and what was seen on the way."""
+
+    splits: dict[str, Tokens]
+    counts: dict[str, int]
+
+
+def make_groups(sources: Sequence[Source]) -> list[Group]:
+    """Neighbouring small sources in one group; a big one, or one of unknown size, in a group of its own."""
+    groups: list[list[Source]] = []
+    room = 0
+    for source in sources:
+        size = GROUP_BYTES if source.size_bytes is None else source.size_bytes
+        if not groups or size > room:
+            groups.append([])
+            room = GROUP_BYTES
+        groups[-1].append(source)
+        room -= size
+    return [Group(number, tuple(group)) for number, group in enumerate(groups)]
+
+
+def documents(group: Group, reading: Reading, counts: Counts) -> Iterator[str]:
+    """The clean documents of a group in order."""
+    for source in group.sources:
+        for document in corpus.documents(source, reading, counts):
+            yield document.text
+
+
+def blocks(group: Group, job: Job, start: int) -> Iterator[Block]:
+    """The documents from number `start` on, without those to be dropped, in blocks; the last one says that it is."""
+    counts = Counts()
+    dropped = iter(read_duplicates(job.folder, group.number).tolist() if job.drop_duplicates else ())
+    next_dropped = next(dropped, None)
+    texts: list[str] = []
+    size = done = 0
+    for number, text in enumerate(documents(group, job.reading, counts)):
+        done = number + 1
+        if number == next_dropped:
+            counts.dropped_duplicates += 1
+            next_dropped = next(dropped, None)
+        elif number >= start:
+            texts.append(text)
+            size += len(text)
+            if size >= BLOCK_CHARACTERS:
+                yield Block(texts, done, dataclasses.replace(counts), last=False)
+                texts, size = [], 0
+    yield Block(texts, done, counts, last=True)
+
+
+@lru_cache(1)
+def tokenizer_of(folder: Path) -> Tokenizer:
+    """The vocabulary of a folder of shards; a process loads it once."""
+    return Tokenizer.load(folder / "tokenizer")
+
+
+def encode(texts: list[str], job: Job) -> Encoded:
+    """Documents to tokens, in their split."""
+    tokenizer = tokenizer_of(job.folder)
+    sentences: list[str] = []
+    document_lengths = np.empty(len(texts), np.int64)
+    for number, text in enumerate(texts):
+        found = split_sentences(text)
+        sentences += found
+        document_lengths[number] = len(found)
+    ids, sentence_lengths = tokenizer.encode_joined(sentences)
+    # A sentence of nothing but signs that the vocabulary leaves out has no tokens, and a document of such has none.
+    document_of = np.repeat(np.arange(len(texts)), document_lengths)[sentence_lengths > 0]
+    document_lengths = np.bincount(document_of, minlength=len(texts))
+    kept = document_lengths > 0
+    counts = {
+        "empty_sentences_dropped": int(np.count_nonzero(sentence_lengths == 0)),
+        "empty_documents_dropped": int(np.count_nonzero(~kept)),
+        "single_sentence_documents": int(np.count_nonzero(document_lengths == 1)),
+        "unknown_tokens": int(np.count_nonzero(ids == tokenizer.unk_id)),
+    }
+    every = Tokens(ids.astype(job.dtype), sentence_lengths[sentence_lengths > 0], document_lengths[kept])
+    if not job.heldout:
+        return Encoded({"train": every}, counts)
+    held = np.array([is_held_out(text, job.heldout) for text, keep in zip(texts, kept, strict=True) if keep], bool)
+    return Encoded({"train": _select(every, ~held), "heldout": _select(every, held)}, counts)
+
+
+def is_held_out(text: str, share: float) -> bool:
+    """Whether a document belongs to the held-out split: known from its clean text alone.
+
+    What a small share holds out, a larger one holds out too.
+    """
+    return int.from_bytes(corpus.fingerprint(text)[:8], "big") < share * 2**64
+
+
+def _select(tokens: Tokens, chosen: np.ndarray) -> Tokens:
+    of_sentences = np.repeat(chosen, tokens.document_lengths)
+    of_tokens = np.repeat(of_sentences, tokens.sentence_lengths)
+    return Tokens(tokens.tokens[of_tokens], tokens.sentence_lengths[of_sentences], tokens.document_lengths[chosen])
+
+
+EncodeAll = Callable[[Iterator[Block]], Iterator[tuple[Block, Encoded]]]
+
+
+def make_pieces(job: Job, group: Group, encode_all: EncodeAll | None = None) -> Iterator[tuple[Block, Encoded]]:
+    """Write the pieces of a group that are not there yet, telling of each block when it is done.
+
+    `encode_all` puts the blocks through `encode` and keeps their order; this process does it itself if there is none.
+    """
+    there = pieces_of(job.folder, group)
+    if is_done(there):
+        return
+    number = len(there)
+    start = list(there.values())[-1].facts["documents_done"] if there else 0
+    encode_all = encode_all or (lambda every: ((block, encode(block.texts, job)) for block in every))
+    held: list[tuple[Block, Encoded]] = []
+    size = 0
+    for block, encoded in encode_all(blocks(group, job, start)):
+        if size >= job.shard_tokens and block.texts:
+            _write(job, group, number, held)
+            number, held, size = number + 1, [], 0
+        held.append((block, encoded))
+        size += sum(len(tokens.tokens) for tokens in encoded.splits.values())
+        yield block, encoded
+    _write(job, group, number, held)
+
+
+def _write(job: Job, group: Group, number: int, held: list[tuple[Block, Encoded]]) -> None:
+    counts: dict[str, int] = {}
+    for _, encoded in held:
+        for name, count in encoded.counts.items():
+            counts[name] = counts.get(name, 0) + count
+    block = held[-1][0]
+    facts = {
+        "documents_done": block.documents_done,
+        "last": block.last,
+        "read": dataclasses.asdict(block.counts),
+        "encoded": counts,
+    }
+    splits = {split: [encoded.splits[split] for _, encoded in held] for split in held[0][1].splits}
+    shards.write_piece(job.folder, shards.piece_name(group.number, number), splits, job.dtype, facts)
+
+
+def pieces_of(folder: Path, group: Group) -> dict[str, Piece]:
+    """The pieces of a group that are whole, from the first on, by their names."""
+    found: dict[str, Piece] = {}
+    while (piece := shards.read_piece(folder, name := shards.piece_name(group.number, len(found)))) is not None:
+        found[name] = piece
+    return found
+
+
+def is_done(pieces: dict[str, Piece]) -> bool:
+    """Whether these pieces of a group are all there are."""
+    return bool(pieces) and bool(list(pieces.values())[-1].facts["last"])
+
+
+# --- duplicates ------------------------------------------------------------------------------------------------------
+# Of documents with the same clean text the first in the order of the sources stays. Any process can mark the documents
+# of a group; then all marks are compared, once, in order; then any process can drop those that were found.
+
+
+def mark_documents(job: Job, group: Group) -> None:
+    """Write down the fingerprint of each document of a group."""
+    path = job.folder / DUPLICATES / f"{group.number:05d}.marks"
+    if not path.exists():
+        marks = b"".join(corpus.fingerprint(text) for text in documents(group, job.reading, Counts()))
+        durable.write_bytes(path, marks)
+
+
+def find_duplicates(folder: Path, groups: Iterable[Group], at_once: int = 2_000_000) -> None:
+    """Compare the marks of all groups and write down the numbers of the documents to drop in each.
+
+    However many there are, no more than about `at_once` are compared at a time, in classes by a byte of theirs.
+    """
+    paths = {group.number: folder / DUPLICATES / f"{group.number:05d}.marks" for group in groups}
+    total = sum(path.stat().st_size for path in paths.values()) // MARK_BYTES
+    rounds = min(-(-total // at_once), 256)
+    found: dict[int, list[int]] = {number: [] for number in paths}
+    for turn in range(rounds):
+        seen = corpus.DuplicateFilter()
+        for number, path in paths.items():
+            marks = np.fromfile(path, np.uint8).reshape(-1, MARK_BYTES)
+            # The last byte, because the filter goes by the first ones.
+            documents_now = np.flatnonzero(marks[:, -1].astype(int) % rounds == turn)
+            found[number] += [int(d) for d in documents_now if not seen.add(marks[d].tobytes())]
+    for number in paths:
+        durable.write_text(_duplicates_file(folder, number), " ".join(map(str, sorted(found[number]))))
+
+
+def read_duplicates(folder: Path, group: int) -> Integer[np.ndarray, "_"]:
+    """The numbers of the documents of a group to drop."""
+    return np.array(_duplicates_file(folder, group).read_text().split(), np.int64)
+
+
+def _duplicates_file(folder: Path, group: int) -> Path:
+    return folder / DUPLICATES / f"{group:05d}.drop"
