@@ -23,6 +23,11 @@ class Verb:
 
 
 VERBS = {
+    "tokenizer train": Verb(
+        "a vocabulary from text", "openalbert.text.vocabulary", "TrainVocabulary", "train_vocabulary"
+    ),
+    "tokenizer encode": Verb("lines of text to ids", "openalbert.text.tokenize", "Encode", "encode"),
+    "tokenizer decode": Verb("ids to lines of text", "openalbert.text.tokenize", "Decode", "decode"),
     "show": Verb("parameters, FLOPs and memory of a model", "openalbert.interop.show", "Show", "show"),
 }
 

@@ -54,6 +54,7 @@ class Tokenizer:
                 "take an ALBERT vocabulary, or train one with `openalbert tokenizer train`"
             )
         self.word_starts = np.array([_starts_word(piece) for piece in self._pieces])
+        self.byte_ids = np.array([self._sentencepiece.is_byte(number) for number in range(self.vocab_size)])
         self._visible: dict[str, bool] = {}
         self._set_splits()
 
@@ -79,8 +80,10 @@ class Tokenizer:
     def save(self, folder: Path) -> None:
         """Write the model and the treatment into a folder."""
         folder.mkdir(parents=True, exist_ok=True)
-        durable.write_bytes(folder / MODEL_FILE, self.model)
+        # The model is what makes the folder a tokenizer: it never stands beside another one's treatment.
+        (folder / MODEL_FILE).unlink(missing_ok=True)
         durable.write_text(folder / TREATMENT_FILE, to_json(self.treatment))
+        durable.write_bytes(folder / MODEL_FILE, self.model)
 
     @property
     def fingerprint(self) -> str:
@@ -132,7 +135,7 @@ class Tokenizer:
                 spans.extend(self._split_span(normalized, span, split))
         # The bytes of one character all stand where it stands; SentencePiece gives its place to the last of them.
         for place in range(len(ids) - 2, -1, -1):
-            if spans[place][0] == spans[place][1] and self._sentencepiece.is_byte(ids[place]):
+            if spans[place][0] == spans[place][1] and self.byte_ids[ids[place]]:
                 spans[place] = spans[place + 1]
         starts.append(len(text))
         offsets = []
