@@ -1,0 +1,386 @@
+"""Reads Google's own ALBERT and BERT checkpoints: their configuration, and their tensors under Hugging Face's names.
+
+Names and shapes are those of google-research/albert (modeling.py, run_pretraining.py, classifier_utils.py,
+squad_utils.py) and google-research/bert. The result has the names and shapes of Hugging Face's models.
+"""
+
+import itertools
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from openalbert.errors import UserError, suggestion
+from openalbert.interop.tensor_bundle import TensorBundle, TensorEntry
+
+Family = Literal["albert", "bert"]
+
+
+# The names.
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One variable of Google's and the tensor of Hugging Face's that it becomes."""
+
+    google: str
+    hugging_face: str
+    shape: tuple[str | int, ...]
+    """Google's shape: numbers, keys of the configuration, or a word that stands for any one number."""
+    transposed: bool = False
+    """Google multiplies by its kernels from the right, PyTorch by their transposes."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Pairs that are there together; a name may hold {layer}, {group} and {inner}, which count through the model."""
+
+    name: str
+    pairs: tuple[Pair, ...]
+    required: bool = False
+
+
+def _dense(google: str, hugging_face: str, inputs: str, outputs: str) -> tuple[Pair, ...]:
+    return (
+        Pair(f"{google}/kernel", f"{hugging_face}.weight", (inputs, outputs), transposed=True),
+        Pair(f"{google}/bias", f"{hugging_face}.bias", (outputs,)),
+    )
+
+
+def _norm(google: str, hugging_face: str, size: str) -> tuple[Pair, ...]:
+    return (
+        Pair(f"{google}/gamma", f"{hugging_face}.weight", (size,)),
+        Pair(f"{google}/beta", f"{hugging_face}.bias", (size,)),
+    )
+
+
+def _output(google: str, hugging_face: str, outputs: str | int) -> tuple[Pair, ...]:
+    """A head. Google stores its weights as PyTorch does, one row an output."""
+    return (
+        Pair(f"{google}output_weights", f"{hugging_face}.weight", (outputs, "hidden_size")),
+        Pair(f"{google}output_bias", f"{hugging_face}.bias", (outputs,)),
+    )
+
+
+def _within(google: str, hugging_face: str, *pairs: Pair) -> tuple[Pair, ...]:
+    return tuple(
+        replace(pair, google=google + pair.google, hugging_face=hugging_face + pair.hugging_face) for pair in pairs
+    )
+
+
+def _embeddings(hugging_face: str, size: str) -> tuple[Pair, ...]:
+    return _within(
+        "bert/embeddings",
+        hugging_face,
+        Pair("/word_embeddings", ".word_embeddings.weight", ("vocab_size", size)),
+        Pair("/position_embeddings", ".position_embeddings.weight", ("max_position_embeddings", size)),
+        Pair("/token_type_embeddings", ".token_type_embeddings.weight", ("type_vocab_size", size)),
+        *_norm("/LayerNorm", ".LayerNorm", size),
+    )
+
+
+def _masked_lm(hugging_face: str, transform: str, size: str) -> tuple[Pair, ...]:
+    return _within(
+        "cls/predictions",
+        hugging_face,
+        *_dense("/transform/dense", f"{transform}.dense", "hidden_size", size),
+        *_norm("/transform/LayerNorm", f"{transform}.LayerNorm", size),
+        Pair("/output_bias", ".bias", ("vocab_size",)),
+    )
+
+
+_ALBERT_MAP = Part(
+    "embedding map",
+    _dense(
+        "bert/encoder/embedding_hidden_mapping_in",
+        "albert.encoder.embedding_hidden_mapping_in",
+        "embedding_size",
+        "hidden_size",
+    ),
+    required=True,
+)
+_FINE_TUNED = (
+    Part("classifier", _output("", "classifier", "num_labels")),
+    Part("span", _output("cls/squad/", "qa_outputs", 2)),
+)
+
+HUGGING_FACE_NAMES: dict[Family, tuple[Part, ...]] = {
+    "albert": (
+        Part("embeddings", _embeddings("albert.embeddings", "embedding_size"), required=True),
+        _ALBERT_MAP,
+        Part(
+            "layers",
+            _within(
+                "bert/encoder/transformer/group_{group}/inner_group_{inner}",
+                "albert.encoder.albert_layer_groups.{group}.albert_layers.{inner}",
+                *_dense("/attention_1/self/query", ".attention.query", "hidden_size", "hidden_size"),
+                *_dense("/attention_1/self/key", ".attention.key", "hidden_size", "hidden_size"),
+                *_dense("/attention_1/self/value", ".attention.value", "hidden_size", "hidden_size"),
+                *_dense("/attention_1/output/dense", ".attention.dense", "hidden_size", "hidden_size"),
+                *_norm("/LayerNorm", ".attention.LayerNorm", "hidden_size"),
+                *_dense("/ffn_1/intermediate/dense", ".ffn", "hidden_size", "intermediate_size"),
+                *_dense("/ffn_1/intermediate/output/dense", ".ffn_output", "intermediate_size", "hidden_size"),
+                *_norm("/LayerNorm_1", ".full_layer_layer_norm", "hidden_size"),
+            ),
+            required=True,
+        ),
+        Part("pooler", _dense("bert/pooler/dense", "albert.pooler", "hidden_size", "hidden_size"), required=True),
+        Part("masked LM", _masked_lm("predictions", "", "embedding_size")),
+        Part("sentence order", _output("cls/seq_relationship/", "sop_classifier.classifier", 2)),
+        *_FINE_TUNED,
+    ),
+    "bert": (
+        Part("embeddings", _embeddings("bert.embeddings", "hidden_size"), required=True),
+        Part(
+            "layers",
+            _within(
+                "bert/encoder/layer_{layer}",
+                "bert.encoder.layer.{layer}",
+                *_dense("/attention/self/query", ".attention.self.query", "hidden_size", "hidden_size"),
+                *_dense("/attention/self/key", ".attention.self.key", "hidden_size", "hidden_size"),
+                *_dense("/attention/self/value", ".attention.self.value", "hidden_size", "hidden_size"),
+                *_dense("/attention/output/dense", ".attention.output.dense", "hidden_size", "hidden_size"),
+                *_norm("/attention/output/LayerNorm", ".attention.output.LayerNorm", "hidden_size"),
+                *_dense("/intermediate/dense", ".intermediate.dense", "hidden_size", "intermediate_size"),
+                *_dense("/output/dense", ".output.dense", "intermediate_size", "hidden_size"),
+                *_norm("/output/LayerNorm", ".output.LayerNorm", "hidden_size"),
+            ),
+            required=True,
+        ),
+        Part("pooler", _dense("bert/pooler/dense", "bert.pooler.dense", "hidden_size", "hidden_size"), required=True),
+        Part("masked LM", _masked_lm("cls.predictions", ".transform", "hidden_size")),
+        Part("next sentence", _output("cls/seq_relationship/", "cls.seq_relationship", 2)),
+        *_FINE_TUNED,
+    ),
+}
+
+_HUB = "module/"  # the scope that TF-Hub puts around a module's variables
+# What training leaves in a checkpoint beside the weights.
+_OPTIMIZER = re.compile(
+    r".*/(adam|lamb)_[mv]|.*/(Adam|AdamWeightDecayOptimizer|LAMBOptimizer)(_1)?|beta[12]_power|global_step"
+)
+# The beam-search head of Google's run_squad_v2, which it took from XLNet; Hugging Face's ALBERT has no such head.
+_BEAM_SPAN = re.compile(r"(start_logits|end_logits|answer_class)/.*")
+
+
+# The configuration.
+
+_SIZES = (
+    "vocab_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+    "max_position_embeddings",
+    "type_vocab_size",
+)
+_REQUIRED: dict[Family, tuple[str, ...]] = {"albert": (*_SIZES, "embedding_size"), "bert": _SIZES}
+# What Google's constructors take where the file is silent.
+_DEFAULTS: dict[Family, dict[str, int | float | str]] = {
+    "albert": {
+        "num_hidden_groups": 1,
+        "inner_group_num": 1,
+        "hidden_act": "gelu",
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
+        "initializer_range": 0.02,
+    },
+    "bert": {
+        "hidden_act": "gelu",
+        "hidden_dropout_prob": 0.1,
+        "attention_probs_dropout_prob": 0.1,
+        "initializer_range": 0.02,
+    },
+}
+# Keys of unpublished experiments: the published code ignores them, and any other value means another architecture.
+_NEUTRAL: dict[Family, dict[str, Any]] = {
+    "albert": {
+        "net_structure_type": 0,
+        "gap_size": 0,
+        "num_memory_blocks": 0,
+        "down_scale_factor": 1,
+        "layers_to_keep": [],
+        "ln_type": "postln",
+    },
+    "bert": {"directionality": "bidi"},
+}
+# Keys that say nothing about the model: a fine-tuning setting, and the pooler of another code base in Chinese BERT.
+_IGNORED = re.compile(r"classifier_dropout_prob|pooler_\w+")
+_ACTIVATIONS = ("gelu", "relu")
+
+
+def family(config: dict[str, Any]) -> Family:
+    """Which of the two models a configuration of Google's describes: only ALBERT's has an embedding size."""
+    return "albert" if "embedding_size" in config else "bert"
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """Google's albert_config.json or bert_config.json: its own keys, checked, with its defaults filled in.
+
+    `hidden_act: gelu` means what Google's code computes under that name: `hugging_face_config` translates it.
+    """
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file: expected Google's albert_config.json or bert_config.json") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{path}: not a readable JSON file: {error}") from None
+    if not isinstance(config, dict):
+        raise UserError(f"{path}: expected a JSON object with Google's keys, found {type(config).__name__}")
+    if "model_type" in config or "architectures" in config:
+        raise UserError(f"{path}: this is a Hugging Face configuration, not Google's: give the folder it lies in")
+    kind = family(config)
+    required, defaults, neutral = _REQUIRED[kind], _DEFAULTS[kind], _NEUTRAL[kind]
+    if missing := [key for key in required if key not in config]:
+        raise UserError(f"{path}: {', '.join(missing)} missing from the configuration of {kind.upper()}")
+    checked: dict[str, Any] = {}
+    for key, value in config.items():
+        if key in required or isinstance(defaults.get(key), int):
+            if type(value) is not int or value < 1:
+                raise UserError(f"{path}: {key} should be a whole number above 0, found {value!r}")
+            checked[key] = value
+        elif isinstance(defaults.get(key), float):
+            if type(value) not in (int, float) or not 0 <= value < 1:
+                raise UserError(f"{path}: {key} should be a number from 0 to below 1, found {value!r}")
+            checked[key] = float(value)
+        elif key == "hidden_act":
+            if value not in _ACTIVATIONS:
+                raise UserError(f"{path}: hidden_act should be one of {', '.join(_ACTIVATIONS)}, found {value!r}")
+            checked[key] = value
+        elif key in neutral:
+            if value != neutral[key]:
+                raise UserError(f"{path}: {key} should be {neutral[key]!r}, found {value!r}: no published model has it")
+        elif not _IGNORED.fullmatch(key):
+            known = [*required, *defaults, *neutral]
+            raise UserError(f"{path}: '{key}' is not a key of Google's {kind.upper()}: {suggestion(key, known)}")
+    checked = defaults | checked
+    if checked["hidden_size"] % checked["num_attention_heads"]:
+        raise UserError(f"{path}: hidden_size should be a multiple of num_attention_heads")
+    if checked.get("num_hidden_groups", 1) > checked["num_hidden_layers"]:
+        raise UserError(f"{path}: num_hidden_groups should not exceed num_hidden_layers")
+    return checked
+
+
+def hugging_face_config(config: dict[str, Any]) -> dict[str, Any]:
+    """The same in the keys of Hugging Face's config.json."""
+    kind = family(config)
+    # Google's ALBERT computes the tanh form under the name gelu. Its first BERT code, which trained the published
+    # models, computed the erf form.
+    activation = "gelu_new" if kind == "albert" and config["hidden_act"] == "gelu" else config["hidden_act"]
+    return config | {"model_type": kind, "hidden_act": activation, "layer_norm_eps": 1e-12}
+
+
+# The tensors.
+
+
+@dataclass(frozen=True)
+class Report:
+    """That every tensor of a checkpoint is accounted for; one that is not is an error instead."""
+
+    prefix: Path
+    family: Family
+    read: dict[str, str]
+    """Google's name, as it is in the file, to Hugging Face's."""
+    skipped: tuple[str, ...]
+    """The optimizer's running means and the step."""
+    added: tuple[str, ...]
+    """What Hugging Face wants and Google has not: an identity map where embedding and hidden size are the same."""
+    parts: tuple[str, ...]
+    """The parts of the model that were found, by their names in HUGGING_FACE_NAMES."""
+
+
+def read_tensors(prefix: Path, config: dict[str, Any]) -> tuple[dict[str, np.ndarray[Any, Any]], Report]:
+    """All weights of a checkpoint under Hugging Face's names, in Hugging Face's shapes, as float32."""
+    bundle = TensorBundle.open(prefix)
+    kind = family(config)
+    entries, skipped = _weights(bundle)
+    where = str(bundle.prefix)
+    if beam := [name for name in entries if _BEAM_SPAN.fullmatch(name)]:
+        raise UserError(
+            f"{where}: the beam-search head of Google's SQuAD 2.0 model is not read here, since no other code has its "
+            f"like: {', '.join(beam)}"
+        )
+    tensors: dict[str, np.ndarray[Any, Any]] = {}
+    read: dict[str, str] = {}
+    parts: list[str] = []
+    missing: list[str] = []
+    same_width = kind == "albert" and config["embedding_size"] == config["hidden_size"]
+    for part in HUGGING_FACE_NAMES[kind]:
+        pairs = list(_counted(part, config))
+        present = [pair for pair in pairs if pair.google in entries]
+        if part is _ALBERT_MAP and same_width and not present:
+            continue
+        if not present and not part.required:
+            continue
+        missing += [pair.google for pair in pairs if pair.google not in entries]
+        parts.append(part.name)
+        sizes = {word: size for word, size in config.items() if isinstance(size, int)}
+        for pair in present:
+            entry = entries.pop(pair.google)
+            _check(where, entry, pair, sizes)
+            tensor = bundle.read(entry.name).astype(np.float32, copy=False)
+            tensors[pair.hugging_face] = np.ascontiguousarray(tensor.T) if pair.transposed else tensor
+            read[entry.name] = pair.hugging_face
+    if missing or entries:
+        raise UserError(f"{where}: not the {kind.upper()} of its configuration: {_difference(missing, list(entries))}")
+    added = _identity_map(config) if same_width and _ALBERT_MAP.name not in parts else {}
+    tensors |= added
+    return tensors, Report(bundle.prefix, kind, read, tuple(skipped), tuple(added), tuple(parts))
+
+
+def _weights(bundle: TensorBundle) -> tuple[dict[str, TensorEntry], list[str]]:
+    """What is not the optimizer's, by names without TF-Hub's scope; and the rest."""
+    entries: dict[str, TensorEntry] = {}
+    skipped = []
+    for name, entry in bundle.entries.items():
+        if _OPTIMIZER.fullmatch(name):
+            skipped.append(name)
+            continue
+        peeled = name.removeprefix(_HUB)
+        if peeled in entries:
+            raise UserError(f"{bundle.prefix}: '{peeled}' is there twice, with and without the scope '{_HUB}'")
+        entries[peeled] = entry
+    return entries, skipped
+
+
+def _counted(part: Part, config: dict[str, Any]) -> Iterator[Pair]:
+    """The pairs of a part, once for every layer, group and inner layer that its names count through."""
+    counts = {
+        "layer": config["num_hidden_layers"],
+        "group": config.get("num_hidden_groups", 1),
+        "inner": config.get("inner_group_num", 1),
+    }
+    for pair in part.pairs:
+        words = [word for word in counts if f"{{{word}}}" in pair.google]
+        for numbers in itertools.product(*(range(counts[word]) for word in words)):
+            place = dict(zip(words, numbers, strict=True))
+            yield replace(pair, google=pair.google.format(**place), hugging_face=pair.hugging_face.format(**place))
+
+
+def _check(where: str, entry: TensorEntry, pair: Pair, sizes: dict[str, int]) -> None:
+    """Refuse a tensor of another shape or kind; a word that is no key takes its value from the first shape it is in."""
+    if len(entry.shape) == len(pair.shape):
+        for word, size in zip(pair.shape, entry.shape, strict=True):
+            if isinstance(word, str):
+                sizes.setdefault(word, size)
+    expected = tuple(word if isinstance(word, int) else sizes.get(word, 0) for word in pair.shape)
+    if entry.shape != expected:
+        raise UserError(f"{where}: '{entry.name}' should have the shape {expected}, found {entry.shape}")
+    if entry.dtype is not None and entry.dtype.kind != "f":
+        raise UserError(f"{where}: '{entry.name}' should hold floating-point numbers, found {entry.stored}")
+
+
+def _difference(missing: list[str], unknown: list[str]) -> str:
+    sides = (("missing", missing), ("unknown", unknown))
+    return "; ".join(f"{word} {len(names)} ({', '.join(names)})" for word, names in sides if names)
+
+
+def _identity_map(config: dict[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
+    """Google leaves the map out where the sizes are the same; Hugging Face always applies one."""
+    hidden = config["hidden_size"]
+    weight, bias = (pair.hugging_face for pair in _ALBERT_MAP.pairs)
+    return {weight: np.eye(hidden, dtype=np.float32), bias: np.zeros(hidden, dtype=np.float32)}
