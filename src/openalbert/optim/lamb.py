@@ -1,0 +1,155 @@
+"""LAMB as ALBERT was trained with it (section 4.1; You et al., arXiv 1904.00962), for all tensors at once."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+NORM_CLAMP = 10.0  # what the public LAMBs that clamp the norm of a weight clamp it to
+
+
+class Lamb(Optimizer):
+    """Adam's direction plus decay, scaled tensor by tensor to the norm of the weight: w ← w − lr·ratio·update.
+
+    update = m / (√v + epsilon) + decay·w and ratio = ‖w‖ / ‖update‖, or 1 where either norm is 0. A group with
+    `adapted` false (layer norms and biases) keeps ratio 1. There is no bias correction. All this is as in Google's
+    code: test_lamb_follows_an_fp64_oracle_for_a_hundred_steps. The flags are what other public LAMBs do differently.
+
+    A parameter with the attribute `stacked` = n counts as n tensors, its equal parts along the first axis: query, key
+    and value lie in one matrix for speed, and each has its own ratio all the same.
+
+    The state (m, v) is fp32 even for bf16 weights, is made at once, and is only ever written in place; nothing in
+    `step` waits for the device. With `capturable` the learning rate is a tensor on the device as well, so that one
+    CUDA graph of the step serves all steps: set it through `set_learning_rate`. Move the model to its device first.
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float | Tensor = 0.00176,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-6,
+        weight_decay: float = 0.01,
+        *,
+        adapted: bool = True,
+        bias_correction: bool = False,
+        adapt_everything: bool = False,
+        clamp_norm: bool = False,
+        capturable: bool = False,
+    ) -> None:
+        defaults = {
+            "lr": lr,
+            "betas": betas,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "adapted": adapted,
+            "bias_correction": bias_correction,
+            "adapt_everything": adapt_everything,
+            "clamp_norm": clamp_norm,
+            "capturable": capturable,
+        }
+        super().__init__(params, defaults)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Take up parameters and make their state at once: a checkpoint is then complete from the first step on."""
+        super().add_param_group(param_group)
+        group = self.param_groups[-1]
+        device = group["params"][0].device
+        if group["capturable"]:
+            group["lr"] = torch.as_tensor(group["lr"], dtype=torch.float32).to(device, copy=True)
+        if group["bias_correction"]:
+            group["step"] = torch.zeros((), dtype=torch.int64, device=device)
+        for parameter in group["params"]:
+            if parameter.shape[:1].numel() % stacked(parameter):
+                shape = tuple(parameter.shape)
+                raise ValueError(f"a parameter of shape {shape} cannot be {stacked(parameter)} stacked ones")
+            dtype = torch.promote_types(parameter.dtype, torch.float32)
+            for key in ("m", "v"):
+                self.state[parameter][key] = torch.zeros_like(parameter, dtype=dtype, requires_grad=False)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """Update every parameter that has a gradient; one without is left alone, without decay."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
+            if parameters:
+                self._update(group, parameters)
+        return loss
+
+    def _update(self, group: dict[str, Any], parameters: list[nn.Parameter]) -> None:
+        beta1, beta2 = group["betas"]
+        states = [self.state[parameter] for parameter in parameters]
+        m, v = [state["m"] for state in states], [state["v"] for state in states]
+        gradients = [_as(parameter.grad, mean) for parameter, mean in zip(parameters, m, strict=True)]
+        weights = [_as(parameter, mean) for parameter, mean in zip(parameters, m, strict=True)]
+
+        torch._foreach_lerp_(m, gradients, 1 - beta1)
+        torch._foreach_mul_(v, beta2)
+        torch._foreach_addcmul_(v, gradients, gradients, value=1 - beta2)
+
+        denominators = torch._foreach_sqrt(v)
+        if group["bias_correction"]:
+            group["step"] += 1
+            torch._foreach_div_(denominators, _correction(beta2, group["step"]).sqrt())
+        torch._foreach_add_(denominators, group["eps"])
+        updates = torch._foreach_div(m, denominators)
+        if group["bias_correction"]:
+            torch._foreach_div_(updates, _correction(beta1, group["step"]))
+        if group["weight_decay"]:
+            torch._foreach_add_(updates, weights, alpha=group["weight_decay"])
+
+        if group["adapted"] or group["adapt_everything"]:
+            weight_parts = _parts(weights, parameters)
+            update_parts = _parts(updates, parameters)
+            scales = _trust_ratios(weight_parts, update_parts, group["clamp_norm"]) * group["lr"]
+            # A scale for each tensor that only the device knows: the one pass that is a kernel for each tensor.
+            torch._foreach_addcmul_(weight_parts, update_parts, list(scales.unbind()), value=-1.0)
+        else:
+            torch._foreach_mul_(updates, group["lr"])
+            torch._foreach_sub_(weights, updates)
+
+        rounded = [pair for pair in zip(parameters, weights, strict=True) if pair[0].dtype != pair[1].dtype]
+        if rounded:
+            torch._foreach_copy_([parameter for parameter, _ in rounded], [weight for _, weight in rounded])
+
+
+def _trust_ratios(weights: list[Tensor], updates: list[Tensor], clamp_norm: bool) -> Float[Tensor, " tensors"]:
+    weight_norms = torch.stack(torch._foreach_norm(weights))
+    update_norms = torch.stack(torch._foreach_norm(updates))
+    if clamp_norm:
+        weight_norms = weight_norms.clamp(max=NORM_CLAMP)
+    no_ratio = (weight_norms == 0) | (update_norms == 0)
+    return (weight_norms / update_norms).masked_fill(no_ratio, 1.0)
+
+
+def stacked(parameter: Tensor) -> int:
+    """How many tensors of the paper lie stacked along the first axis of this one."""
+    parts: int = getattr(parameter, "stacked", 1)
+    return parts
+
+
+def _parts(tensors: Sequence[Tensor], parameters: Sequence[nn.Parameter]) -> list[Tensor]:
+    """The tensors of the paper as views: three for a stacked query, key and value, one for the most."""
+    return [
+        part
+        for tensor, parameter in zip(tensors, parameters, strict=True)
+        for part in (tensor.chunk(stacked(parameter)) if stacked(parameter) > 1 else (tensor,))
+    ]
+
+
+def _as(tensor: Tensor | None, like: Tensor) -> Tensor:
+    assert tensor is not None
+    return tensor if tensor.dtype == like.dtype else tensor.to(like.dtype)
+
+
+def _correction(beta: float, step: Tensor) -> Float[Tensor, ""]:
+    # 1 − β^t; written so because in fp32 the difference itself loses four digits at the first steps.
+    return -torch.expm1(step * math.log(beta))

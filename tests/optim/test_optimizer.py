@@ -1,0 +1,213 @@
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from openalbert.errors import UserError
+from openalbert.optim.groups import clip_gradients
+from openalbert.optim.lamb import Lamb
+from openalbert.optim.optimizer import load_optimizer_tensors, make_optimizer, optimizer_tensors, set_learning_rate
+from openalbert.optim.settings import OptimizerSettings, scaled_learning_rate, scaling_sentence
+from openalbert.settings import from_json, to_json
+
+LAMB = OptimizerSettings()
+CORRECTED = replace(LAMB, bias_correction=True)
+ADAMW = OptimizerSettings(kind="adamw", learning_rate=1e-3)
+EVERY = pytest.mark.parametrize("settings", [LAMB, CORRECTED, ADAMW], ids=["lamb", "corrected", "adamw"])
+
+
+def small_model() -> nn.Sequential:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.Linear(8, 3), nn.Linear(3, 3))
+    model[2].weight.stacked = 3
+    return model
+
+
+def train(model: nn.Sequential, optimizer: Any, steps: range) -> None:
+    for step in steps:
+        inputs = torch.randn(5, 6, generator=torch.Generator().manual_seed(step))
+        set_learning_rate(optimizer, 0.01 / (1 + step))
+        optimizer.zero_grad()
+        # The last layer sleeps at first, as a layer does that a growing depth has not reached.
+        outputs = model[:3](inputs) if step < 3 else model(inputs)
+        outputs.square().mean().backward()
+        clip_gradients(model.parameters(), 1.0)
+        optimizer.step()
+
+
+@EVERY
+@pytest.mark.parametrize("capturable", [False, True])
+def test_a_restored_optimizer_goes_on_to_the_bit(settings: OptimizerSettings, capturable: bool, tmp_path: Path) -> None:
+    undisturbed = small_model()
+    optimizer = make_optimizer(undisturbed, settings, capturable=capturable)
+    train(undisturbed, optimizer, range(5))
+    save_file(optimizer_tensors(optimizer, undisturbed), tmp_path / "optimizer.safetensors")
+    resumed = small_model()
+    resumed.load_state_dict(undisturbed.state_dict())
+    train(undisturbed, optimizer, range(5, 10))
+
+    other = make_optimizer(resumed, settings, capturable=capturable)
+    load_optimizer_tensors(other, resumed, load_file(tmp_path / "optimizer.safetensors"))
+    train(resumed, other, range(5, 10))
+    for (name, one), (_, two) in zip(undisturbed.named_parameters(), resumed.named_parameters(), strict=True):
+        assert torch.equal(one, two), name
+    expected, came = optimizer_tensors(optimizer, undisturbed), optimizer_tensors(other, resumed)
+    assert all(torch.equal(expected[name], came[name]) for name in expected)
+
+
+@EVERY
+def test_without_the_state_the_run_goes_elsewhere(settings: OptimizerSettings) -> None:
+    undisturbed, forgetful = small_model(), small_model()
+    optimizer = make_optimizer(undisturbed, settings)
+    train(undisturbed, optimizer, range(5))
+    forgetful.load_state_dict(undisturbed.state_dict())
+    train(undisturbed, optimizer, range(5, 10))
+    train(forgetful, make_optimizer(forgetful, settings), range(5, 10))
+    assert not torch.equal(undisturbed[0].weight, forgetful[0].weight)
+
+
+@EVERY
+def test_the_state_is_named_and_complete_before_the_first_step(settings: OptimizerSettings) -> None:
+    model = small_model()
+    optimizer = make_optimizer(model, settings)
+    before = optimizer_tensors(optimizer, model)
+    assert {f"{name}.{key}" for name, _ in model.named_parameters() for key in "mv"} <= set(before)
+    assert before["0.weight.m"].shape == model[0].weight.shape
+    addresses = {name: tensor.data_ptr() for name, tensor in before.items()}
+    train(model, optimizer, range(4))
+    # Written in place only: a captured CUDA graph goes on reading and writing the same memory.
+    assert addresses == {name: tensor.data_ptr() for name, tensor in optimizer_tensors(optimizer, model).items()}
+
+
+def damaged(tensors: dict[str, Tensor], how: str) -> dict[str, Tensor]:
+    changed = {name: tensor.clone() for name, tensor in tensors.items()}
+    if how == "missing":
+        del changed["0.weight.m"], changed["0.bias.v"]
+    elif how == "extra":
+        changed["9.weight.m"] = torch.zeros(2)
+    elif how == "shape":
+        changed["0.weight.v"] = torch.zeros(6, 8)
+    else:
+        changed["0.weight.v"] = changed["0.weight.v"].double()
+    return changed
+
+
+@EVERY
+@pytest.mark.parametrize(
+    ("how", "sentence"),
+    [
+        ("missing", r"there: '0\.weight\.m' and 1 more are missing"),
+        ("extra", r"there: '9\.weight\.m' is unknown here"),
+        ("shape", r"'0\.weight\.v' is torch\.float32 of shape \[6, 8\] but torch\.float32 of shape \[8, 6\]"),
+        ("dtype", r"'0\.weight\.v' is torch\.float64"),
+    ],
+)
+def test_state_that_does_not_fit_is_refused_and_changes_nothing(
+    settings: OptimizerSettings, how: str, sentence: str
+) -> None:
+    model = small_model()
+    optimizer = make_optimizer(model, settings)
+    train(model, optimizer, range(4))
+    given = damaged(optimizer_tensors(make_optimizer(model, settings), model), how)
+    before = {name: tensor.clone() for name, tensor in optimizer_tensors(optimizer, model).items()}
+    with pytest.raises(UserError, match=sentence):
+        load_optimizer_tensors(optimizer, model, given, where="there")
+    assert all(torch.equal(tensor, before[name]) for name, tensor in optimizer_tensors(optimizer, model).items())
+
+
+def test_the_state_of_another_optimizer_is_refused() -> None:
+    model = small_model()
+    tensors = optimizer_tensors(make_optimizer(model, LAMB), model)
+    for settings in (CORRECTED, ADAMW):
+        with pytest.raises(UserError, match="missing: it was saved from another model or optimizer"):
+            load_optimizer_tensors(make_optimizer(model, settings), model, tensors)
+
+
+def test_the_settings_reach_the_optimizer() -> None:
+    settings = OptimizerSettings("lamb", 0.5, (0.8, 0.9), 1e-3, 0.2, 2.0, True, True, True)
+    optimizer = make_optimizer(small_model(), settings)
+    assert isinstance(optimizer, Lamb)
+    for group, decay in zip(optimizer.param_groups, (0.2, 0.0), strict=True):
+        assert (group["lr"], group["betas"], group["eps"], group["weight_decay"]) == (0.5, (0.8, 0.9), 1e-3, decay)
+        assert group["bias_correction"]
+        assert group["adapt_everything"]
+        assert group["clamp_norm"]
+
+
+@pytest.mark.parametrize("settings", [LAMB, ADAMW], ids=["lamb", "adamw"])
+@pytest.mark.parametrize("capturable", [False, True])
+def test_the_learning_rate_is_set_in_place_where_it_is_a_tensor(settings: OptimizerSettings, capturable: bool) -> None:
+    optimizer = make_optimizer(small_model(), settings, capturable=capturable)
+    before = [group["lr"] for group in optimizer.param_groups]
+    set_learning_rate(optimizer, 0.25)
+    assert [float(group["lr"]) for group in optimizer.param_groups] == [0.25, 0.25]
+    assert all(isinstance(rate, Tensor) == capturable for rate in before)
+    if capturable:
+        assert all(group["lr"] is rate for group, rate in zip(optimizer.param_groups, before, strict=True))
+
+
+def test_adamw_is_googles_but_for_the_bias_correction() -> None:
+    model = small_model()
+    optimizer = make_optimizer(model, ADAMW)
+    weights = {name: parameter.detach().double().numpy() for name, parameter in model.named_parameters()}
+    m = {name: np.zeros_like(weight) for name, weight in weights.items()}
+    v = {name: np.zeros_like(weight) for name, weight in weights.items()}
+    rng = np.random.default_rng(4)
+    for step in range(1, 101):
+        for name, parameter in model.named_parameters():
+            gradient = rng.normal(0, 0.1, weights[name].shape)
+            parameter.grad = torch.tensor(gradient, dtype=torch.float32)
+            m[name] = 0.9 * m[name] + 0.1 * gradient
+            v[name] = 0.999 * v[name] + 0.001 * gradient**2
+            update = (m[name] / (1 - 0.9**step)) / (np.sqrt(v[name] / (1 - 0.999**step)) + 1e-6)
+            if name in ("0.weight", "2.weight", "3.weight"):
+                update = update + 0.01 * weights[name]
+            weights[name] = weights[name] - 1e-3 * update
+        optimizer.step()
+    for name, parameter in model.named_parameters():
+        np.testing.assert_allclose(parameter.detach().numpy(), weights[name], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"learning_rate": -1.0}, "learning_rate is -1.0: give a number of 0 or more"),
+        ({"learning_rate": float("nan")}, "learning_rate is nan"),
+        ({"weight_decay": -0.1}, "weight_decay is -0.1"),
+        ({"epsilon": 0.0}, "epsilon is 0.0: give a number above 0"),
+        ({"clip_norm": 0.0}, "clip_norm is 0.0"),
+        ({"betas": (0.9, 1.0)}, "betas are 0.9 and 1.0"),
+        ({"kind": "adamw", "clamp_norm": True}, "clamp_norm is a variant of lamb but the optimizer is adamw"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(changes: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        OptimizerSettings(**changes)
+
+
+def test_settings_survive_json() -> None:
+    for settings in (LAMB, CORRECTED, ADAMW):
+        assert from_json(to_json(settings), OptimizerSettings) == settings
+
+
+def test_the_learning_rate_goes_with_the_square_root_of_the_batch() -> None:
+    assert scaled_learning_rate(0.00176, 4096) == 0.00176
+    assert scaled_learning_rate(0.00176, 256) == pytest.approx(0.00044)
+    assert scaled_learning_rate(0.001, 32, reference_batch=8) == pytest.approx(0.002)
+    assert scaling_sentence(0.00176, 256) == (
+        "learning rate 0.00044 for batch 256: 0.00176 at batch 4096 times the square root of 256/4096"
+    )
+    with pytest.raises(UserError, match="batch is 0"):
+        scaled_learning_rate(0.00176, 0)
+
+
+def test_settings_and_schedules_do_not_load_torch() -> None:
+    line = "import sys, openalbert.optim.settings, openalbert.optim.schedule; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", line], check=False).returncode == 0
