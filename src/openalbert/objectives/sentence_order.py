@@ -1,0 +1,239 @@
+"""Sentence order (paper, section 3.1): pairs of consecutive segments, swapped or not, are made and scored here.
+
+Making works on the marks of a shard alone, for a whole epoch at once: sentences of one document fill a chunk, the
+chunk is cut in two between sentences, the halves are swapped by the toss of a coin and trimmed to the length. Every
+draw is keyed by (seed, epoch, the number of the chunk's first sentence), so chunks differ from epoch to epoch.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+from jaxtyping import Bool, Float, Int, Int64, Shaped
+from torch import Tensor
+
+from openalbert.errors import UserError
+from openalbert.objectives.keyed_random import Stream, below, bits, chance, coin_flips, root
+from openalbert.objectives.score import Score, score
+
+SPECIAL_TOKENS = 3  # [CLS] first [SEP] second [SEP]
+SHORTEST = SPECIAL_TOKENS + 2
+
+
+@dataclass(frozen=True)
+class SentenceOrder:
+    """Which pairs of segments a model reads, and what it has to tell about them."""
+
+    objective: Literal["sop", "nsp", "none"] = "sop"
+    """sop: are the segments swapped; nsp: is the second from another document; none: in order, and nothing is asked."""
+    short_share: float = 0.1
+    """Share of examples with a random shorter target length."""
+    lone_sentences: Literal["drop", "google"] = "drop"
+    """A sentence with no other to be paired with: drop it (a chunk takes at least two sentences, so only the last of
+    a document can be left alone), or, as Google's builder does, fill up with another document and label it swapped."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.short_share <= 1:
+            raise UserError(f"short_share is {self.short_share} but a share lies between 0 and 1")
+
+
+PAIR = np.dtype(
+    [
+        ("first_begin", np.int64),
+        ("first_length", np.int32),
+        ("second_begin", np.int64),
+        ("second_length", np.int32),
+        ("swapped", np.bool_),
+        ("example", np.int64),
+    ]
+)
+"""An example: where its segments lie, in tokens of the corpus; its label, that is swapped (sop) or not the next segment
+(nsp); and the number of its first sentence in the corpus, the key of everything drawn for it."""
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """The examples of an epoch, and what was left out of them."""
+
+    rows: Shaped[np.ndarray, "E"]
+    """Of type PAIR."""
+    short_documents: int
+    """Documents too short for a pair."""
+    lone_sentences: int
+    """Sentences dropped since they stood alone, those of short documents among them."""
+    lone_tokens: int
+    """Their tokens."""
+    trimmed_tokens: int
+    """Tokens cut off the segments to fit the length."""
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @staticmethod
+    def joined(parts: "Sequence[Pairs]") -> "Pairs":
+        """Those of several shards in a row."""
+        return Pairs(
+            np.concatenate([part.rows for part in parts]),
+            sum(part.short_documents for part in parts),
+            sum(part.lone_sentences for part in parts),
+            sum(part.lone_tokens for part in parts),
+            sum(part.trimmed_tokens for part in parts),
+        )
+
+
+def pair(
+    sentence_starts: Int64[np.ndarray, "_"],
+    document_starts: Int64[np.ndarray, "_"],
+    settings: SentenceOrder,
+    max_length: int,
+    seed: int,
+    epoch: int,
+    first_sentence: int = 0,
+    first_token: int = 0,
+) -> Pairs:
+    """All examples of one shard in one epoch; the last two say where in the corpus the shard begins."""
+    shard = _Marks(np.asarray(sentence_starts), np.asarray(document_starts), _Draws(seed, epoch, first_sentence))
+    limit = max_length - SPECIAL_TOKENS
+    targets, begin, end = _chunks(shard, settings, limit)
+    alone = end - begin < 2
+    # Another document is needed to do as Google does; where there is none, the lone sentence is dropped all the same.
+    if settings.lone_sentences == "drop" or shard.num_documents < 2:
+        lone, begin, end, alone = begin[alone], begin[~alone], end[~alone], alone[~alone]
+    else:
+        lone = begin[:0]
+
+    cut = np.where(alone, end, _cuts(shard, begin, end))
+    first = [shard.starts[begin], shard.starts[cut]]
+    second = [shard.starts[cut], shard.starts[end]]
+    toss = chance(shard.draw(Stream.SWAP, begin), 0.5)
+    foreign = alone | toss if settings.objective == "nsp" else alone
+    exchanged = toss & ~alone if settings.objective == "sop" else np.zeros_like(toss)
+    if foreign.any():
+        where = np.flatnonzero(foreign)
+        wanted = targets[begin[where]] - (first[1] - first[0])[where]
+        second[0][where], second[1][where] = _from_other_document(shard, begin[where], wanted)
+    first, second = (
+        [np.where(exchanged, b, a) for a, b in zip(first, second, strict=True)],
+        [np.where(exchanged, a, b) for a, b in zip(first, second, strict=True)],
+    )
+
+    off_first, off_second = trim(first[1] - first[0], second[1] - second[0], limit)
+    rows = np.empty(len(begin), PAIR)
+    rows["first_begin"] = first[0] + coin_flips(shard.draw(Stream.TRIM_FIRST, begin), off_first) + first_token
+    rows["first_length"] = first[1] - first[0] - off_first
+    rows["second_begin"] = second[0] + coin_flips(shard.draw(Stream.TRIM_SECOND, begin), off_second) + first_token
+    rows["second_length"] = second[1] - second[0] - off_second
+    rows["swapped"] = exchanged | foreign
+    rows["example"] = begin + first_sentence
+    return Pairs(
+        rows,
+        short_documents=int(np.isin(shard.documents[:-1], lone).sum()),
+        lone_sentences=len(lone),
+        lone_tokens=int((shard.starts[lone + 1] - shard.starts[lone]).sum()),
+        trimmed_tokens=int((off_first + off_second).sum()),
+    )
+
+
+@dataclass(frozen=True)
+class _Draws:
+    """Random bits for sentences of a shard, by their number in the corpus."""
+
+    seed: int
+    epoch: int
+    first_sentence: int
+
+    def __call__(self, stream: Stream, sentence: Int64[np.ndarray, "_"]) -> Int64[np.ndarray, "_"]:
+        return bits(root(self.seed, self.epoch, stream), sentence + self.first_sentence)
+
+
+@dataclass(frozen=True)
+class _Marks:
+    """Where the sentences and documents of a shard begin, and what is drawn for them."""
+
+    starts: Int64[np.ndarray, "_"]
+    documents: Int64[np.ndarray, "_"]
+    draw: _Draws
+
+    @property
+    def num_documents(self) -> int:
+        return len(self.documents) - 1
+
+
+def _chunks(
+    shard: _Marks, settings: SentenceOrder, limit: int
+) -> tuple[Int64[np.ndarray, "N"], Int64[np.ndarray, "C"], Int64[np.ndarray, "C"]]:
+    """The target length of a chunk for each sentence it may begin with, and begin and end of the chunks, in sentences.
+
+    A chunk reaches its target or passes it, as in Google's builder, and is trimmed later. It takes two sentences at
+    least, but for Google's way with lone ones, so that only the last of a document can be left alone.
+    """
+    sentences = np.arange(len(shard.starts) - 1)
+    targets = np.full(len(sentences), limit)
+    short = np.flatnonzero(chance(shard.draw(Stream.SHORT, sentences), settings.short_share))
+    targets[short] = 2 + below(shard.draw(Stream.TARGET, short), limit - 1)
+    document_end = np.repeat(shard.documents[1:], np.diff(shard.documents))
+    least = 2 if settings.lone_sentences == "drop" else 1
+    end = np.searchsorted(shard.starts, shard.starts[:-1] + targets)
+    end = np.minimum(np.maximum(end, sentences + least), document_end)
+    following = end
+    if settings.objective == "nsp":
+        if shard.num_documents == 1:
+            raise UserError(
+                "nsp takes second segments from other documents but a shard holds only one: use sop, or put an empty "
+                "line between documents and prepare the text again"
+            )
+        # The half that gives way to another document is put back and begins the next chunk.
+        gives_way = chance(shard.draw(Stream.SWAP, sentences), 0.5) & (end - sentences > 1)
+        following = np.where(gives_way, _cuts(shard, sentences, end), end)
+    # The last chunk of a document ends where the next document begins: all chunks of a shard are one chain.
+    chain, sentence, steps = [], 0, following.data
+    while sentence < len(sentences):
+        chain.append(sentence)
+        sentence = steps[sentence]
+    begin = np.array(chain, np.int64)
+    return targets, begin, end[begin]
+
+
+def _cuts(shard: _Marks, begin: Int64[np.ndarray, "C"], end: Int64[np.ndarray, "C"]) -> Int64[np.ndarray, "C"]:
+    """Where each chunk is cut: uniform over the borders between its sentences."""
+    borders = np.maximum(end - begin - 1, 1)
+    cuts: npt.NDArray[np.int64] = begin + 1 + below(shard.draw(Stream.CUT, begin), borders)
+    return cuts
+
+
+def _from_other_document(
+    shard: _Marks, begin: Int64[np.ndarray, "C"], wanted: Int64[np.ndarray, "C"]
+) -> tuple[Int64[np.ndarray, "C"], Int64[np.ndarray, "C"]]:
+    """Begin and end, in tokens, of sentences of another document of the shard, from any of its sentences on."""
+    own = np.searchsorted(shard.documents, begin, side="right") - 1
+    other = below(shard.draw(Stream.OTHER_DOCUMENT, begin), shard.num_documents - 1)
+    other += other >= own
+    from_, to = shard.documents[other], shard.documents[other + 1]
+    sentence = from_ + below(shard.draw(Stream.OTHER_SENTENCE, begin), to - from_)
+    end = np.minimum(np.searchsorted(shard.starts, shard.starts[sentence] + np.maximum(wanted, 1)), to)
+    return shard.starts[sentence], shard.starts[end]
+
+
+def trim(
+    first: Int64[np.ndarray, "E"], second: Int64[np.ndarray, "E"], limit: int
+) -> tuple[Int64[np.ndarray, "E"], Int64[np.ndarray, "E"]]:
+    """How many tokens each segment loses until the pair fits.
+
+    Google takes one token at a time off the longer segment, off the second where both are equal. So the longer one is
+    first brought down to the shorter, and what is left to lose is shared, the second segment losing the odd token.
+    Each of these tokens comes off the front or the back by a coin of its own: the number off the front is binomial.
+    """
+    excess = np.maximum(first + second - limit, 0)
+    difference = first - second
+    unshared = np.minimum(excess, np.abs(difference))
+    off_first = np.where(difference > 0, unshared, 0) + (excess - unshared) // 2
+    return off_first, excess - off_first
+
+
+def sentence_order_loss(
+    logits: Float[Tensor, "batch 2"], swapped: Int[Tensor, "batch"], valid: Bool[Tensor, "batch"] | None = None
+) -> Score:
+    """Cross entropy of "swapped or not", to be averaged over the examples of a step."""
+    return score(logits, swapped, valid)

@@ -1,0 +1,1 @@
+"""The run: batches, steps, checkpoints, and what is written down about them."""

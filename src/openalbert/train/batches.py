@@ -1,0 +1,321 @@
+"""From shards to batches: any step's batch at once, the same bits on every device and for any split into parts.
+
+A batch is a function of (shards, objective, seed, batch size, step). Of an example, the CPU decides where its two
+segments lie (a few numbers, planned for a whole epoch); the device that trains takes the tokens, puts in the special
+ones and hides n-grams, in operations of fixed shape.
+"""
+
+import queue
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Int, Int64, Integer, Shaped
+from torch import Tensor
+
+from openalbert.errors import UserError
+from openalbert.objectives import ngram_masking, sentence_order
+from openalbert.objectives.keyed_random import Stream, bits, permuted, root
+from openalbert.objectives.ngram_masking import NgramMasking
+from openalbert.objectives.sentence_order import Pairs, SentenceOrder
+from openalbert.text.shards import ShardSet
+from openalbert.text.tokenizer import Tokenizer
+
+# Without being told, tokens go to the GPU if they take at most this share of its free memory.
+RESIDENT_SHARE = 0.1
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What is learned: how text becomes examples, and what is asked of them."""
+
+    max_length: int = 512
+    """Tokens in an example, special ones counted."""
+    masked_lm: NgramMasking = field(default_factory=NgramMasking)
+    """Which tokens are hidden."""
+    sentence_order: SentenceOrder = field(default_factory=SentenceOrder)
+    """Which segments are paired."""
+
+    def __post_init__(self) -> None:
+        if self.max_length < sentence_order.SHORTEST:
+            raise UserError(
+                f"max_length is {self.max_length} but two segments and their special tokens need "
+                f"{sentence_order.SHORTEST}"
+            )
+
+    @property
+    def num_predictions(self) -> int:
+        """Predictions that every example has room for."""
+        return self.masked_lm.budget(self.max_length)
+
+
+@dataclass(frozen=True)
+class PretrainingBatch:
+    """Examples as the model reads them: `[CLS] first [SEP] second [SEP]`, padded, with hidden tokens."""
+
+    ids: Int64[Tensor, "batch length"]
+    segments: Int64[Tensor, "batch length"]
+    """0 up to the first [SEP] and in the padding, 1 after it."""
+    lengths: Int64[Tensor, "batch"]
+    """Tokens of each example, padding not counted."""
+    positions: Int64[Tensor, "batch predictions"]
+    """Where to predict, in rising order; 0 where void."""
+    labels: Int64[Tensor, "batch predictions"]
+    """What stood there; 0 where void."""
+    valid: Bool[Tensor, "batch predictions"]
+    """Is it a prediction, or void since the budget is smaller?"""
+    swapped: Int64[Tensor, "batch"]
+    """1 where the segments are swapped (sop) or do not follow each other (nsp)."""
+
+    @property
+    def mask(self) -> Bool[Tensor, "batch length"]:
+        """True at real tokens, False at padding."""
+        return torch.arange(self.ids.shape[1], device=self.ids.device) < self.lengths[:, None]
+
+    def to(self, device: torch.device | str) -> "PretrainingBatch":
+        """The same batch on another device."""
+        return PretrainingBatch(*(getattr(self, tensor.name).to(device) for tensor in fields(self)))
+
+
+class SpecialIds(NamedTuple):
+    """The tokens that stand for no text."""
+
+    pad: int
+    cls: int
+    sep: int
+    mask: int
+
+
+SPECIAL_IDS = SpecialIds(Tokenizer.pad_id, Tokenizer.cls_id, Tokenizer.sep_id, Tokenizer.mask_id)
+
+
+def assemble(
+    tokens: Int[Tensor, "tokens"], rows: Int64[Tensor, "batch 7"], special: SpecialIds, max_length: int
+) -> Int64[Tensor, "batch length"]:
+    """`[CLS] first [SEP] second [SEP]` of each row, padded."""
+    first_begin, first_length, second_begin, second_length = rows[:, :4, None].unbind(1)
+    place = torch.arange(max_length, device=rows.device)
+    first_end = first_length + 1
+    end = first_end + second_length + 1
+    source = place + torch.where(place <= first_end, first_begin - 1, second_begin - first_end - 1)
+    # Places without text read some token too, so that shapes stay fixed; it is painted over.
+    source.clamp_(0, len(tokens) - 1)
+    ids = tokens.index_select(0, source.flatten()).long().view(source.shape)
+    if tokens.dtype == torch.int16:
+        ids &= 0xFFFF  # torch can gather 16 bits only as signed numbers
+    ids.masked_fill_(place > end, special.pad)
+    ids.masked_fill_((place == first_end) | (place == end), special.sep)
+    ids[:, 0] = special.cls
+    return ids
+
+
+def make_batch(
+    tokens: Int[Tensor, "tokens"],
+    rows: Int64[Tensor, "batch 7"],
+    word_starts: Bool[Tensor, "vocabulary"],
+    special: SpecialIds,
+    objective: Objective,
+) -> PretrainingBatch:
+    """All that happens on the device, without a look at any value: it can be compiled, and recorded as a graph."""
+    ids = assemble(tokens, rows, special, objective.max_length)
+    first_length, second_length, swapped = rows[:, 1], rows[:, 3], rows[:, 4]
+    vocabulary = ngram_masking.Vocabulary(word_starts, special.mask)
+    masked = ngram_masking.mask(ids, first_length, second_length, rows[:, 5:], vocabulary, objective.masked_lm)
+    place = torch.arange(objective.max_length, device=rows.device)
+    lengths = first_length + second_length + sentence_order.SPECIAL_TOKENS
+    segments = ((place > first_length[:, None] + 1) & (place < lengths[:, None])).long()
+    return PretrainingBatch(
+        masked.ids, segments, lengths, masked.positions, masked.labels, masked.valid, swapped.clone()
+    )
+
+
+class Batches:
+    """The batches of a run. `at` gives any of them at once; `stream` gives them in order, prepared ahead."""
+
+    def __init__(
+        self,
+        shards: ShardSet,
+        objective: Objective,
+        batch_size: int,
+        seed: int,
+        device: torch.device | str = "cpu",
+        resident: bool | None = None,
+        compiled: bool = False,
+    ) -> None:
+        """Batches of `batch_size` examples over all ranks.
+
+        The last three say how fast, and change no bit: where batches are made, whether all tokens are kept there
+        (nothing said: if a GPU has room to spare), and whether the making is compiled.
+        """
+        if batch_size < 1:
+            raise UserError(f"batch_size is {batch_size} but a batch has at least 1 example")
+        self.shard_set, self.objective, self.batch_size, self.seed = shards, objective, batch_size, seed
+        self.device = torch.device(device)
+        tokenizer = Tokenizer.load(shards.tokenizer_folder)
+        shards.check_vocabulary(tokenizer.fingerprint, tokenizer.vocab_size)
+        self.word_starts = torch.from_numpy(tokenizer.word_starts).to(self.device)
+        self._token_starts = np.cumsum([0, *(entry.tokens for entry in shards.entries)])
+        self._sentence_starts = np.cumsum([0, *(entry.sentences for entry in shards.entries)])
+        self._plans: dict[int, Pairs] = {}
+        self._planning = threading.Lock()
+        self._make = torch.compile(make_batch, dynamic=False) if compiled else make_batch
+        self.examples_per_epoch = len(self.plan(0))
+        if not self.examples_per_epoch:
+            raise UserError(
+                f"{shards.folder}: no document of the {shards.split} split has the two sentences that a pair needs: "
+                "put an empty line only between documents, not between sentences"
+            )
+        self._resident = self._all_tokens() if self._is_resident(resident) else None
+
+    def plan(self, epoch: int) -> Pairs:
+        """Where the examples of an epoch lie; positions and sentences are counted over all shards."""
+        with self._planning:
+            if epoch not in self._plans:
+                # A batch can lie across two epochs; older plans are of no use.
+                self._plans = {kept: plan for kept, plan in self._plans.items() if abs(kept - epoch) == 1}
+                self._plans[epoch] = Pairs.joined(
+                    [self._plan_shard(epoch, n) for n in range(len(self.shard_set.entries))]
+                )
+            return self._plans[epoch]
+
+    def _plan_shard(self, epoch: int, number: int) -> Pairs:
+        shard = self.shard_set.shards[number]
+        return sentence_order.pair(
+            shard.sentence_starts,
+            shard.document_starts,
+            self.objective.sentence_order,
+            self.objective.max_length,
+            self.seed,
+            epoch,
+            first_sentence=int(self._sentence_starts[number]),
+            first_token=int(self._token_starts[number]),
+        )
+
+    def epoch_of(self, step: int) -> float:
+        """How many times the text has been gone through before this step."""
+        return step * self.batch_size / self.examples_per_epoch
+
+    def at(self, step: int, rank: int = 0, world: int = 1, part: int = 0, parts: int = 1) -> PretrainingBatch:
+        """The batch of a step, or one rank's share of it, or one of the micro-batches (parts) of that share."""
+        return self.examples(self.numbers(step, rank, world, part, parts))
+
+    def numbers(
+        self, step: int, rank: int = 0, world: int = 1, part: int = 0, parts: int = 1
+    ) -> Int64[np.ndarray, "batch"]:
+        """The examples of a batch or a part of it, numbered from the beginning of the run."""
+        if self.batch_size % (world * parts):
+            raise UserError(
+                f"batch_size is {self.batch_size}, which does not divide into {world} ranks of {parts} micro-batches"
+            )
+        size = self.batch_size // (world * parts)
+        begin = step * self.batch_size + (rank * parts + part) * size
+        return np.arange(begin, begin + size, dtype=np.int64)
+
+    def examples(self, numbers: Int64[np.ndarray, "batch"]) -> PretrainingBatch:
+        """Any examples, by their number from the beginning of the run."""
+        return self._finish(*self._prepare(numbers))
+
+    def stream(
+        self, start: int = 0, stop: int | None = None, rank: int = 0, world: int = 1, parts: int = 1, ahead: int = 2
+    ) -> Iterator[list[PretrainingBatch]]:
+        """For each step its micro-batches, prepared some steps ahead by a thread of its own."""
+        prepared: queue.Queue[list[tuple[Tensor, Tensor]] | BaseException | None] = queue.Queue(ahead)
+        ended = threading.Event()
+
+        def put(item: list[tuple[Tensor, Tensor]] | BaseException | None) -> None:
+            while not ended.is_set():
+                try:
+                    return prepared.put(item, timeout=0.1)
+                except queue.Full:
+                    continue
+
+        def work() -> None:
+            try:
+                step = start
+                while not ended.is_set() and (stop is None or step < stop):
+                    numbers = (self.numbers(step, rank, world, part, parts) for part in range(parts))
+                    put([self._prepare(of_part) for of_part in numbers])
+                    step += 1
+                put(None)
+            except BaseException as error:
+                put(error)
+
+        thread = threading.Thread(target=work, name="batches", daemon=True)
+        thread.start()
+        try:
+            while (item := prepared.get()) is not None:
+                if isinstance(item, BaseException):
+                    raise item
+                yield [self._finish(*of_part) for of_part in item]
+        finally:
+            ended.set()
+            thread.join()
+
+    def _prepare(self, numbers: Int64[np.ndarray, "batch"]) -> tuple[Tensor, Tensor]:
+        """What the device needs: tokens and rows."""
+        epochs = numbers // self.examples_per_epoch
+        pairs = np.empty(len(numbers), sentence_order.PAIR)
+        keys = np.empty((len(numbers), 2), np.int64)
+        for epoch in np.unique(epochs).tolist():
+            here = epochs == epoch
+            plan = self.plan(epoch)
+            # Epochs differ a little in size, for their borders do. All are taken to be as long as the first, so that
+            # a step's epoch is known at once: a few examples of a later one come twice or are left out.
+            index = (numbers[here] - epoch * self.examples_per_epoch) % len(plan)
+            pairs[here] = plan.rows[permuted(index, len(plan), root(self.seed, epoch, Stream.ORDER))]
+            keys[here, 0] = bits(root(self.seed, epoch, Stream.MASK), pairs[here]["example"])
+            keys[here, 1] = bits(root(self.seed, epoch, Stream.REPLACE), pairs[here]["example"])
+        tokens = self._resident
+        if tokens is None:
+            tokens, pairs["first_begin"], pairs["second_begin"] = self._fetch(pairs)
+            tokens = self._pinned(tokens)
+        names = ("first_begin", "first_length", "second_begin", "second_length", "swapped")
+        rows = np.concatenate([np.stack([pairs[name].astype(np.int64) for name in names], axis=1), keys], axis=1)
+        return tokens, self._pinned(torch.from_numpy(rows))
+
+    def _fetch(
+        self, pairs: Shaped[np.ndarray, "batch"]
+    ) -> tuple[Int[Tensor, "tokens"], Int64[np.ndarray, "batch"], Int64[np.ndarray, "batch"]]:
+        """The tokens of some examples, read from the shards, and where in them the segments begin."""
+        width = self.objective.max_length - sentence_order.SPECIAL_TOKENS
+        place = np.arange(width)
+        first, second = pairs["first_begin"][:, None], pairs["second_begin"][:, None]
+        length = pairs["first_length"][:, None]
+        source = np.where(place < length, first + place, second + place - length)
+        fetched = np.empty((len(pairs), width), self.shard_set.manifest.dtype)
+        of_shard = np.searchsorted(self._token_starts, pairs["first_begin"], side="right") - 1
+        for number in np.unique(of_shard).tolist():
+            here = of_shard == number
+            fetched[here] = self.shard_set.shards[number].tokens.take(
+                source[here] - self._token_starts[number], mode="clip"
+            )
+        begin = np.arange(len(pairs)) * width
+        return _as_tensor(fetched.reshape(-1)), begin, begin + pairs["first_length"]
+
+    def _finish(self, tokens: Int[Tensor, "tokens"], rows: Int64[Tensor, "batch 7"]) -> PretrainingBatch:
+        tokens, rows = tokens.to(self.device, non_blocking=True), rows.to(self.device, non_blocking=True)
+        return self._make(tokens, rows, self.word_starts, SPECIAL_IDS, self.objective)
+
+    def _pinned(self, tensor: Tensor) -> Tensor:
+        return tensor.pin_memory() if self.device.type == "cuda" else tensor
+
+    def _is_resident(self, wanted: bool | None) -> bool:
+        if wanted is not None or self.device.type != "cuda":
+            return bool(wanted)
+        free, _ = torch.cuda.mem_get_info(self.device)
+        return self.shard_set.num_tokens * np.dtype(self.shard_set.manifest.dtype).itemsize <= RESIDENT_SHARE * free
+
+    def _all_tokens(self) -> Int[Tensor, "tokens"]:
+        dtype = torch.int16 if self.shard_set.manifest.dtype == "uint16" else torch.int32
+        tokens = torch.empty(self.shard_set.num_tokens, dtype=dtype, device=self.device)
+        for shard, begin in zip(self.shard_set.shards, self._token_starts.tolist(), strict=False):
+            tokens[begin : begin + len(shard.tokens)] = _as_tensor(np.array(shard.tokens)).to(self.device)
+        return tokens
+
+
+def _as_tensor(tokens: Integer[np.ndarray, "tokens"]) -> Int[Tensor, "tokens"]:
+    """Token ids as torch can gather them: signed, of the same width."""
+    return torch.from_numpy(tokens.view(np.int16 if tokens.itemsize == 2 else np.int32))
