@@ -242,13 +242,14 @@ def find_duplicates(folder: Path, groups: Iterable[Group], at_once: int = 2_000_
             documents_now = np.flatnonzero(marks[:, -1].astype(int) % rounds == turn)
             found[number] += [int(d) for d in documents_now if not seen.add(marks[d].tobytes())]
     for number in paths:
-        durable.write_text(_duplicates_file(folder, number), " ".join(map(str, sorted(found[number]))))
+        durable.write_text(duplicates_file(folder, number), " ".join(map(str, sorted(found[number]))))
 
 
 def read_duplicates(folder: Path, group: int) -> Integer[np.ndarray, "_"]:
     """The numbers of the documents of a group to drop."""
-    return np.array(_duplicates_file(folder, group).read_text().split(), np.int64)
+    return np.array(duplicates_file(folder, group).read_text().split(), np.int64)
 
 
-def _duplicates_file(folder: Path, group: int) -> Path:
+def duplicates_file(folder: Path, group: int) -> Path:
+    """Where they are written down."""
     return folder / DUPLICATES / f"{group:05d}.drop"

@@ -3,6 +3,7 @@
 A folder of shards holds
 
     manifest.json                       settings, counts, vocabulary, and size and sha256 of every other file
+    plan.json                           what was asked for, of which files
     tokenizer/                          the vocabulary the tokens belong to
     shards/00002-00000/piece.json       one piece of the corpus (source group 2, piece 0): what it was made of
     shards/00002-00000/train.*.npy      its tokens, its sentence starts and its document starts: plain numpy files
@@ -218,8 +219,8 @@ def write_manifest(
             splits.setdefault(split, []).append(entry)
         files.extend(piece.files)
         files.append(_file_entry(folder, folder / name / PIECE))
-    others = [path for path in (folder / "tokenizer").rglob("*") if path.is_file()]
-    files.extend(_file_entry(folder, path) for path in sorted(others))
+    others = sorted(path for path in (folder / "tokenizer").rglob("*") if path.is_file())
+    files.extend(_file_entry(folder, path) for path in [*others, *folder.glob(PLAN)])
     manifest = Manifest(
         format=FORMAT,
         settings=settings,

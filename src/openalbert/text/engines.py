@@ -1,0 +1,240 @@
+"""Who does the work of `prepare`: processes of this machine, or a Ray cluster. The bytes are the same."""
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+from typing import Protocol
+
+from openalbert.errors import UserError
+from openalbert.progress import Work
+from openalbert.text import shards
+from openalbert.text.corpus import Counts
+from openalbert.text.groups import Block, Encoded, Group, Job, encode, make_pieces, mark_documents
+
+READER_FEEDS = 4  # so many workers one reading process keeps busy, with compressed files too
+BLOCKS_A_WORKER = 4  # read ahead for each; more would only take memory
+SECONDS_BETWEEN_LOOKS = 1.0
+
+
+class Watch:
+    """Shows how far the groups are: told by this process, or seen from the pieces that others have written."""
+
+    def __init__(self, job: Job, groups: Sequence[Group]) -> None:
+        self._job = job
+        self._read = {group.number: Counts() for group in groups}
+        self._num_pieces = {group.number: 0 for group in groups}
+        self._looked = -SECONDS_BETWEEN_LOOKS
+        self._work: Work | None = None
+        self.bytes_done = self._documents = self._characters = 0
+        self.look()
+        self._characters_before = self._characters
+        self._started = time.monotonic()
+
+    def show_on(self, work: Work) -> None:
+        """From now on tell the progress there."""
+        self._work = work
+
+    def at(self, group: int, counts: Counts) -> None:
+        """A group has been worked up to here."""
+        before = self._read[group]
+        if counts.documents < before.documents:
+            return  # a group taken up again is read from its beginning
+        self._read[group] = counts
+        self.bytes_done += counts.bytes_read - before.bytes_read
+        self._documents += counts.documents - before.documents
+        self._characters += counts.characters - before.characters
+        if self._work is not None:
+            rate = (self._characters - self._characters_before) / max(time.monotonic() - self._started, 1e-9) / 1e6
+            note = f"{self._documents:,} documents, {rate:.1f} million characters/s"
+            self._work.advance(counts.bytes_read - before.bytes_read, note)
+
+    def look(self) -> None:
+        """See what others have done, now and then."""
+        if time.monotonic() - self._looked < SECONDS_BETWEEN_LOOKS:
+            return
+        for group, number in self._num_pieces.items():
+            while (piece := shards.read_piece(self._job.folder, shards.piece_name(group, number))) is not None:
+                self.at(group, Counts(**piece.facts["read"]))
+                number += 1
+            self._num_pieces[group] = number
+        self._looked = time.monotonic()
+
+
+def do_group(job: Job, group: Group) -> None:
+    """All the work on a group, in this process alone."""
+    for _ in make_pieces(job, group):
+        pass
+
+
+class Engine(Protocol):
+    """Has a task done on every group."""
+
+    def mark(self, job: Job, groups: Sequence[Group]) -> None:
+        """`mark_documents` for each group."""
+
+    def prepare(self, job: Job, groups: Sequence[Group], watch: Watch) -> None:
+        """`make_pieces` for each group."""
+
+
+class Local:
+    """Processes of this machine: as many as asked for, besides the one that reads and writes if it is several."""
+
+    def __init__(self, workers: int) -> None:
+        self.workers = workers
+
+    def mark(self, job: Job, groups: Sequence[Group]) -> None:
+        """`mark_documents` for each group."""
+        if self.workers == 1:
+            for group in groups:
+                mark_documents(job, group)
+            return
+        with _pool(min(self.workers, len(groups))) as pool:
+            for future in [pool.submit(mark_documents, job, group) for group in groups]:
+                future.result()
+
+    def prepare(self, job: Job, groups: Sequence[Group], watch: Watch) -> None:
+        """`make_pieces` for each group.
+
+        Blocks of a group go to all workers, so that a single big file keeps them busy too. One process cannot read for
+        very many workers: those take whole small groups for themselves first.
+        """
+        if self.workers == 1:
+            for group in groups:
+                for block, _ in make_pieces(job, group):
+                    watch.at(group.number, block.counts)
+            return
+        share = sum(_size(group) for group in groups) / self.workers
+        whole = [group for group in groups if self.workers > READER_FEEDS and 0 < _size(group) <= share]
+        with _pool(self.workers) as pool:
+            left = {pool.submit(do_group, job, group) for group in whole}
+            for group in groups:
+                if group not in whole:
+                    for block, _ in make_pieces(job, group, lambda blocks: self._encode_all(pool, job, blocks)):
+                        watch.at(group.number, block.counts)
+                        watch.look()
+            while left:
+                done, left = wait(left, timeout=SECONDS_BETWEEN_LOOKS, return_when="FIRST_COMPLETED")
+                for future in done:
+                    future.result()
+                watch.look()
+
+    def _encode_all(
+        self, pool: ProcessPoolExecutor, job: Job, blocks: Iterator[Block]
+    ) -> Iterator[tuple[Block, Encoded]]:
+        waiting: deque[tuple[Block, Future[Encoded]]] = deque()
+        for block in blocks:
+            waiting.append((block, pool.submit(encode, block.texts, job)))
+            if len(waiting) >= self.workers * BLOCKS_A_WORKER:
+                first, future = waiting.popleft()
+                yield first, future.result()
+        for first, future in waiting:
+            yield first, future.result()
+
+
+def _size(group: Group) -> int:
+    return sum(source.size_bytes or 0 for source in group.sources)
+
+
+@contextlib.contextmanager
+def _pool(workers: int) -> Iterator[ProcessPoolExecutor]:
+    # spawn, because a fork of a process that has threads (a progress bar has one) may hang.
+    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=_begin_worker)
+    try:
+        yield pool
+    except BrokenProcessPool:
+        raise UserError(
+            "a worker process was killed, by the system perhaps because memory ran out: run the same command again to "
+            "go on, with fewer --workers"
+        ) from None
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _begin_worker() -> None:
+    """Leave ctrl-C to the process that hands out the work, and do not live on when that one is killed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+
+    def end_with_parent() -> None:
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=end_with_parent, daemon=True).start()
+
+
+class Ray:
+    """An existing Ray cluster: each group goes to one of its processors.
+
+    All machines must see the texts and the folder of shards under the same paths.
+    """
+
+    def __init__(self, address: str | None) -> None:
+        try:
+            import ray
+        except ImportError:
+            raise UserError("--engine ray needs an extra: pip install openalbert[ray]") from None
+        try:
+            ray.init(address=address or "auto", log_to_driver=False, logging_level="ERROR")
+        except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+            where = address or os.environ.get("RAY_ADDRESS") or "auto"
+            raise UserError(
+                f"no Ray cluster can be reached at '{where}' ({str(error).splitlines()[0]}): start one with "
+                "`ray start --head`, or name it with --ray-address or RAY_ADDRESS"
+            ) from None
+        self._ray = ray
+
+    def mark(self, job: Job, groups: Sequence[Group]) -> None:
+        """`mark_documents` for each group."""
+        self._run(_mark_on_node, job, groups, lambda: None)
+
+    def prepare(self, job: Job, groups: Sequence[Group], watch: Watch) -> None:
+        """`make_pieces` for each group."""
+        self._run(_do_on_node, job, groups, watch.look)
+
+    def _run(
+        self, task: Callable[[Job, Group], None], job: Job, groups: Sequence[Group], look: Callable[[], None]
+    ) -> None:
+        ray = self._ray
+        remote = ray.remote(task)
+        left = [remote.remote(job, group) for group in groups]
+        try:
+            while left:
+                done, left = ray.wait(left, timeout=SECONDS_BETWEEN_LOOKS)
+                ray.get(done)
+                look()
+        except ray.exceptions.RayTaskError as error:
+            raise error.cause from None
+        except ray.exceptions.RayError as error:
+            raise UserError(
+                f"the Ray cluster gave up ({str(error).splitlines()[0]}): mend it and run the same command again, "
+                "which goes on with what is finished"
+            ) from None
+
+
+def _do_on_node(job: Job, group: Group) -> None:
+    _check_node(job, group)
+    do_group(job, group)
+
+
+def _mark_on_node(job: Job, group: Group) -> None:
+    _check_node(job, group)
+    mark_documents(job, group)
+
+
+def _check_node(job: Job, group: Group) -> None:
+    for path in [job.folder / shards.PLAN, *(Path(s.name) for s in group.sources if s.size_bytes is not None)]:
+        if not path.is_file():
+            raise UserError(
+                f"{path} cannot be seen from the machine {socket.gethostname()}: with --engine ray the text and --out "
+                "must lie on storage that all machines of the cluster share, under the same paths"
+            )

@@ -1,0 +1,328 @@
+"""The verbs `prepare` (text becomes token shards) and `verify` (is every bit of them as it was written?)."""
+
+import contextlib
+import dataclasses
+import errno
+import fcntl
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from openalbert import __version__, durable
+from openalbert.errors import UserError
+from openalbert.progress import Work
+from openalbert.settings import to_dict
+from openalbert.text import corpus, engines, groups, shards
+from openalbert.text.corpus import Counts, Reading, Source
+from openalbert.text.groups import Group, Job
+from openalbert.text.shards import Manifest, Piece, Vocabulary
+from openalbert.text.tokenizer import Tokenizer
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+@dataclass(frozen=True)
+class Prepare:
+    """Text becomes token shards: sentences, tokens, and where documents begin."""
+
+    files: tyro.conf.Positional[tuple[str, ...]]
+    """Text to prepare: files, folders, globs, or - for standard input."""
+    tokenizer: Path
+    """The vocabulary: a folder that holds spiece.model, or that file."""
+    out: Path
+    """The folder to make. Started again, the work goes on where it was stopped."""
+    reading: Reading = field(default_factory=Reading)
+    """How the text files are read."""
+    heldout: float = 0.0
+    """Share of the documents to keep apart as the split `heldout`, chosen by a hash of their text."""
+    drop_duplicates: bool = False
+    """Leave out documents whose text was there before; the first in the order of the files stays. Reads all twice."""
+    shard_tokens: int = 1 << 25
+    """Begin a new shard after this many tokens."""
+    workers: int | None = None
+    """Processes that work at the same time; without it, one for each processor. The bytes do not depend on it."""
+    engine: Literal["local", "ray"] = "local"
+    """Where the work is done: on this machine, or on a Ray cluster that shares its storage. The bytes are the same."""
+    ray_address: str | None = None
+    """The Ray cluster; without it, RAY_ADDRESS or the one that runs on this machine."""
+    fresh: bool = False
+    """Remove the shards that stand in the folder and start over."""
+
+
+@dataclass(frozen=True)
+class Verify:
+    """Read every bit of a folder of shards and compare it with the checksums in its manifest."""
+
+    folder: tyro.conf.Positional[Path]
+    """A folder that `openalbert prepare` has made."""
+
+
+def verify(settings: Verify) -> None:
+    """Name every file that is not as it was written."""
+    manifest = shards.read_manifest(settings.folder)
+    size = sum(entry.size for entry in manifest.files)
+    found = []
+    with Work("verifying", total=size, unit="MB", scale=1e6) as work:
+        for entry, problem in shards.problems(settings.folder, manifest):
+            work.advance(entry.size)
+            if problem is not None:
+                print(problem, file=sys.stderr)
+                found.append(entry.name)
+    if found:
+        raise UserError(
+            f"{settings.folder}: {len(found)} of {len(manifest.files)} files are not as they were written: "
+            f"{', '.join(found)}"
+        )
+    print(f"{settings.folder}: {len(manifest.files)} files, {size:,} bytes: every bit is as it was written")
+
+
+def prepare(settings: Prepare) -> None:
+    """Make a folder of shards, or finish one."""
+    _check(settings)
+    sources = [_absolute(source) for source in corpus.sources(settings.files, settings.reading)]
+    tokenizer = Tokenizer.load(settings.tokenizer)
+    plan = _plan(settings, sources, tokenizer)
+    try:
+        settings.out.mkdir(parents=True, exist_ok=True)
+        with _locked(settings.out):
+            if not _begin(settings, plan, tokenizer):
+                print(f"{settings.out}: already done; --fresh would make it anew", file=sys.stderr)
+                manifest = shards.read_manifest(settings.out)
+            else:
+                manifest = _work(settings, sources, tokenizer)
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        raise UserError(
+            f"{settings.out}: the disk is full ({error.strerror}): make room there and run the same command again; "
+            "it goes on with what is finished"
+        ) from None
+    _report(manifest)
+
+
+def _check(settings: Prepare) -> None:
+    if not 0 <= settings.heldout < 1:
+        raise UserError(f"heldout is {settings.heldout} but must be a share from 0 up to, not including, 1")
+    if settings.shard_tokens < 1:
+        raise UserError(f"shard_tokens is {settings.shard_tokens} but must be at least 1")
+    if settings.workers is not None and settings.workers < 1:
+        raise UserError(f"workers is {settings.workers} but must be at least 1")
+    if "-" in settings.files and settings.engine == "ray":
+        raise UserError("standard input cannot be read with --engine ray: put the text into a file")
+    if "-" in settings.files and settings.drop_duplicates:
+        raise UserError("standard input cannot be read twice, as --drop-duplicates must: put the text into a file")
+
+
+def _absolute(source: Source) -> Source:
+    """Another process may stand in another folder."""
+    path = Path(source.name)
+    if source.name == "-" or source.format == "datasets":
+        return source
+    return dataclasses.replace(source, name=str(path.absolute()))
+
+
+# --- what is to be done, and how far it is ---------------------------------------------------------------------------
+
+
+def _plan(settings: Prepare, sources: Sequence[Source], tokenizer: Tokenizer) -> dict[str, Any]:
+    """Everything that decides the bytes. Inputs are known by name, size and time of change."""
+    inputs = [[source.name, source.size_bytes, _changed(source)] for source in sources]
+    return {"version": __version__, "tokenizer": tokenizer.fingerprint, **_deciding(settings), "inputs": inputs}
+
+
+def _deciding(settings: Prepare) -> dict[str, Any]:
+    return {
+        "reading": to_dict(settings.reading),
+        "heldout": settings.heldout,
+        "drop_duplicates": settings.drop_duplicates,
+        "shard_tokens": settings.shard_tokens,
+        "block_characters": groups.BLOCK_CHARACTERS,
+        "group_bytes": groups.GROUP_BYTES,
+    }
+
+
+def _changed(source: Source) -> int | None:
+    return None if source.size_bytes is None else Path(source.name).stat().st_mtime_ns
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Nobody else may work in the folder; the lock goes when the process does, however it ends."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError:
+        raise UserError(f"{folder}: another `openalbert prepare` is at work here: wait for it or stop it") from None
+    finally:
+        os.close(descriptor)
+
+
+def _begin(settings: Prepare, plan: dict[str, Any], tokenizer: Tokenizer) -> bool:
+    """Make the folder ready; whether there is anything to do."""
+    folder = settings.out
+    path = folder / shards.PLAN
+    if settings.fresh and path.is_file():
+        # The manifest first, and the plan last: what is half removed is never taken for whole.
+        for name in (shards.MANIFEST, "shards", groups.DUPLICATES, "tokenizer", shards.PLAN):
+            _remove(folder / name)
+    if not path.is_file():
+        if strangers := sorted(file.name for file in folder.iterdir() if not file.name.endswith(durable.PARTIAL)):
+            raise UserError(
+                f"{folder}: there is something else here ({', '.join(strangers[:3])}): give a new folder as --out"
+            )
+        durable.write_text(path, json.dumps(plan, indent=2) + "\n")
+    else:
+        _compare(folder, path, plan)
+        if "-" in settings.files:
+            raise UserError(f"{folder}: what came from standard input cannot be gone on with: start over with --fresh")
+    if not (folder / "tokenizer").is_dir():
+        with durable.new_folder(folder / "tokenizer") as aside:
+            tokenizer.save(aside)
+    return not (folder / shards.MANIFEST).is_file()
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _compare(folder: Path, path: Path, asked: dict[str, Any]) -> None:
+    """Refuse to go on with other settings or other texts."""
+    try:
+        there = dict(json.loads(path.read_bytes()))
+    except (ValueError, TypeError):
+        raise UserError(f"{path}: damaged: start over with --fresh") from None
+    for name in asked:
+        was, now = there.get(name), asked[name]
+        if was == now:
+            continue
+        if name == "inputs":
+            old = {entry[0]: entry for entry in was or ()}
+            changed = [entry[0] for entry in now if old.get(entry[0]) != entry] or ["the list of files"]
+            what = f"made from other texts ({changed[0]} is new or has changed)"
+        elif name == "tokenizer":
+            what = "made with another vocabulary"
+        else:
+            what = f"made with {name} {was}, not {now}"
+        raise UserError(f"{folder}: the shards here are {what}: give another --out, or start over with --fresh")
+
+
+# --- doing it --------------------------------------------------------------------------------------------------------
+
+
+def _work(settings: Prepare, sources: Sequence[Source], tokenizer: Tokenizer) -> Manifest:
+    vocabulary = Vocabulary(
+        tokenizer.fingerprint,
+        tokenizer.vocab_size,
+        {name: getattr(tokenizer, f"{name}_id") for name in ("pad", "unk", "cls", "sep", "mask")},
+    )
+    job = Job(
+        settings.out.absolute(),
+        settings.reading,
+        settings.heldout,
+        settings.drop_duplicates,
+        settings.shard_tokens,
+        vocabulary.dtype,
+    )
+    parts = groups.make_groups(sources)
+    engine = _engine(settings)
+    if settings.drop_duplicates:
+        _find_duplicates(job, parts, engine)
+    watch = engines.Watch(job, parts)
+    sizes = [source.size_bytes for source in sources]
+    total = None if None in sizes else sum(size or 0 for size in sizes) - watch.bytes_done
+    with Work("preparing", total=total, unit="MB", scale=1e6) as work:
+        watch.show_on(work)
+        engine.prepare(job, parts, watch)
+    pieces = {part.number: groups.pieces_of(job.folder, part) for part in parts}
+    counts = _counts(list(pieces.values()))
+    if not counts.get("train_tokens", 0) + counts.get("heldout_tokens", 0):
+        raise UserError(f"there is no text in {', '.join(settings.files)}: nothing was made")
+    manifest = shards.write_manifest(
+        job.folder,
+        vocabulary,
+        {"version": __version__, **_deciding(settings)},
+        [source.name for source in sources],
+        counts,
+        {name: piece for group in pieces.values() for name, piece in group.items()},
+    )
+    _remove(job.folder / groups.DUPLICATES)
+    return manifest
+
+
+def _engine(settings: Prepare) -> engines.Engine:
+    if settings.engine == "ray":
+        return engines.Ray(settings.ray_address)
+    processors = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    return engines.Local(settings.workers or processors)
+
+
+def _find_duplicates(job: Job, parts: list[Group], engine: engines.Engine) -> None:
+    (job.folder / groups.DUPLICATES).mkdir(exist_ok=True)
+    if not all(groups.duplicates_file(job.folder, part.number).exists() for part in parts):
+        with Work("looking for duplicates"):
+            engine.mark(job, parts)
+            groups.find_duplicates(job.folder, parts)
+
+
+def _counts(pieces: list[dict[str, Piece]]) -> dict[str, int]:
+    """What was read of all groups, what became of it, and what is in each split."""
+    read = Counts()
+    others: dict[str, int] = {}
+
+    def add(name: str, count: int) -> None:
+        others[name] = others.get(name, 0) + count
+
+    for group in pieces:
+        read += Counts(**list(group.values())[-1].facts["read"])
+        for piece in group.values():
+            for name, count in piece.facts["encoded"].items():
+                add(name, count)
+            for split, entry in piece.shards.items():
+                add(f"{split}_documents", entry.documents)
+                add(f"{split}_sentences", entry.sentences)
+                add(f"{split}_tokens", entry.tokens)
+    return dataclasses.asdict(read) | others
+
+
+def _report(manifest: Manifest) -> None:
+    """Say what there is now, and everything that was dropped or changed on the way."""
+    counts = dict(manifest.counts)
+    table = Table("split", "shards", "documents", "sentences", "tokens", title=None)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for split, entries in manifest.splits.items():
+        numbers = [counts[f"{split}_{kind}"] for kind in ("documents", "sentences", "tokens")]
+        table.add_row(split, str(len(entries)), *(f"{number:,}" for number in numbers))
+    Console().print(table)
+    read = Counts(**{field.name: counts[field.name] for field in dataclasses.fields(Counts)})
+    remarks = read.remarks()
+    for name, what in _REMARKS.items():
+        if counts.get(name):
+            remarks.append(f"{counts[name]:,} {what}")
+    print(f"{read.documents:,} documents of {read.characters:,} characters were read", end="")
+    print(":" if remarks else "; nothing was dropped or changed")
+    for remark in remarks:
+        print(f"  {remark}")
+    if manifest.settings["heldout"] and "heldout" not in manifest.splits:
+        print("no document is held out: the share is too small for so few documents", file=sys.stderr)
+
+
+_REMARKS = {
+    "empty_sentences_dropped": "sentences dropped because nothing of them is in the vocabulary",
+    "empty_documents_dropped": "documents dropped because nothing of them is in the vocabulary",
+    "single_sentence_documents": "documents of one sentence kept: no sentence pair can be made of them",
+    "unknown_tokens": "tokens unknown to the vocabulary",
+}
