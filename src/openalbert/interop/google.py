@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from jaxtyping import Float32
 
 from openalbert.errors import UserError, suggestion
 from openalbert.interop.tensor_bundle import TensorBundle, TensorEntry
 
 Family = Literal["albert", "bert"]
+Tensors = dict[str, Float32[np.ndarray, "..."]]
 
 
 # The names.
@@ -293,7 +295,7 @@ class Report:
     """The parts of the model that were found, by their names in HUGGING_FACE_NAMES."""
 
 
-def read_tensors(prefix: Path, config: dict[str, Any]) -> tuple[dict[str, np.ndarray[Any, Any]], Report]:
+def read_tensors(prefix: Path, config: dict[str, Any]) -> tuple[Tensors, Report]:
     """All weights of a checkpoint under Hugging Face's names, in Hugging Face's shapes, as float32."""
     bundle = TensorBundle.open(prefix)
     kind = family(config)
@@ -304,7 +306,7 @@ def read_tensors(prefix: Path, config: dict[str, Any]) -> tuple[dict[str, np.nda
             f"{where}: the beam-search head of Google's SQuAD 2.0 model is not read here, since no other code has its "
             f"like: {', '.join(beam)}"
         )
-    tensors: dict[str, np.ndarray[Any, Any]] = {}
+    tensors: Tensors = {}
     read: dict[str, str] = {}
     parts: list[str] = []
     missing: list[str] = []
@@ -379,7 +381,7 @@ def _difference(missing: list[str], unknown: list[str]) -> str:
     return "; ".join(f"{word} {len(names)} ({', '.join(names)})" for word, names in sides if names)
 
 
-def _identity_map(config: dict[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
+def _identity_map(config: dict[str, Any]) -> Tensors:
     """Google leaves the map out where the sizes are the same; Hugging Face always applies one."""
     hidden = config["hidden_size"]
     weight, bias = (pair.hugging_face for pair in _ALBERT_MAP.pairs)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jaxtyping import Shaped
 
 from openalbert.errors import UserError
 
@@ -93,7 +94,7 @@ class TensorBundle:
             raise UserError(f"{index}: a TensorFlow checkpoint index that is not read here: {reason}") from None
         return cls(prefix, num_shards, entries)
 
-    def read(self, name: str) -> np.ndarray[Any, Any]:
+    def read(self, name: str) -> Shaped[np.ndarray, "..."]:
         """One tensor, checked against its CRC; bfloat16 is widened to float32."""
         entry = self.entries.get(name)
         if entry is None:
@@ -231,6 +232,8 @@ def _records(table: bytes) -> Iterator[tuple[bytes, bytes]]:
                 raise _DamagedError("its names are not in order")
             last = key
             yield key, content
+    if any(_block(table, *meta)):
+        raise _DamagedError("it holds more than names")
     for offset, size in (meta, index):
         if offset != end:
             raise _DamagedError("its blocks do not follow one another")
