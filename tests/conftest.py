@@ -1,6 +1,10 @@
 """What all tests stand on: shapes in signatures are checked; real data is used where it lies beside the checkout."""
 
+import os
 from pathlib import Path
+
+# Two workers share two cores, and tests are small: threads would only wait for each other. Set before torch starts.
+os.environ["OMP_NUM_THREADS"] = "1"
 
 import pytest
 from jaxtyping import install_import_hook

@@ -28,7 +28,10 @@ VERBS = {
     ),
     "tokenizer encode": Verb("lines of text to ids", "openalbert.text.tokenize", "Encode", "encode"),
     "tokenizer decode": Verb("ids to lines of text", "openalbert.text.tokenize", "Decode", "decode"),
+    "prepare": Verb("text to token shards", "openalbert.text.prepare", "Prepare", "prepare"),
+    "verify": Verb("every bit of some shards checked", "openalbert.text.prepare", "Verify", "verify"),
     "show": Verb("parameters, FLOPs and memory of a model", "openalbert.interop.show", "Show", "show"),
+    "convert": Verb("other people's models in, a model folder out", "openalbert.interop.convert", "Convert", "convert"),
 }
 
 
@@ -107,21 +110,24 @@ def run_verb(name: str, words: list[str]) -> None:
 def parse(kind: Any, name: str, words: list[str]) -> Any:
     """Fill a settings class from the command line.
 
-    Settings whose defaults hang on one of their own values (a preset's name) have a method `with_defaults`:
-    the line is read once to learn that value, and again over the defaults that follow from it.
+    Settings whose defaults hang on a model have a method `defaults_for`: it takes the model's name, which is the first
+    word after the verb, and the line is then read over the defaults that follow from it.
     """
     import tyro
 
-    def read(**default: Any) -> Any:
-        return tyro.cli(
-            kind,
-            prog=f"openalbert {name}",
-            args=words,
-            description=VERBS[name].summary,
-            # A switch that is off has only `--switch`, one that is on only `--no-switch`.
-            config=(tyro.conf.FlagCreatePairsOff,),
-            **default,
-        )
-
-    settings = read()
-    return read(default=settings.with_defaults()) if hasattr(kind, "with_defaults") else settings
+    default = {}
+    if hasattr(kind, "defaults_for"):
+        first = words[0] if words and not words[0].startswith("-") else ""
+        default = {"default": kind.defaults_for(first)}
+    settings = tyro.cli(
+        kind,
+        prog=f"openalbert {name}",
+        args=words,
+        description=VERBS[name].summary,
+        # A switch that is off has only `--switch`, one that is on only `--no-switch`.
+        config=(tyro.conf.FlagCreatePairsOff,),
+        **default,
+    )
+    if default and settings.preset != first:
+        usage_error(f"name the model right after the verb: openalbert {name} {settings.preset} …")
+    return settings

@@ -17,6 +17,18 @@ def activate(x: Tensor, activation: Activation) -> Tensor:
     return F.gelu(x, approximate="tanh" if activation == "gelu_tanh" else "none")
 
 
+class StackedLinear(nn.Linear):
+    """Several linear maps of one input as one matrix product.
+
+    To the optimizer they stay several: LAMB scales each matrix by a norm of its own, as in Google's code, and finds
+    out by `stacked` how many there are.
+    """
+
+    def __init__(self, stacked: int, in_features: int, out_features: int) -> None:
+        super().__init__(in_features, stacked * out_features)
+        self.stacked = stacked
+
+
 class Attention(nn.Module):
     """Self-attention, its output projection, and the layer norm after it."""
 
@@ -24,11 +36,7 @@ class Attention(nn.Module):
         super().__init__()
         self.num_heads, self.head_size = config.num_heads, config.head_size
         self.attention_dropout, self.hidden_dropout = config.attention_dropout, config.hidden_dropout
-        # Query, key and value are one matrix product. To the optimizer they are three matrices, as in Google's code:
-        # `stacked` says so, since LAMB scales each matrix by a norm of its own.
-        self.qkv = nn.Linear(config.hidden_size, 3 * config.hidden_size)
-        cast(Any, self.qkv.weight).stacked = 3
-        cast(Any, self.qkv.bias).stacked = 3
+        self.qkv = StackedLinear(3, config.hidden_size, config.hidden_size)
         self.output = nn.Linear(config.hidden_size, config.hidden_size)
         self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_epsilon)
 

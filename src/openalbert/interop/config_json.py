@@ -1,0 +1,181 @@
+"""config.json of a model folder: our configuration in Hugging Face's words, and theirs in ours."""
+
+from collections.abc import Iterable
+from typing import Any, cast
+
+from openalbert.errors import UserError, suggestion
+from openalbert.interop.names import Family, family_of
+from openalbert.model.config import Activation, AlbertConfig, Head, HeadKind
+from openalbert.model.sharing import Sharing
+from openalbert.settings import from_dict, to_dict
+
+OWN_SECTION = "openalbert"  # where a configuration stands that Hugging Face cannot express
+
+# What both of their families call our settings.
+SHARED_KEYS = {
+    "vocab_size": "vocab_size",
+    "hidden_size": "hidden_size",
+    "num_layers": "num_hidden_layers",
+    "num_heads": "num_attention_heads",
+    "ffn_size": "intermediate_size",
+    "max_positions": "max_position_embeddings",
+    "num_segments": "type_vocab_size",
+    "hidden_dropout": "hidden_dropout_prob",
+    "attention_dropout": "attention_probs_dropout_prob",
+    "initializer_range": "initializer_range",
+    "layer_norm_epsilon": "layer_norm_eps",
+}
+KEYS = {
+    "albert": SHARED_KEYS | {"embedding_size": "embedding_size", "classifier_dropout": "classifier_dropout_prob"},
+    "bert": SHARED_KEYS | {"classifier_dropout": "classifier_dropout"},
+}
+# Theirs -> ours. `gelu_new` is what their released ALBERT files say for the tanh approximation.
+ACTIVATIONS: dict[str, Activation] = {
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu": "gelu_erf",
+    "gelu_python": "gelu_erf",
+    "relu": "relu",
+}
+PROBLEM_TYPES: dict[str, HeadKind] = {
+    "single_label_classification": "classification",
+    "multi_label_classification": "multi_label",
+    "regression": "regression",
+}
+# Keys of theirs that say nothing about the computation of an encoder.
+HARMLESS = (
+    "_attn_implementation _attn_implementation_autoset _name_or_path add_cross_attention architectures bos_token_id "
+    "chunk_size_feed_forward directionality down_scale_factor dtype eos_token_id finetuning_task gap_size "
+    "gradient_checkpointing id2label is_decoder is_encoder_decoder label2id model_type net_structure_type "
+    "num_memory_blocks output_attentions output_hidden_states output_past pad_token_id position_embedding_type "
+    "pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers pooler_size_per_head pooler_type problem_type "
+    "return_dict sep_token_id tie_word_embeddings torch_dtype transformers_version use_cache"
+).split()
+UNNAMED_VALUE = ("LABEL_0",)
+ARCHITECTURES = {"masked_lm": "ForMaskedLM", "span": "ForQuestionAnswering", "multiple_choice": "ForMultipleChoice"}
+
+
+def write_config(config: AlbertConfig, heads: tuple[Head, ...], dtype: str) -> dict[str, Any]:
+    """The content of config.json."""
+    family = family_of(config)
+    if family is None:
+        # Hugging Face names an unknown model_type in its error, so that this sentence is what its user reads there.
+        return {
+            "model_type": "openalbert: the layers share their parts in a way that transformers cannot express; "
+            "load this folder with openalbert.load",
+            OWN_SECTION: {"config": to_dict(config), "heads": [to_dict(head) for head in heads]},
+        }
+    values: dict[str, Any] = {"model_type": family, "architectures": [_architecture(family, heads)]}
+    values |= {theirs: getattr(config, ours) for ours, theirs in KEYS[family].items()}
+    values["hidden_act"] = next(theirs for theirs, ours in ACTIVATIONS.items() if ours == config.activation)
+    if family == "albert":
+        values |= {"num_hidden_groups": config.sharing.ffn, "inner_group_num": 1}
+    values |= {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3, "dtype": dtype}
+    for head in heads:
+        if head.kind in PROBLEM_TYPES.values():
+            labels = head.labels or UNNAMED_VALUE
+            values["problem_type"] = next(theirs for theirs, ours in PROBLEM_TYPES.items() if ours == head.kind)
+            values["id2label"] = {str(number): label for number, label in enumerate(labels)}
+            values["label2id"] = {label: number for number, label in enumerate(labels)}
+    return values
+
+
+def _architecture(family: Family, heads: tuple[Head, ...]) -> str:
+    kinds = [head.kind for head in heads]
+    name = "Albert" if family == "albert" else "Bert"
+    if not kinds:
+        return name + "Model"
+    if "masked_lm" in kinds and "sentence_order" in kinds:
+        return name + "ForPreTraining"
+    return name + ARCHITECTURES.get(kinds[0], "ForSequenceClassification")
+
+
+def read_config(values: dict[str, Any], where: str) -> AlbertConfig:
+    """Our configuration for a config.json of Hugging Face or of openalbert."""
+    if OWN_SECTION in values:
+        return from_dict(values[OWN_SECTION].get("config", {}), AlbertConfig, where)
+    model_type = values.get("model_type")
+    if model_type not in ("albert", "bert"):
+        raise UserError(f"{where}: model_type is {model_type!r}, but only 'albert' and 'bert' can be read here")
+    family = cast(Family, model_type)
+    known = [*KEYS[family].values(), "hidden_act", *HARMLESS]
+    if family == "albert":
+        known += ["num_hidden_groups", "inner_group_num"]
+    for key in values:
+        if key not in known:
+            raise UserError(f"{where}: unknown key '{key}': {_nearest(key, known)}")
+    _check_unsupported(values, where)
+    ours: dict[str, Any] = {}
+    for name, key in KEYS[family].items():
+        value = values.get(key)
+        if value is None and key == "classifier_dropout":
+            value = values.get("hidden_dropout_prob")  # what their BERT falls back to
+        if value is None and name in ("classifier_dropout", "initializer_range", "layer_norm_epsilon"):
+            continue  # transformers 5 leaves out what equals its defaults, which are the paper's
+        if value is None:
+            raise UserError(f"{where}: the key '{key}' is missing")
+        ours[name] = value
+    activation = values.get("hidden_act")
+    if activation not in ACTIVATIONS:
+        raise UserError(f"{where}: hidden_act is {activation!r}: {suggestion(str(activation), ACTIVATIONS)}")
+    if family == "bert":
+        ours["embedding_size"] = ours["hidden_size"]
+        groups = ours["num_layers"]
+    else:
+        groups = values.get("num_hidden_groups", 1)
+    ours |= {"activation": ACTIVATIONS[activation], "sharing": to_dict(Sharing(groups, groups))}
+    return from_dict(ours, AlbertConfig, where)
+
+
+def _nearest(key: str, known: Iterable[str]) -> str:
+    near = suggestion(key, known)
+    return near if near.startswith("did") else "remove it if it does not change what the model computes"
+
+
+def _check_unsupported(values: dict[str, Any], where: str) -> None:
+    if values.get("inner_group_num", 1) != 1:
+        raise UserError(
+            f"{where}: inner_group_num is {values['inner_group_num']}: layers that alternate inside a group "
+            "cannot be expressed here, only 1 can be read"
+        )
+    if values.get("position_embedding_type", "absolute") != "absolute":
+        raise UserError(
+            f"{where}: position_embedding_type is {values['position_embedding_type']!r}: only 'absolute' is read"
+        )
+    if values.get("is_decoder") or values.get("add_cross_attention"):
+        raise UserError(
+            f"{where}: this is a decoder (is_decoder or add_cross_attention is set): only encoders are read"
+        )
+
+
+def read_heads(values: dict[str, Any], tensors: Iterable[str], where: str) -> tuple[Head, ...]:
+    """Which heads a folder holds: from the tensors that are there, and what config.json says of them."""
+    if OWN_SECTION in values:
+        return tuple(from_dict(head, Head, where) for head in values[OWN_SECTION].get("heads", []))
+    names = set(tensors)
+    heads = []
+    if names & {"predictions.bias", "predictions.decoder.bias", "cls.predictions.bias", "cls.predictions.decoder.bias"}:
+        heads.append(Head("masked_lm"))
+    if names & {"sop_classifier.classifier.weight", "cls.seq_relationship.weight"}:
+        heads.append(Head("sentence_order"))
+    if "classifier.weight" in names:
+        heads.append(_classifier(values, where))
+    if "qa_outputs.weight" in names:
+        heads.append(Head("span"))
+    if "answerability.weight" in names:
+        heads.append(Head("answerability"))
+    return tuple(heads)
+
+
+def _classifier(values: dict[str, Any], where: str) -> Head:
+    if any(str(name).endswith("ForMultipleChoice") for name in values.get("architectures") or ()):
+        return Head("multiple_choice")
+    if any(str(name).endswith("ForTokenClassification") for name in values.get("architectures") or ()):
+        raise UserError(f"{where}: this model classifies single tokens, which openalbert has no head for")
+    names = values.get("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}
+    labels = tuple(str(names[key]) for key in sorted(names, key=int))
+    problem = values.get("problem_type") or ("regression" if len(labels) == 1 else "single_label_classification")
+    if problem not in PROBLEM_TYPES:
+        raise UserError(f"{where}: problem_type is {problem!r}: {suggestion(str(problem), PROBLEM_TYPES)}")
+    return Head(PROBLEM_TYPES[problem], () if labels == UNNAMED_VALUE else labels)

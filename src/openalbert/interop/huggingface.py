@@ -1,0 +1,260 @@
+"""Model folders: what openalbert writes is what Hugging Face loads as it is, and theirs loads here."""
+
+import json
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from openalbert.durable import new_folder
+from openalbert.errors import UserError, suggestion
+from openalbert.interop.card import model_card
+from openalbert.interop.config_json import OWN_SECTION, read_config, read_heads, write_config
+from openalbert.interop.names import BUFFERS, EMBEDDING_MAP, TIED, Family, Pair, family_of, name_pairs
+from openalbert.interop.tokenizer_files import write_tokenizer_files
+from openalbert.interop.weights import WEIGHTS, read_folder_tensors, write_tensors
+from openalbert.model.albert import AlbertModel, initialize
+from openalbert.model.config import AlbertConfig, Head
+from openalbert.model.presets import PRESETS
+from openalbert.text.tokenizer import Tokenizer
+
+CONFIG = "config.json"
+Precision = Literal["float32", "bfloat16", "float16"]
+
+
+@dataclass
+class Account:
+    """What became of every tensor of a source: none may be left over."""
+
+    used: list[Pair] = field(default_factory=list)
+    """Tensors that became parameters."""
+    copies: list[str] = field(default_factory=list)
+    """Second copies of tied tensors, equal to the first."""
+    left_out: list[str] = field(default_factory=list)
+    """Tensors that hold nothing learned: buffers, optimizer state, a map that is the identity."""
+    fresh: list[str] = field(default_factory=list)
+    """Parameters that the source does not have, drawn at random."""
+
+
+def load(folder_or_name: str | Path, heads: Sequence[Head] | None = None) -> AlbertModel:
+    """A model from a folder, a fresh one by a preset's name, or one from Hugging Face's hub by `owner/name`.
+
+    A folder's model has the heads that the folder holds, a fresh one none. `heads` asks for others: those the
+    folder does not hold are drawn at random. Weights are fp32, whatever the file stores; the model is in eval mode.
+    """
+    name = str(folder_or_name)
+    if Path(name).is_dir():
+        model, _ = read_model(Path(name))
+    elif name in PRESETS:
+        model = AlbertModel(PRESETS[name])
+    elif name.count("/") == 1 and not name.startswith((".", "/", "~")):
+        model, _ = read_model(_download(name))
+    else:
+        raise UserError(f"'{name}' is neither a model folder nor a preset: {suggestion(name, PRESETS)}")
+    return (model if heads is None else with_heads(model, heads)).eval()
+
+
+def with_heads(model: AlbertModel, heads: Sequence[Head]) -> AlbertModel:
+    """The same encoder under these heads: what the model has of them is kept, the rest is drawn at random."""
+    other = AlbertModel(model.config, heads)
+    other.encoder = model.encoder
+    for head in heads:
+        if head in model.head_list:
+            other.heads[head.kind] = model.heads[head.kind]
+    return other
+
+
+def _download(name: str) -> Path:
+    try:
+        from huggingface_hub import snapshot_download
+        from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+    except ImportError:
+        raise UserError(
+            f"'{name}' is no folder here, and asking Hugging Face's hub needs: pip install 'openalbert[huggingface]'"
+        ) from None
+    try:
+        return Path(snapshot_download(name, allow_patterns=["*.json", "*.safetensors", "spiece.model"]))
+    except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise UserError(f"'{name}' is no folder here, and Hugging Face's hub did not give it: {reason}") from None
+
+
+def read_model(folder: Path) -> tuple[AlbertModel, Account]:
+    """A model folder, openalbert's or Hugging Face's, and what became of its tensors."""
+    values = _read_config_file(folder)
+    return build(values, read_folder_tensors(folder), str(folder))
+
+
+def read_folder_config(folder: Path) -> AlbertConfig:
+    """The configuration of a model folder."""
+    return read_config(_read_config_file(folder), str(folder / CONFIG))
+
+
+def _read_config_file(folder: Path) -> dict[str, Any]:
+    path = folder / CONFIG
+    if not path.exists() and any(folder.glob("*.index")):
+        raise UserError(
+            f"{folder}: this is a TensorFlow checkpoint: make a model folder of it with `openalbert convert`"
+        )
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{folder}: there is no {CONFIG}: is this a model folder?") from None
+    except ValueError as error:
+        raise UserError(f"{path}: not a JSON file: {error}") from None
+    if not isinstance(values, dict):
+        raise UserError(f"{path}: a JSON object was expected")
+    return values
+
+
+def build(values: dict[str, Any], tensors: dict[str, Tensor], where: str) -> tuple[AlbertModel, Account]:
+    """A model from the content of a config.json and the tensors beside it."""
+    config = read_config(values, f"{where}/{CONFIG}")
+    account = Account()
+    if OWN_SECTION in values:
+        heads = read_heads(values, tensors, where)
+        pairs = [Pair(name, name) for name in _shapes(config, heads)]
+    else:
+        family: Family = values["model_type"]
+        tensors = _with_prefix(tensors, family)
+        tensors = _without_copies(tensors, account, where)
+        config, tensors = _without_identity_map(config, tensors, account)
+        heads = read_heads(values, tensors, where)
+        pairs = name_pairs(family, config, heads)
+    shapes = _shapes(config, heads)
+    with torch.device("meta"):
+        model = AlbertModel(config, heads)
+    model.to_empty(device="cpu")
+    parameters = dict(model.named_parameters())
+    for pair in pairs:
+        if pair.theirs not in tensors and _may_be_fresh(pair, heads):
+            account.fresh.append(pair.ours)
+            continue
+        tensor = _checked(tensors, pair, shapes[pair.ours], where)
+        with torch.no_grad():
+            parameter = parameters[pair.ours]
+            target = parameter if pair.third is None else parameter.chunk(3)[pair.third]
+            target.copy_(tensor)  # fp32, whatever the file stores
+        account.used.append(pair)
+    if account.fresh:
+        warnings.warn(f"{where}: has no pooler, so a fresh one was drawn", stacklevel=2)
+        initialize(model.encoder.pooler, config.initializer_range)
+    leftover = sorted(set(tensors) - {pair.theirs for pair in pairs})
+    if leftover:
+        raise UserError(
+            f"{where}: the tensor '{leftover[0]}' is not part of this model ({len(leftover)} such): "
+            + suggestion(leftover[0], [pair.theirs for pair in pairs])
+        )
+    return model, account
+
+
+def _shapes(config: AlbertConfig, heads: Sequence[Head]) -> dict[str, torch.Size]:
+    with torch.device("meta"):
+        return {name: parameter.shape for name, parameter in AlbertModel(config, heads).named_parameters()}
+
+
+def _with_prefix(tensors: dict[str, Tensor], family: Family) -> dict[str, Tensor]:
+    """A bare encoder of theirs is saved without the family's name before its tensors."""
+    if "embeddings.word_embeddings.weight" not in tensors:
+        return tensors
+    return {f"{family}.{name}": tensor for name, tensor in tensors.items()}
+
+
+def _without_copies(tensors: dict[str, Tensor], account: Account, where: str) -> dict[str, Tensor]:
+    kept = dict(tensors)
+    for copy, original in TIED.items():
+        if copy in kept and original in kept:
+            if not torch.equal(kept[copy], kept[original]):
+                raise UserError(
+                    f"{where}: '{copy}' differs from '{original}': this model's output is not tied to its input"
+                )
+            account.copies.append(copy)
+            del kept[copy]
+        elif copy in kept:
+            kept[original] = kept.pop(copy)
+    for name in BUFFERS:
+        if kept.pop(name, None) is not None:
+            account.left_out.append(name)
+    return kept
+
+
+def _without_identity_map(
+    config: AlbertConfig, tensors: dict[str, Tensor], account: Account
+) -> tuple[AlbertConfig, dict[str, Tensor]]:
+    """Where E = H their ALBERT still has a map: the identity stands for none, any other is kept."""
+    weight, bias = tensors.get(f"{EMBEDDING_MAP}.weight"), tensors.get(f"{EMBEDDING_MAP}.bias")
+    if config.embedding_size != config.hidden_size or weight is None or bias is None:
+        return config, tensors
+    if (
+        weight.shape == (config.hidden_size,) * 2
+        and torch.equal(weight.float(), torch.eye(len(weight)))
+        and not bias.any()
+    ):
+        account.left_out += [f"{EMBEDDING_MAP}.weight", f"{EMBEDDING_MAP}.bias"]
+        return config, {name: tensor for name, tensor in tensors.items() if not name.startswith(EMBEDDING_MAP)}
+    return replace(config, embedding_map="always"), tensors
+
+
+def _may_be_fresh(pair: Pair, heads: Sequence[Head]) -> bool:
+    """Their masked-LM and span models have no pooler, and need none."""
+    return pair.ours.startswith("encoder.pooler.") and {head.kind for head in heads} <= {"masked_lm", "span"}
+
+
+def _checked(tensors: dict[str, Tensor], pair: Pair, whole: torch.Size, where: str) -> Tensor:
+    tensor = tensors.get(pair.theirs)
+    if tensor is None:
+        raise UserError(f"{where}: the tensor '{pair.theirs}' is missing")
+    shape = whole if pair.third is None else torch.Size((whole[0] // 3, *whole[1:]))
+    if tensor.shape != shape:
+        raise UserError(
+            f"{where}: the tensor '{pair.theirs}' has shape {list(tensor.shape)}, but {CONFIG} asks for {list(shape)}"
+        )
+    if not tensor.is_floating_point():
+        raise UserError(
+            f"{where}: the tensor '{pair.theirs}' holds {tensor.dtype}, but weights are floating-point numbers"
+        )
+    return tensor
+
+
+def their_tensors(model: AlbertModel) -> dict[str, Tensor]:
+    """The model's parameters under the names that its folder uses."""
+    parameters = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    family = family_of(model.config)
+    if family is None:
+        return parameters
+    tensors = {}
+    for pair in name_pairs(family, model.config, model.head_list):
+        parameter = parameters[pair.ours]
+        tensors[pair.theirs] = parameter if pair.third is None else parameter.chunk(3)[pair.third]
+    if family == "albert" and not model.config.maps_embedding:
+        tensors[f"{EMBEDDING_MAP}.weight"] = torch.eye(model.config.hidden_size)
+        tensors[f"{EMBEDDING_MAP}.bias"] = torch.zeros(model.config.hidden_size)
+    return tensors
+
+
+def save(
+    model: AlbertModel,
+    folder: Path,
+    tokenizer: Tokenizer | None = None,
+    precision: Precision = "float32",
+    card: str | None = None,
+) -> None:
+    """Write a model folder: config.json, model.safetensors, README.md, and the tokenizer's files if there is one."""
+    if tokenizer is not None and tokenizer.vocab_size > model.config.vocab_size:
+        raise UserError(
+            f"the tokenizer has {tokenizer.vocab_size} pieces, but the model has room for {model.config.vocab_size}"
+        )
+    dtype = getattr(torch, precision)
+    tensors = {name: tensor.to(dtype) for name, tensor in their_tensors(model).items()}
+    with new_folder(folder) as aside:
+        write_tensors(aside / WEIGHTS, tensors)
+        values = write_config(model.config, model.head_list, precision)
+        (aside / CONFIG).write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+        (aside / "README.md").write_text(card or model_card(model), encoding="utf-8")
+        if tokenizer is not None:
+            tokenizer.save(aside)
+            write_tokenizer_files(tokenizer, aside, model.config.max_positions)

@@ -1,0 +1,182 @@
+"""`openalbert show`: what a model costs in parameters, FLOPs and memory, beside what the paper prints."""
+
+import json as json_text
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from tyro.conf import Positional
+
+from openalbert.errors import UserError, suggestion
+from openalbert.interop.huggingface import read_folder_config
+from openalbert.model.config import AlbertConfig
+from openalbert.model.cost import (
+    Precision,
+    encoder_parameters,
+    forward_flops_per_token,
+    memory,
+    parameters_by_part,
+    training_flops_per_token,
+)
+from openalbert.model.presets import PAPER, PRESETS
+
+
+@dataclass(frozen=True)
+class Show:
+    """Parameters by part, FLOPs and memory of a model; without a model, the table of all presets."""
+
+    preset: Positional[str] = ""
+    """A preset's name, or a model folder. Right after the verb."""
+    model: AlbertConfig = field(default_factory=AlbertConfig)
+    """The configuration; what is given here changes the preset's."""
+    length: int = 512
+    """Tokens in a sequence, for FLOPs and activations."""
+    batch: int = 32
+    """Sequences in a training step, for the activations."""
+    precision: Precision = "bf16"
+    """Number format of activations and matrix products."""
+    recompute: bool = False
+    """Keep only each layer's input in training and compute the rest again."""
+    json: bool = False
+    """Print JSON for programs."""
+
+    def __post_init__(self) -> None:
+        for name in ("length", "batch"):
+            if getattr(self, name) < 1:
+                raise UserError(f"{name} is {getattr(self, name)}: it must be at least 1")
+
+    @classmethod
+    def defaults_for(cls, name: str) -> "Show":
+        """The settings that follow from a preset's name or a model folder."""
+        return replace(cls(), preset=name, model=config_of(name)) if name else cls()
+
+
+def config_of(name: str) -> AlbertConfig:
+    """The configuration of a preset or of a model folder."""
+    if Path(name).is_dir():
+        return read_folder_config(Path(name))
+    if name not in PRESETS:
+        raise UserError(f"'{name}' is neither a preset nor a model folder: {suggestion(name, PRESETS)}")
+    return PRESETS[name]
+
+
+def show(settings: Show) -> None:
+    """Print what the settings ask for."""
+    if settings.preset == "" and settings.model == AlbertConfig():
+        figures: Any = {name: describe(replace(settings, preset=name, model=PRESETS[name])) for name in PRESETS}
+        print_all(figures, settings) if not settings.json else print(json_text.dumps(figures, indent=2))
+    else:
+        figures = describe(settings)
+        print_one(figures, settings) if not settings.json else print(json_text.dumps(figures, indent=2))
+
+
+def describe(settings: Show) -> dict[str, Any]:
+    """All figures of one model."""
+    config, length = settings.model, settings.length
+    if length > config.max_positions:
+        raise UserError(
+            f"length is {length}, but the model has {config.max_positions} positions: shorten one, or raise the other"
+        )
+    parts = parameters_by_part(config)
+    used = memory(config, settings.batch, length, settings.precision, settings.recompute)
+    paper = PAPER.get(settings.preset)
+    return {
+        "name": settings.preset or "own settings",
+        "parameters": {
+            "encoder": encoder_parameters(parts),
+            "pretraining": sum(parts.values()),
+            "by_part": parts,
+            "in_the_paper": paper.parameters if paper else None,
+        },
+        "flops_per_token": {
+            "length": length,
+            "forward": forward_flops_per_token(config, length),
+            "training": training_flops_per_token(config, length),
+        },
+        "memory_bytes": {
+            "batch": settings.batch,
+            "length": length,
+            "precision": settings.precision,
+            "recompute": settings.recompute,
+            "weights": used.weights,
+            "gradients": used.gradients,
+            "optimizer": used.optimizer,
+            "activations": used.activations,
+            "total": used.total,
+        },
+        "speedup": {
+            "by_flops": training_flops_per_token(PRESETS["bert-large"], min(length, 512))
+            / training_flops_per_token(config, length),
+            "in_the_paper": paper.speedup if paper else None,
+        },
+    }
+
+
+def print_one(figures: dict[str, Any], settings: Show) -> None:
+    """One model as a person reads it."""
+    console = Console()
+    config, parameters, flops, used = (
+        settings.model,
+        figures["parameters"],
+        figures["flops_per_token"],
+        figures["memory_bytes"],
+    )
+    console.print(
+        f"[bold]{figures['name']}[/bold]: {config.num_layers} layers, {config.hidden_size} wide, "
+        f"{config.num_heads} heads, feed-forward {config.ffn_size}, embedding {config.embedding_size}, vocabulary {config.vocab_size:,}, "
+        f"distinct attention parts {config.sharing.attention}, feed-forward parts {config.sharing.ffn}",
+        highlight=False,
+    )
+    table = Table("parameters", "", box=None, pad_edge=False)
+    table.columns[1].justify = "right"
+    for part, count in parameters["by_part"].items():
+        table.add_row(part, f"{count:,}")
+    table.add_row("[bold]encoder with pooler[/bold]", f"[bold]{parameters['encoder']:,}[/bold]")
+    table.add_row("[bold]with both pretraining heads[/bold]", f"[bold]{parameters['pretraining']:,}[/bold]")
+    if parameters["in_the_paper"]:
+        table.add_row("the paper prints", parameters["in_the_paper"])
+    table.add_section()
+    table.add_row(f"GFLOP a token, forward, length {flops['length']}", f"{flops['forward'] / 1e9:.3f}")
+    table.add_row("GFLOP a token, training", f"{flops['training'] / 1e9:.3f}")
+    table.add_section()
+    how = f"batch {used['batch']} x {used['length']}, {used['precision']}{', recomputed' if used['recompute'] else ''}"
+    for part in ("weights", "gradients", "optimizer", "activations", "total"):
+        label = f"memory, {part} ({how})" if part == "activations" else f"memory, {part}"
+        table.add_row(label, f"{used[part] / 2**30:.2f} GiB")
+    console.print(table)
+
+
+def print_all(figures: dict[str, dict[str, Any]], settings: Show) -> None:
+    """The table of all presets beside the paper's printed figures."""
+    table = Table(title=f"All presets; FLOPs at length {settings.length}", box=None, pad_edge=False)
+    for column in (
+        "preset",
+        "L",
+        "H",
+        "E",
+        "heads",
+        "encoder",
+        "with heads",
+        "paper",
+        "GFLOP/token\nforward",
+        "\ntraining",
+        "speed-up\nby FLOPs",
+        "\npaper",
+    ):
+        table.add_column(column, justify="left" if column == "preset" else "right")
+    for name, row in figures.items():
+        config = PRESETS[name]
+        table.add_row(
+            name,
+            *(str(n) for n in (config.num_layers, config.hidden_size, config.embedding_size, config.num_heads)),
+            f"{row['parameters']['encoder']:,}",
+            f"{row['parameters']['pretraining']:,}",
+            row["parameters"]["in_the_paper"] or "",
+            f"{row['flops_per_token']['forward'] / 1e9:.3f}",
+            f"{row['flops_per_token']['training'] / 1e9:.3f}",
+            f"{row['speedup']['by_flops']:.2f}x",
+            row["speedup"]["in_the_paper"] or "",
+        )
+    Console(width=120).print(table)

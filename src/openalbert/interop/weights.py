@@ -1,0 +1,80 @@
+"""Tensors on disk: safetensors files with a checksum of their own. No pickle is ever read."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from openalbert.errors import UserError
+
+WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+CHECKSUM = "openalbert.sha256"  # in the file's own metadata: a file that others wrote has none, and is not checked
+PICKLES = ("pytorch_model.bin", "tf_model.h5", "flax_model.msgpack")
+
+
+def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
+    """Write tensors with a checksum over all their names, kinds, shapes and bytes."""
+    contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    save_file(contiguous, path, metadata={"format": "pt", CHECKSUM: _checksum(contiguous)})
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """Read every tensor of a safetensors file, and check them where the file has a checksum."""
+    try:
+        with safe_open(path, "pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
+            expected = (file.metadata() or {}).get(CHECKSUM)
+    except FileNotFoundError:
+        raise UserError(f"{path}: there is no such file") from None
+    except (SafetensorError, OSError, ValueError) as error:
+        raise UserError(f"{path}: not a whole safetensors file ({error}): copy or make it again") from None
+    if expected is not None and expected != _checksum(tensors):
+        raise UserError(f"{path}: the tensors do not fit their checksum: the file is damaged, copy or make it again")
+    return tensors
+
+
+def _checksum(tensors: dict[str, Tensor]) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()
+
+
+def read_folder_tensors(folder: Path) -> dict[str, Tensor]:
+    """The tensors of a model folder, in one file or split into several."""
+    if (folder / WEIGHTS).exists():
+        return read_tensors(folder / WEIGHTS)
+    if (folder / INDEX).exists():
+        return _read_split_tensors(folder)
+    for name in PICKLES:
+        if (folder / name).exists():
+            raise UserError(
+                f"{folder / name}: files of this kind are not read, since a pickle can run code: "
+                f"save the model again as {WEIGHTS} (transformers: save_pretrained)"
+            )
+    raise UserError(f"{folder}: there is no {WEIGHTS}: is this a model folder?")
+
+
+def _read_split_tensors(folder: Path) -> dict[str, Tensor]:
+    index = folder / INDEX
+    try:
+        places: dict[str, str] = json.loads(index.read_text())["weight_map"]
+        files = sorted(set(places.values()))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{index}: not an index of safetensors files: {error!r}") from None
+    tensors: dict[str, Tensor] = {}
+    for file in files:
+        if Path(file).name != file:
+            raise UserError(f"{index}: '{file}' is not the name of a file in this folder")
+        tensors |= read_tensors(folder / file)
+    missing = sorted(set(places) - set(tensors))
+    if missing:
+        raise UserError(f"{index}: lists the tensor '{missing[0]}', but {places[missing[0]]} does not hold it")
+    return tensors

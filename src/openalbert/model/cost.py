@@ -1,0 +1,102 @@
+"""What a model costs: parameters by part, FLOPs for a token, and memory for a training step."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from openalbert.model.albert import AlbertModel
+from openalbert.model.config import PRETRAINING_HEADS, AlbertConfig
+
+Precision = Literal["bf16", "fp32"]
+
+PARTS = {
+    "word embedding": "encoder.embedding.word.",
+    "position and segment embedding": "encoder.embedding.",
+    "embedding map": "encoder.embedding.map.",
+    "attention": "encoder.attention.",
+    "feed-forward": "encoder.ffn.",
+    "pooler": "encoder.pooler.",
+    "masked-LM head": "heads.masked_lm.",
+    "sentence-order head": "heads.sentence_order.",
+}
+
+
+def parameters_by_part(config: AlbertConfig) -> dict[str, int]:
+    """How many parameters each part has, both pretraining heads included; counted on the model itself."""
+    with torch.device("meta"):
+        model = AlbertModel(config, PRETRAINING_HEADS)
+    counts = dict.fromkeys(PARTS, 0)
+    for name, parameter in model.named_parameters():
+        # The longest prefix that fits: "encoder.embedding." takes what the two more exact ones leave.
+        part = max((part for part in PARTS if name.startswith(PARTS[part])), key=lambda part: len(PARTS[part]))
+        counts[part] += parameter.numel()
+    return counts
+
+
+def encoder_parameters(parts: dict[str, int]) -> int:
+    """Encoder with pooler, without heads: what the paper's tables count."""
+    return sum(count for part, count in parts.items() if PARTS[part].startswith("encoder."))
+
+
+def forward_flops_per_token(config: AlbertConfig, length: int, masked_share: float = 0.15) -> float:
+    """Multiply-adds counted as two, attention included, vocabulary scored at the masked positions only."""
+    hidden, embedding = config.hidden_size, config.embedding_size
+    layer = 8 * hidden * hidden + 4 * hidden * config.ffn_size + 4 * length * hidden
+    embedding_map = 2 * embedding * hidden if config.maps_embedding else 0
+    masked_lm = (2 * hidden * embedding + 2 * embedding * config.vocab_size) * masked_share
+    return config.num_layers * layer + embedding_map + masked_lm
+
+
+def training_flops_per_token(config: AlbertConfig, length: int, masked_share: float = 0.15) -> float:
+    """Forward, and twice that for the gradients of inputs and of weights."""
+    return 3 * forward_flops_per_token(config, length, masked_share)
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes of one training step."""
+
+    weights: int
+    gradients: int
+    optimizer: int
+    activations: int
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return self.weights + self.gradients + self.optimizer + self.activations
+
+
+def memory(
+    config: AlbertConfig, batch: int, length: int, precision: Precision = "bf16", recompute: bool = False
+) -> Memory:
+    """What a training step of `batch` sequences keeps at its peak.
+
+    Weights, gradients and LAMB's two moments are fp32; with bf16 the matrix products use bf16 copies of the weights.
+    """
+    parameters = sum(parameters_by_part(config).values())
+    width = 2 if precision == "bf16" else 4
+    weights = parameters * (4 + 2 if precision == "bf16" else 4)
+    return Memory(
+        weights=weights,
+        gradients=4 * parameters,
+        optimizer=8 * parameters,
+        activations=activation_bytes(config, batch * length, width, recompute),
+    )
+
+
+def activation_bytes(config: AlbertConfig, tokens: int, width: int, recompute: bool, masked_share: float = 0.15) -> int:
+    """What the backward pass needs from the forward pass, with attention that keeps no length x length matrix."""
+    hidden, ffn = config.hidden_size, config.ffn_size
+    # Input, query, key, value, attention's result, and input and output of the first layer norm, then the second's
+    # input: 8 of the hidden size. Before and after the nonlinearity: 2 of the feed-forward size.
+    layer = width * (8 * hidden + 2 * ffn)
+    if config.hidden_dropout > 0:
+        layer += 2 * hidden  # one byte for each number that a dropout kept or dropped
+    layers = config.num_layers * layer
+    if recompute:
+        layers = config.num_layers * width * hidden + layer
+    embedding = width * 3 * config.embedding_size
+    masked = masked_share * (width * (hidden + 3 * config.embedding_size) + (width + 4) * config.vocab_size)
+    return round(tokens * (layers + embedding + masked))

@@ -1,0 +1,109 @@
+"""The configuration refuses what cannot be, and every count of the paper's tables is exact."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from openalbert.errors import UserError
+from openalbert.model.albert import AlbertModel
+from openalbert.model.config import PRETRAINING_HEADS, AlbertConfig, Head
+from openalbert.model.cost import encoder_parameters, parameters_by_part
+from openalbert.model.presets import PRESETS, preset
+from openalbert.model.sharing import Sharing, part_of_layer
+
+# Vocabulary 30,000, 512 positions, 2 segments: encoder with pooler, and with both heads.
+COUNTS = {
+    "albert-base": (11_683_584, 11_813_810),
+    "albert-large": (17_683_968, 17_847_474),
+    "albert-xlarge": (58_724_864, 59_021_490),
+    "albert-xxlarge": (222_595_584, 223_158_450),
+    "albert-base-v2": (11_683_584, 11_813_810),
+    "albert-large-v2": (17_683_968, 17_847_474),
+    "albert-xlarge-v2": (58_724_864, 59_021_490),
+    "bert-base": (109_081_344, 109_705_010),
+    "bert-large": (334_607_360, 335_691_058),
+    "bert-xlarge": (1_275_291_648, 1_279_526_194),
+}
+# The cells of the paper's Tables 3 and 4: (E, distinct attention parts, distinct feed-forward parts).
+CELLS = {
+    (64, 1, 1): 9_681_408,
+    (64, 12, 12): 87_648_000,
+    (128, 1, 1): 11_683_584,
+    (128, 1, 12): 63_647_232,
+    (128, 12, 1): 37_686_528,
+    (128, 12, 12): 89_650_176,
+    (256, 1, 1): 15_687_936,
+    (256, 12, 12): 93_654_528,
+    (768, 1, 1): 31_114_752,
+    (768, 1, 12): 83_078_400,
+    (768, 12, 1): 57_117_696,
+    (768, 12, 12): 109_081_344,
+}
+
+
+def count(config: AlbertConfig, heads: tuple[Head, ...] = ()) -> int:
+    with torch.device("meta"):
+        return AlbertModel(config, heads).num_parameters()
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_every_preset_of_the_paper_has_its_exact_number_of_parameters(name: str) -> None:
+    assert (count(preset(name)), count(preset(name), PRETRAINING_HEADS)) == COUNTS[name]
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_every_cell_of_the_embedding_and_sharing_tables_has_its_exact_number_of_parameters(
+    cell: tuple[int, int, int],
+) -> None:
+    embedding, attention, ffn = cell
+    config = replace(preset("albert-base"), embedding_size=embedding, sharing=Sharing(attention, ffn))
+    assert count(config) == CELLS[cell]
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_the_parts_add_up_to_the_whole(name: str) -> None:
+    parts = parameters_by_part(PRESETS[name])
+    assert encoder_parameters(parts) == count(PRESETS[name])
+    assert sum(parts.values()) == count(PRESETS[name], PRETRAINING_HEADS)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"hidden_size": 100}, "does not divide"),
+        ({"num_layers": 0}, "num_layers is 0"),
+        ({"vocab_size": -1}, "vocab_size is -1"),
+        ({"hidden_dropout": 1.0}, "hidden_dropout is 1.0"),
+        ({"attention_dropout": -0.1}, "attention_dropout is -0.1"),
+        ({"sharing": Sharing(attention=13)}, "sharing.attention is 13"),
+        ({"sharing": Sharing(ffn=0)}, "sharing.ffn is 0"),
+        ({"initializer_range": 0.0}, "initializer_range is 0.0"),
+        ({"layer_norm_epsilon": 0.0}, "layer_norm_epsilon is 0.0"),
+    ],
+)
+def test_impossible_values_are_refused_with_a_sentence(change: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        AlbertConfig(**change)
+
+
+def test_a_misspelt_preset_names_the_nearest() -> None:
+    with pytest.raises(UserError, match="did you mean 'albert-xlarge'"):
+        preset("albert-xlagre")
+
+
+def test_a_classifier_without_classes_is_refused() -> None:
+    with pytest.raises(UserError, match="names of its classes"):
+        Head("classification")
+
+
+def test_two_heads_of_one_kind_are_refused() -> None:
+    with pytest.raises(UserError, match="one head of a kind"):
+        AlbertModel(preset("albert-micro"), (Head("span"), Head("span")))
+
+
+def test_layers_are_dealt_to_parts_in_consecutive_groups() -> None:
+    assert [part_of_layer(layer, 3, 6) for layer in range(6)] == [0, 0, 1, 1, 2, 2]
+    assert [part_of_layer(layer, 1, 4) for layer in range(4)] == [0, 0, 0, 0]
+    assert [part_of_layer(layer, 5, 12) for layer in range(12)] == [0, 0, 0, 1, 1, 2, 2, 2, 3, 3, 4, 4]
