@@ -4,11 +4,12 @@ import hashlib
 import json
 import pickle
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from openalbert.errors import UserError
@@ -18,6 +19,13 @@ from openalbert.text.shards import Vocabulary, open_shards, read_manifest, write
 SPECIAL = {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
 VOCABULARY = Vocabulary("f" * 64, 30_000, SPECIAL)
 DOCUMENTS = [[[5, 6, 7], [8]], [[9, 10]], [[11], [12, 13], [29_999]]]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _no_waiting_for_the_disk() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("os.fsync", lambda descriptor: None)
+        yield
 
 
 @pytest.fixture
@@ -50,6 +58,7 @@ sentence = st.lists(st.integers(0, 99_999), min_size=1, max_size=6)
 document = st.lists(sentence, min_size=1, max_size=4)
 
 
+@settings(deadline=None, max_examples=50)
 @given(documents=st.lists(document, min_size=1, max_size=8), shard_tokens=st.integers(1, 30))
 def test_any_documents_come_back_for_any_size_of_shard(
     tmp_path_factory: pytest.TempPathFactory, documents: list[list[list[int]]], shard_tokens: int

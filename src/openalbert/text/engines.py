@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
-from typing import Protocol
 
 from openalbert.errors import UserError
 from openalbert.progress import Work
@@ -55,7 +54,7 @@ class Watch:
         if self._work is not None:
             rate = (self._characters - self._characters_before) / max(time.monotonic() - self._started, 1e-9) / 1e6
             note = f"{self._documents:,} documents, {rate:.1f} million characters/s"
-            self._work.advance(counts.bytes_read - before.bytes_read, note)
+            self._work.advance(float(counts.bytes_read - before.bytes_read), note)
 
     def look(self) -> None:
         """See what others have done, now and then."""
@@ -73,16 +72,6 @@ def do_group(job: Job, group: Group) -> None:
     """All the work on a group, in this process alone."""
     for _ in make_pieces(job, group):
         pass
-
-
-class Engine(Protocol):
-    """Has a task done on every group."""
-
-    def mark(self, job: Job, groups: Sequence[Group]) -> None:
-        """`mark_documents` for each group."""
-
-    def prepare(self, job: Job, groups: Sequence[Group], watch: Watch) -> None:
-        """`make_pieces` for each group."""
 
 
 class Local:
@@ -238,3 +227,6 @@ def _check_node(job: Job, group: Group) -> None:
                 f"{path} cannot be seen from the machine {socket.gethostname()}: with --engine ray the text and --out "
                 "must lie on storage that all machines of the cluster share, under the same paths"
             )
+
+
+Engine = Local | Ray

@@ -71,9 +71,9 @@ def verify(settings: Verify) -> None:
     manifest = shards.read_manifest(settings.folder)
     size = sum(entry.size for entry in manifest.files)
     found = []
-    with Work("verifying", total=size, unit="MB", scale=1e6) as work:
+    with Work("verifying", total=float(size), unit="MB", scale=1e6) as work:
         for entry, problem in shards.problems(settings.folder, manifest):
-            work.advance(entry.size)
+            work.advance(float(entry.size))
             if problem is not None:
                 print(problem, file=sys.stderr)
                 found.append(entry.name)
@@ -242,7 +242,7 @@ def _work(settings: Prepare, sources: Sequence[Source], tokenizer: Tokenizer) ->
         _find_duplicates(job, parts, engine)
     watch = engines.Watch(job, parts)
     sizes = [source.size_bytes for source in sources]
-    total = None if None in sizes else sum(size or 0 for size in sizes) - watch.bytes_done
+    total = None if None in sizes else float(sum(size or 0 for size in sizes) - watch.bytes_done)
     with Work("preparing", total=total, unit="MB", scale=1e6) as work:
         watch.show_on(work)
         engine.prepare(job, parts, watch)
