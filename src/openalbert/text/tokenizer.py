@@ -124,7 +124,7 @@ class Tokenizer:
         pieces: list[str] = []
         spans: list[tuple[int, int]] = []
         for number, piece, span in zip(found["ids"], found["pieces"], found["offsets"], strict=True):
-            split = self._splits.get(number)
+            split = self.splits.get(number)
             if split is None:
                 ids.append(number)
                 pieces.append(piece)
@@ -170,7 +170,7 @@ class Tokenizer:
 
     def _set_splits(self) -> None:
         """Find the pieces that end in a digit and a comma, and what Google's encode_pieces makes of each."""
-        self._splits: dict[int, list[int]] = {}
+        self.splits: dict[int, list[int]] = {}  # id -> the ids that stand in its place
         for number, piece in enumerate(self._pieces):
             if len(piece) > 1 and piece[-1] == "," and piece[-2].isdigit():
                 parts = self._sentencepiece.encode(piece[:-1].replace(SPACE, ""), return_type=str)
@@ -178,12 +178,12 @@ class Tokenizer:
                     parts[0] = parts[0][1:]
                     # The rest need not be a piece (Google's vocabulary has no such case): its characters then are.
                     parts[:1] = [parts[0]] if parts[0] in self._ids else list(parts[0])
-                self._splits[number] = [self.piece_id(part) for part in (*parts, ",")]
-        self._split_keys = frozenset(self._splits)
+                self.splits[number] = [self.piece_id(part) for part in (*parts, ",")]
+        self._split_keys = frozenset(self.splits)
         flat = np.arange(self.vocab_size, dtype=np.int32)
         self._split_start = np.arange(self.vocab_size, dtype=np.int64)
         self._split_length = np.ones(self.vocab_size, dtype=np.int64)
-        for number, split in self._splits.items():
+        for number, split in self.splits.items():
             self._split_start[number], self._split_length[number] = len(flat), len(split)
             flat = np.concatenate([flat, np.array(split, np.int32)])
         self._split_ids = flat
@@ -191,7 +191,7 @@ class Tokenizer:
     def _split_again(self, ids: list[int]) -> list[int]:
         if self._split_keys.isdisjoint(ids):
             return ids
-        return [part for number in ids for part in self._splits.get(number, (number,))]
+        return [part for number in ids for part in self.splits.get(number, (number,))]
 
     def _split_span(self, normalized: str, span: tuple[int, int], split: list[int]) -> list[tuple[int, int]]:
         lengths = [len(self._pieces[part].removeprefix(SPACE)) for part in split]

@@ -76,8 +76,8 @@ class TrainVocabulary:
     """Decides which sentences are sampled."""
     sample_sentences: int = 10_000_000
     """At most so many sentences are trained on, drawn uniformly from all."""
-    sample_megabytes: int = 250
-    """And at most so many MB of them. Training takes about 20 times as much memory."""
+    sample_megabytes: int = 100
+    """And at most so many MB of them. Training takes about 25 times as much memory."""
     reading: Reading = field(default_factory=Reading)
     """How the text files are read."""
     fresh: bool = False

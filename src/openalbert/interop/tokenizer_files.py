@@ -1,0 +1,212 @@
+"""tokenizer.json and tokenizer_config.json: our tokenizer for Hugging Face, written out by hand, id for id the same.
+
+Hugging Face's own reading of a spiece.model is another tokenizer: it takes the symbols that SentencePiece was told to
+keep whole for added tokens, and does not split digit and comma again. What is left of a difference is told in
+docs/decisions/tokenizer-json.md.
+"""
+
+import json
+import struct
+import sys
+import unicodedata
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from openalbert import durable
+from openalbert.errors import UserError
+from openalbert.text.normalization import Treatment
+from openalbert.text.tokenizer import SPACE, SPECIAL_PIECES, Tokenizer
+
+NEVER = -1e4  # the score of a piece that must not be chosen: far below any sum over a word
+
+# What SentencePiece's nmt_nfkc does beyond NFKC: it removes these, and takes those for spaces.
+NMT_REMOVED = "\x01-\x08\x0e-\x1b\x7f\x8f\x9f"
+NMT_SPACES = "\u200b-\u200f\u2581\ufeff\ufffd"
+# What str.split() takes for white space.
+PYTHON_SPACES = "\t-\r\x1c-\x20\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
+
+_NORMAL, _USER_DEFINED = 1, 4  # kinds of entries in a SentencePiece model
+
+
+def write_tokenizer_files(tokenizer: Tokenizer, folder: Path, max_length: int) -> None:
+    """Write the files from which AutoTokenizer makes this tokenizer, and the SentencePiece model itself."""
+    tokenizer.save(folder)
+    durable.write_text(folder / "tokenizer.json", json.dumps(_tokenizer_json(tokenizer), ensure_ascii=False) + "\n")
+    durable.write_text(folder / "tokenizer_config.json", json.dumps(_config(tokenizer, max_length), indent=2) + "\n")
+
+
+def _config(tokenizer: Tokenizer, max_length: int) -> dict[str, Any]:
+    return {
+        # The class that takes tokenizer.json as it is; AlbertTokenizer would build another one from spiece.model.
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
+        "model_max_length": max_length,
+        "do_lower_case": not tokenizer.treatment.cased,
+        "keep_accents": tokenizer.treatment.keep_accents,
+        "pad_token": "<pad>",
+        "unk_token": "<unk>",
+        "cls_token": "[CLS]",
+        "sep_token": "[SEP]",
+        "mask_token": "[MASK]",
+        "bos_token": "[CLS]",
+        "eos_token": "[SEP]",
+        "padding_side": "right",
+        "truncation_side": "right",
+        "clean_up_tokenization_spaces": False,
+    }
+
+
+def _tokenizer_json(tokenizer: Tokenizer) -> dict[str, Any]:
+    space = {"type": "Metaspace", "replacement": SPACE, "prepend_scheme": "first", "split": True}
+    decoder: dict[str, Any] = space
+    if tokenizer.byte_ids.any():
+        decoder = {"type": "Sequence", "decoders": [{"type": "ByteFallback"}, space]}
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [
+            {
+                "id": number,
+                "content": piece,
+                "single_word": False,
+                "lstrip": False,
+                "rstrip": False,
+                "normalized": False,
+                "special": True,
+            }
+            for number, piece in enumerate(SPECIAL_PIECES)
+        ],
+        "normalizer": {"type": "Sequence", "normalizers": _normalizers(tokenizer.treatment)},
+        "pre_tokenizer": space,
+        "post_processor": _post_processor(tokenizer),
+        "decoder": decoder,
+        "model": {
+            "type": "Unigram",
+            "unk_id": tokenizer.unk_id,
+            "vocab": _scores(tokenizer),
+            "byte_fallback": bool(tokenizer.byte_ids.any()),
+        },
+    }
+
+
+def _normalizers(treatment: Treatment) -> list[dict[str, Any]]:
+    """The treatment, then what SentencePiece's own normaliser does, step by step."""
+    steps: list[dict[str, Any]] = []
+    removed = _escaped(NMT_REMOVED)
+    if not treatment.keep_accents:
+        marks = _combining_characters()
+        # Metaspace sees the beginning of a text only where its first character is left: it is left a space.
+        steps += [{"type": "NFKD"}, _replace(f"\\A[{marks}{removed}]+", " "), _replace(f"[{marks}]+", "")]
+    else:
+        steps += [_replace(f"\\A[{removed}]+", " ")]
+    if not treatment.cased:
+        # Python lower-cases a sigma at the end of a word to its final form, Hugging Face's Lowercase does not.
+        before = r"(?:(?<=\p{Cased})|(?<=\p{Cased}\p{Case_Ignorable}))"
+        steps += [_replace(before + r"Σ(?!\p{Case_Ignorable}*\p{Cased})", "ς"), {"type": "Lowercase"}]
+    return [
+        *steps,
+        {"type": "NFKC"},
+        _replace(f"[{removed}]+", ""),
+        _replace(f"[{_escaped(PYTHON_SPACES + NMT_SPACES)}]+", " "),
+        {"type": "Strip", "strip_left": False, "strip_right": True},
+    ]
+
+
+def _replace(pattern: str, content: str) -> dict[str, Any]:
+    return {"type": "Replace", "pattern": {"Regex": pattern}, "content": content}
+
+
+def _escaped(ranges: str) -> str:
+    return "".join(char if char == "-" else f"\\x{{{ord(char):X}}}" for char in ranges)
+
+
+def _combining_characters() -> str:
+    """Every character that the treatment drops, as ranges of a regular expression."""
+    codes = [code for code in range(sys.maxunicode + 1) if unicodedata.combining(chr(code))]
+    ranges: list[tuple[int, int]] = []
+    for code in codes:
+        if ranges and ranges[-1][1] == code - 1:
+            ranges[-1] = (ranges[-1][0], code)
+        else:
+            ranges.append((code, code))
+    return "".join(f"\\x{{{first:X}}}-\\x{{{last:X}}}" for first, last in ranges)
+
+
+def _scores(tokenizer: Tokenizer) -> list[tuple[str, float]]:
+    """Each piece with its score; what SentencePiece never takes from text, and what is split again, is out of reach."""
+    pieces, normalizer = _read_model(tokenizer.model)
+    if normalizer != "nmt_nfkc":
+        raise UserError(
+            f"{tokenizer.where} normalises text by the rule '{normalizer}', but tokenizer.json can only be written for "
+            "nmt_nfkc, which ALBERT's vocabularies have"
+        )
+    highest = max(score for _, score, kind in pieces if kind == _NORMAL)
+    scores = []
+    for number, (piece, score, kind) in enumerate(pieces):
+        if kind == _USER_DEFINED:
+            # SentencePiece's rule; it is what makes such a symbol win over any piece that holds it.
+            scores.append((piece, len(piece.encode()) * highest - 0.1))
+        else:
+            scores.append((piece, score if kind == _NORMAL and number not in tokenizer.splits else NEVER))
+    return scores
+
+
+def _read_model(model: bytes) -> tuple[list[tuple[str, float, int]], str]:
+    """Piece, score and kind of every entry of a SentencePiece model, and the name of its normaliser."""
+    pieces, normalizer = [], ""
+    for number, value in _fields(model):
+        if number == 1 and isinstance(value, bytes):
+            entry = {1: b"", 2: b"\0\0\0\0", 3: _NORMAL} | dict(_fields(value))
+            piece, score, kind = entry[1], entry[2], entry[3]
+            assert isinstance(piece, bytes)
+            assert isinstance(score, bytes)
+            assert isinstance(kind, int)
+            pieces.append((piece.decode(), struct.unpack("<f", score)[0], kind))
+        elif number == 3 and isinstance(value, bytes):
+            name = dict(_fields(value)).get(1, b"")
+            normalizer = name.decode() if isinstance(name, bytes) else ""
+    return pieces, normalizer
+
+
+def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """The fields of a protocol buffer, number and value; the protobuf package is not needed for so little."""
+    place = 0
+
+    def varint() -> int:
+        nonlocal place
+        value = shift = 0
+        while True:
+            byte = message[place]
+            place += 1
+            value |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                return value
+
+    while place < len(message):
+        key = varint()
+        if key & 7 == 0:
+            yield key >> 3, varint()
+            continue
+        size = {1: 8, 5: 4}[key & 7] if key & 7 != 2 else varint()
+        yield key >> 3, message[place : place + size]
+        place += size
+
+
+def _post_processor(tokenizer: Tokenizer) -> dict[str, Any]:
+    def special(piece: str, kind: int) -> dict[str, Any]:
+        return {"SpecialToken": {"id": piece, "type_id": kind}}
+
+    def sequence(name: str, kind: int) -> dict[str, Any]:
+        return {"Sequence": {"id": name, "type_id": kind}}
+
+    single = [special("[CLS]", 0), sequence("A", 0), special("[SEP]", 0)]
+    ids = {"[CLS]": tokenizer.cls_id, "[SEP]": tokenizer.sep_id}
+    return {
+        "type": "TemplateProcessing",
+        "single": single,
+        "pair": [*single, sequence("B", 1), special("[SEP]", 1)],
+        "special_tokens": {piece: {"id": piece, "ids": [number], "tokens": [piece]} for piece, number in ids.items()},
+    }
