@@ -128,3 +128,9 @@ def test_a_norm_that_is_not_finite_is_returned_as_such() -> None:
 def test_clipping_without_any_gradient_is_refused() -> None:
     with pytest.raises(ValueError, match="backward"):
         clip_gradients([nn.Parameter(torch.zeros(2))], 1.0)
+
+
+def test_a_bias_is_known_by_its_name_or_by_its_single_axis() -> None:
+    model = nn.ParameterDict({"wide_bias": torch.zeros(1, 4), "gain": torch.ones(4), "matrix": torch.zeros(4, 4)})
+    matrices, others = split(model)
+    assert (set(matrices), set(others)) == ({"matrix"}, {"wide_bias", "gain"})
