@@ -41,11 +41,11 @@ class Tokenizer:
     def __init__(self, model: bytes, treatment: Treatment = GOOGLE, where: str = MODEL_FILE) -> None:
         self.model, self.treatment, self.where = model, treatment, where
         try:
-            self._sentencepiece = sentencepiece.SentencePieceProcessor(model_proto=model)
+            self.processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         except (RuntimeError, ValueError):
             raise UserError(f"{where} is not a SentencePiece model, or a damaged one: copy or train it anew") from None
-        self.vocab_size: int = self._sentencepiece.get_piece_size()
-        self._pieces: list[str] = [self._sentencepiece.id_to_piece(number) for number in range(self.vocab_size)]
+        self.vocab_size: int = self.processor.get_piece_size()
+        self._pieces: list[str] = [self.processor.id_to_piece(number) for number in range(self.vocab_size)]
         self._ids = {piece: number for number, piece in enumerate(self._pieces)}
         found = tuple(self._pieces[: len(SPECIAL_PIECES)])
         if found != SPECIAL_PIECES:
@@ -54,7 +54,7 @@ class Tokenizer:
                 "take an ALBERT vocabulary, or train one with `openalbert tokenizer train`"
             )
         self.word_starts = np.array([_starts_word(piece) for piece in self._pieces])
-        self.byte_ids = np.array([self._sentencepiece.is_byte(number) for number in range(self.vocab_size)])
+        self.byte_ids = np.array([self.processor.is_byte(number) for number in range(self.vocab_size)])
         self._visible: dict[str, bool] = {}
         self._set_splits()
 
@@ -92,17 +92,17 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """The ids of one text, without [CLS] and [SEP]."""
-        return self._split_again(self._sentencepiece.encode(self.treatment.normalize(text)))
+        return self._split_again(self.processor.encode(self.treatment.normalize(text)))
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of each text."""
         normalized = [self.treatment.normalize(text) for text in texts]
-        return [self._split_again(ids) for ids in self._sentencepiece.encode(normalized, num_threads=1)]
+        return [self._split_again(ids) for ids in self.processor.encode(normalized, num_threads=1)]
 
     def encode_joined(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """The ids of all texts behind each other (int32), and how many each text has (int64): the fastest way."""
         normalized = [self.treatment.normalize(text) for text in texts]
-        parts = self._sentencepiece.encode(normalized, return_type="numpy", num_threads=1)
+        parts = self.processor.encode(normalized, return_type="numpy", num_threads=1)
         lengths = np.fromiter(map(len, parts), np.int64, len(parts))
         if not len(parts):
             return np.zeros(0, np.int32), lengths
@@ -119,7 +119,7 @@ class Tokenizer:
     def encode_with_offsets(self, text: str) -> Encoding:
         """The ids of one text with their pieces and their places in it."""
         normalized, starts, ends = self.treatment.normalize_aligned(text)
-        found = self._sentencepiece.encode(normalized, return_type="offset_mapping")
+        found = self.processor.encode(normalized, return_type="offset_mapping")
         ids: list[int] = []
         pieces: list[str] = []
         spans: list[tuple[int, int]] = []
@@ -150,7 +150,7 @@ class Tokenizer:
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of some ids, normalised as it was: special tokens give nothing, an unknown one ` ⁇ `."""
-        text: str = self._sentencepiece.decode(self._checked(ids))
+        text: str = self.processor.decode(self._checked(ids))
         return text
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
@@ -173,7 +173,7 @@ class Tokenizer:
         self.splits: dict[int, list[int]] = {}  # id -> the ids that stand in its place
         for number, piece in enumerate(self._pieces):
             if len(piece) > 1 and piece[-1] == "," and piece[-2].isdigit():
-                parts = self._sentencepiece.encode(piece[:-1].replace(SPACE, ""), return_type=str)
+                parts = self.processor.encode(piece[:-1].replace(SPACE, ""), return_type=str)
                 if not piece.startswith(SPACE) and parts[0].startswith(SPACE):
                     parts[0] = parts[0][1:]
                     # The rest need not be a piece (Google's vocabulary has no such case): its characters then are.
@@ -205,7 +205,7 @@ class Tokenizer:
     def _is_visible(self, char: str) -> bool:
         """Whether SentencePiece's own normaliser leaves anything of a character but a space."""
         if char not in self._visible:
-            self._visible[char] = self._sentencepiece.normalize(char) != ""
+            self._visible[char] = self.processor.normalize(char) != ""
         return self._visible[char]
 
 
