@@ -1,4 +1,6 @@
+import copy
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -6,7 +8,10 @@ import torch
 from torch import nn
 
 from openalbert.errors import UserError
+from openalbert.model.albert import AlbertModel
+from openalbert.model.presets import preset
 from openalbert.optim.groups import clip_gradients, parameter_groups, split
+from openalbert.optim.lamb import Lamb
 
 
 class Albert(nn.Module):
@@ -63,6 +68,17 @@ def test_matrices_are_decayed_and_adapted_and_the_others_are_not() -> None:
     matrices, others = parameter_groups(Albert(), 0.02)
     assert (matrices["weight_decay"], matrices["adapted"]) == (0.02, True)
     assert (others["weight_decay"], others["adapted"]) == (0.0, False)
+
+
+def test_query_key_and_value_of_the_model_count_as_three_even_after_it_was_copied() -> None:
+    config = replace(preset("albert-base"), num_layers=2, hidden_size=64, num_heads=1, ffn_size=64, vocab_size=40)
+    model = copy.deepcopy(AlbertModel(config))
+    groups = parameter_groups(model, 0.01)
+    marks = {name: getattr(parameter, "stacked", 1) for name, parameter in model.named_parameters()}
+    assert {name for name, count in marks.items() if count == 3} == {
+        name for name in marks if name.endswith(("qkv.weight", "qkv.bias"))
+    }
+    assert sorted(count for group in Lamb(groups).param_groups for count in group["stacked"]).count(3) == 2
 
 
 def test_a_norm_by_name_alone_is_a_norm() -> None:

@@ -205,6 +205,18 @@ def test_without_the_mark_a_stacked_parameter_would_learn_otherwise() -> None:
     assert not torch.allclose(marked, plain, rtol=1e-3)
 
 
+def test_a_copied_optimizer_still_knows_its_stacked_parameters() -> None:
+    parameter = nn.Parameter(torch.cat([torch.full((4, 4), scale) for scale in (0.01, 1.0, 10.0)]))
+    parameter.stacked = 3
+    optimizer = Lamb([parameter])
+    other = copy.deepcopy(optimizer)
+    [own] = other.param_groups[0]["params"]
+    for weight, learner in ((parameter, optimizer), (own, other)):
+        weight.grad = torch.ones(12, 4)
+        learner.step()
+    assert torch.equal(parameter, own)
+
+
 def test_a_stack_that_does_not_divide_is_refused() -> None:
     parameter = nn.Parameter(torch.zeros(8, 4))
     parameter.stacked = 3

@@ -38,7 +38,15 @@ def split(model: nn.Module) -> tuple[dict[str, nn.Parameter], dict[str, nn.Param
 
 
 def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """The groups of `split` as torch.optim wants them; `adapted` is LAMB's: whether a trust ratio is taken."""
+    """The groups of `split` as torch.optim wants them; `adapted` is LAMB's: whether a trust ratio is taken.
+
+    A module with the attribute `stacked` holds so many linear maps in one matrix; its parameters are marked with the
+    same number for LAMB. Done here and not in the model, because copying or moving a model drops such marks.
+    """
+    for module in model.modules():
+        if hasattr(module, "stacked"):
+            for parameter in module.parameters(recurse=False):
+                parameter.stacked = module.stacked  # type: ignore[attr-defined]
     matrices, others = split(model)
     groups = [
         {"params": list(matrices.values()), "weight_decay": weight_decay, "adapted": True},

@@ -63,10 +63,11 @@ class Lamb(Optimizer):
             group["lr"] = torch.as_tensor(group["lr"], dtype=torch.float32).to(device, copy=True)
         if group["bias_correction"]:
             group["step"] = torch.zeros((), dtype=torch.int64, device=device)
-        for parameter in group["params"]:
-            if parameter.shape[:1].numel() % stacked(parameter):
-                shape = tuple(parameter.shape)
-                raise ValueError(f"a parameter of shape {shape} cannot be {stacked(parameter)} stacked ones")
+        # Kept with the group, since a copy of a parameter loses its attributes.
+        group["stacked"] = [getattr(parameter, "stacked", 1) for parameter in group["params"]]
+        for parameter, count in zip(group["params"], group["stacked"], strict=True):
+            if parameter.shape[:1].numel() % count:
+                raise ValueError(f"a parameter of shape {tuple(parameter.shape)} cannot be {count} stacked ones")
             dtype = torch.promote_types(parameter.dtype, torch.float32)
             for key in ("m", "v"):
                 self.state[parameter][key] = torch.zeros_like(parameter, dtype=dtype, requires_grad=False)
@@ -79,12 +80,13 @@ class Lamb(Optimizer):
             with torch.enable_grad():
                 loss = closure()
         for group in self.param_groups:
-            parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
-            if parameters:
-                self._update(group, parameters)
+            pairs = zip(group["params"], group["stacked"], strict=True)
+            learning = [(parameter, count) for parameter, count in pairs if parameter.grad is not None]
+            if learning:
+                self._update(group, [parameter for parameter, _ in learning], [count for _, count in learning])
         return loss
 
-    def _update(self, group: dict[str, Any], parameters: list[nn.Parameter]) -> None:
+    def _update(self, group: dict[str, Any], parameters: list[nn.Parameter], stacked: list[int]) -> None:
         beta1, beta2 = group["betas"]
         states = [self.state[parameter] for parameter in parameters]
         m, v = [state["m"] for state in states], [state["v"] for state in states]
@@ -107,8 +109,8 @@ class Lamb(Optimizer):
             torch._foreach_add_(updates, weights, alpha=group["weight_decay"])
 
         if group["adapted"] or group["adapt_everything"]:
-            weight_parts = _parts(weights, parameters)
-            update_parts = _parts(updates, parameters)
+            weight_parts = _parts(weights, stacked)
+            update_parts = _parts(updates, stacked)
             scales = _trust_ratios(weight_parts, update_parts, group["clamp_norm"]) * group["lr"]
             # A scale for each tensor that only the device knows: the one pass that is a kernel for each tensor.
             torch._foreach_addcmul_(weight_parts, update_parts, list(scales.unbind()), value=-1.0)
@@ -130,18 +132,12 @@ def _trust_ratios(weights: list[Tensor], updates: list[Tensor], clamp_norm: bool
     return (weight_norms / update_norms).masked_fill(no_ratio, 1.0)
 
 
-def stacked(parameter: Tensor) -> int:
-    """How many tensors of the paper lie stacked along the first axis of this one."""
-    parts: int = getattr(parameter, "stacked", 1)
-    return parts
-
-
-def _parts(tensors: Sequence[Tensor], parameters: Sequence[nn.Parameter]) -> list[Tensor]:
+def _parts(tensors: Sequence[Tensor], stacked: list[int]) -> list[Tensor]:
     """The tensors of the paper as views: three for a stacked query, key and value, one for the most."""
     return [
         part
-        for tensor, parameter in zip(tensors, parameters, strict=True)
-        for part in (tensor.chunk(stacked(parameter)) if stacked(parameter) > 1 else (tensor,))
+        for tensor, count in zip(tensors, stacked, strict=True)
+        for part in (tensor.chunk(count) if count > 1 else (tensor,))
     ]
 
 
