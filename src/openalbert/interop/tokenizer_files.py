@@ -17,16 +17,9 @@ import sentencepiece
 
 from openalbert import durable
 from openalbert.errors import UserError
-from openalbert.text.normalization import Treatment
 from openalbert.text.tokenizer import SPACE, SPECIAL_PIECES, Tokenizer
 
 NEVER = -1e4  # the score of a piece that must not be chosen: far below any sum over a word
-
-# What SentencePiece's nmt_nfkc does beyond NFKC: it removes these, and takes those for spaces.
-NMT_REMOVED = "\x01-\x08\x0e-\x1b\x7f\x8f\x9f"
-NMT_SPACES = "\u200b-\u200f\u2581\ufeff\ufffd"
-# What str.split() takes for white space.
-PYTHON_SPACES = "\t-\r\x1c-\x20\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 
 _NORMAL, _USER_DEFINED = 1, 4  # kinds of entries in a SentencePiece model
 
@@ -80,7 +73,7 @@ def _tokenizer_json(tokenizer: Tokenizer) -> dict[str, Any]:
             }
             for number, piece in enumerate(SPECIAL_PIECES)
         ],
-        "normalizer": {"type": "Sequence", "normalizers": _normalizers(tokenizer.treatment)},
+        "normalizer": {"type": "Sequence", "normalizers": _normalizers(tokenizer)},
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": [space, *_comma_cuts(tokenizer)]},
         "post_processor": _post_processor(tokenizer),
         "decoder": decoder,
@@ -93,17 +86,18 @@ def _tokenizer_json(tokenizer: Tokenizer) -> dict[str, Any]:
     }
 
 
-def _normalizers(treatment: Treatment) -> list[dict[str, Any]]:
+def _normalizers(tokenizer: Tokenizer) -> list[dict[str, Any]]:
     """The treatment, then what SentencePiece's own normaliser does, step by step."""
     steps: list[dict[str, Any]] = []
-    removed = _escaped(NMT_REMOVED)
-    if not treatment.keep_accents:
-        marks = _combining_characters()
-        # Metaspace sees the beginning of a text only where its first character is left: it is left a space.
-        steps += [{"type": "NFKD"}, _replace(f"\\A[{marks}{removed}]+", " "), _replace(f"[{marks}]+", "")]
-    else:
-        steps += [_replace(f"\\A[{removed}]+", " ")]
-    if not treatment.cased:
+    removed, spaces = _removed_and_spaces(tokenizer)
+    dropped = removed
+    if not tokenizer.treatment.keep_accents:
+        marks = _ranges([code for code in range(sys.maxunicode + 1) if unicodedata.combining(chr(code))])
+        dropped += marks
+        steps += [{"type": "NFKD"}, _replace(f"[{marks}]+", "")]
+    # Metaspace knows the beginning of a text only by its first character: it must not vanish, so it becomes a space.
+    steps.insert(1, _replace(f"\\A[{dropped}]+", " "))
+    if not tokenizer.treatment.cased:
         # Python lower-cases a sigma at the end of a word to its final form, Hugging Face's Lowercase does not.
         before = r"(?:(?<=\p{Cased})|(?<=\p{Cased}\p{Case_Ignorable}))"
         steps += [_replace(before + r"Σ(?!\p{Case_Ignorable}*\p{Cased})", "ς"), {"type": "Lowercase"}]
@@ -111,22 +105,36 @@ def _normalizers(treatment: Treatment) -> list[dict[str, Any]]:
         *steps,
         {"type": "NFKC"},
         _replace(f"[{removed}]+", ""),
-        _replace(f"[{_escaped(PYTHON_SPACES + NMT_SPACES)}]+", " "),
+        _replace(f"[{spaces}]+", " "),
         {"type": "Strip", "strip_left": False, "strip_right": True},
     ]
+
+
+def _removed_and_spaces(tokenizer: Tokenizer) -> tuple[str, str]:
+    """The characters that go and those that count as spaces, by the treatment or by the model's own normaliser.
+
+    What a model does to controls and zero-width characters changed between versions of SentencePiece: it is asked.
+    """
+    removed, spaces = [], []
+    for code in range(sys.maxunicode + 1):
+        char = chr(code)
+        if char.isspace():
+            spaces.append(code)
+        elif unicodedata.category(char) in ("Cc", "Cf") or char in (SPACE, "\ufffd"):
+            left = tokenizer.processor.normalize(f"a{char}a")
+            if left == f"{SPACE}aa":
+                removed.append(code)
+            elif left == f"{SPACE}a{SPACE}a":
+                spaces.append(code)
+    return _ranges(removed), _ranges(spaces)
 
 
 def _replace(pattern: str, content: str) -> dict[str, Any]:
     return {"type": "Replace", "pattern": {"Regex": pattern}, "content": content}
 
 
-def _escaped(ranges: str) -> str:
-    return "".join(char if char == "-" else f"\\x{{{ord(char):X}}}" for char in ranges)
-
-
-def _combining_characters() -> str:
-    """Every character that the treatment drops, as ranges of a regular expression."""
-    codes = [code for code in range(sys.maxunicode + 1) if unicodedata.combining(chr(code))]
+def _ranges(codes: list[int]) -> str:
+    """Code points, sorted, as the inside of a character class."""
     ranges: list[tuple[int, int]] = []
     for code in codes:
         if ranges and ranges[-1][1] == code - 1:
