@@ -9,9 +9,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, wait
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed, wait
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
+from types import ModuleType
 
 from openalbert.errors import UserError
 from openalbert.progress import Work
@@ -80,15 +81,18 @@ class Local:
     def __init__(self, workers: int) -> None:
         self.workers = workers
 
-    def mark(self, job: Job, groups: Sequence[Group]) -> None:
+    def mark(self, job: Job, groups: Sequence[Group], work: Work) -> None:
         """`mark_documents` for each group."""
         if self.workers == 1:
             for group in groups:
                 mark_documents(job, group)
+                work.advance(float(size_of(group)))
             return
         with _pool(min(self.workers, len(groups))) as pool:
-            for future in [pool.submit(mark_documents, job, group) for group in groups]:
+            futures = {pool.submit(mark_documents, job, group): group for group in groups}
+            for future in as_completed(futures):
                 future.result()
+                work.advance(float(size_of(futures[future])))
 
     def prepare(self, job: Job, groups: Sequence[Group], watch: Watch) -> None:
         """`make_pieces` for each group.
@@ -101,8 +105,8 @@ class Local:
                 for block, _ in make_pieces(job, group):
                     watch.at(group.number, block.counts)
             return
-        share = sum(_size(group) for group in groups) / self.workers
-        whole = [group for group in groups if self.workers > READER_FEEDS and 0 < _size(group) <= share]
+        share = sum(size_of(group) for group in groups) / self.workers
+        whole = [group for group in groups if self.workers > READER_FEEDS and 0 < size_of(group) <= share]
         with _pool(self.workers) as pool:
             left = {pool.submit(do_group, job, group) for group in whole}
             for group in groups:
@@ -129,7 +133,8 @@ class Local:
             yield first, future.result()
 
 
-def _size(group: Group) -> int:
+def size_of(group: Group) -> int:
+    """Bytes on disk, as far as they are known."""
     return sum(source.size_bytes or 0 for source in group.sources)
 
 
@@ -167,39 +172,34 @@ class Ray:
     All machines must see the texts and the folder of shards under the same paths.
     """
 
-    def __init__(self, address: str | None) -> None:
-        try:
-            import ray
-        except ImportError:
-            raise UserError("--engine ray needs an extra: pip install openalbert[ray]") from None
-        try:
-            ray.init(address=address or "auto", log_to_driver=False, logging_level="ERROR")
-        except (ConnectionError, RuntimeError, ValueError, OSError) as error:
-            where = address or os.environ.get("RAY_ADDRESS") or "auto"
-            raise UserError(
-                f"no Ray cluster can be reached at '{where}' ({str(error).splitlines()[0]}): start one with "
-                "`ray start --head`, or name it with --ray-address or RAY_ADDRESS"
-            ) from None
+    def __init__(self, ray: ModuleType) -> None:
         self._ray = ray
 
-    def mark(self, job: Job, groups: Sequence[Group]) -> None:
+    def mark(self, job: Job, groups: Sequence[Group], work: Work) -> None:
         """`mark_documents` for each group."""
-        self._run(_mark_on_node, job, groups, lambda: None)
+        for group in self._run(_mark_on_node, job, groups, lambda: None):
+            work.advance(float(size_of(group)))
 
     def prepare(self, job: Job, groups: Sequence[Group], watch: Watch) -> None:
         """`make_pieces` for each group."""
-        self._run(_do_on_node, job, groups, watch.look)
+        for _ in self._run(_do_on_node, job, groups, watch.look):
+            pass
+        watch.look()
 
     def _run(
         self, task: Callable[[Job, Group], None], job: Job, groups: Sequence[Group], look: Callable[[], None]
-    ) -> None:
+    ) -> Iterator[Group]:
         ray = self._ray
-        remote = ray.remote(task)
-        left = [remote.remote(job, group) for group in groups]
+        # The work of a group is long and needs nothing of another: all machines shall have some, whatever they hold.
+        remote = ray.remote(scheduling_strategy="SPREAD")(task)
+        group_of = {remote.remote(job, group): group for group in groups}
+        left = list(group_of)
         try:
             while left:
                 done, left = ray.wait(left, timeout=SECONDS_BETWEEN_LOOKS)
-                ray.get(done)
+                for reference in done:
+                    ray.get(reference)
+                    yield group_of[reference]
                 look()
         except ray.exceptions.RayTaskError as error:
             raise error.cause from None
@@ -208,6 +208,30 @@ class Ray:
                 f"the Ray cluster gave up ({str(error).splitlines()[0]}): mend it and run the same command again, "
                 "which goes on with what is finished"
             ) from None
+
+
+@contextlib.contextmanager
+def ray_cluster(address: str | None) -> Iterator[Ray]:
+    """The cluster at an address, or the one this process is connected to already."""
+    try:
+        import ray
+    except ImportError:
+        raise UserError("--engine ray needs an extra: pip install openalbert[ray]") from None
+    if ray.is_initialized():
+        yield Ray(ray)
+        return
+    try:
+        ray.init(address=address or "auto", log_to_driver=False, logging_level="ERROR")
+    except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+        where = address or os.environ.get("RAY_ADDRESS") or "auto"
+        raise UserError(
+            f"no Ray cluster can be reached at '{where}' ({str(error).splitlines()[0]}): start one with "
+            "`ray start --head`, or name it with --ray-address or RAY_ADDRESS"
+        ) from None
+    try:
+        yield Ray(ray)
+    finally:
+        ray.shutdown()
 
 
 def _do_on_node(job: Job, group: Group) -> None:

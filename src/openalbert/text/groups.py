@@ -37,6 +37,7 @@ class Job:
     drop_duplicates: bool
     shard_tokens: int
     dtype: str
+    block_characters: int
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ def blocks(group: Group, job: Job, start: int) -> Iterator[Block]:
         elif number >= start:
             texts.append(text)
             size += len(text)
-            if size >= BLOCK_CHARACTERS:
+            if size >= job.block_characters:
                 yield Block(texts, done, dataclasses.replace(counts), last=False)
                 texts, size = [], 0
     yield Block(texts, done, counts, last=True)

@@ -235,17 +235,18 @@ def _work(settings: Prepare, sources: Sequence[Source], tokenizer: Tokenizer) ->
         settings.drop_duplicates,
         settings.shard_tokens,
         vocabulary.dtype,
+        groups.BLOCK_CHARACTERS,
     )
     parts = groups.make_groups(sources)
-    engine = _engine(settings)
-    if settings.drop_duplicates:
-        _find_duplicates(job, parts, engine)
-    watch = engines.Watch(job, parts)
-    sizes = [source.size_bytes for source in sources]
-    total = None if None in sizes else float(sum(size or 0 for size in sizes) - watch.bytes_done)
-    with Work("preparing", total=total, unit="MB", scale=1e6) as work:
-        watch.show_on(work)
-        engine.prepare(job, parts, watch)
+    with _engine(settings) as engine:
+        if settings.drop_duplicates:
+            _find_duplicates(job, parts, engine)
+        watch = engines.Watch(job, parts)
+        sizes = [source.size_bytes for source in sources]
+        total = None if None in sizes else float(sum(size or 0 for size in sizes) - watch.bytes_done)
+        with Work("preparing", total=total, unit="MB", scale=1e6) as work:
+            watch.show_on(work)
+            engine.prepare(job, parts, watch)
     pieces = {part.number: groups.pieces_of(job.folder, part) for part in parts}
     counts = _counts(list(pieces.values()))
     if not counts.get("train_tokens", 0) + counts.get("heldout_tokens", 0):
@@ -262,18 +263,22 @@ def _work(settings: Prepare, sources: Sequence[Source], tokenizer: Tokenizer) ->
     return manifest
 
 
-def _engine(settings: Prepare) -> engines.Engine:
+@contextlib.contextmanager
+def _engine(settings: Prepare) -> Iterator[engines.Engine]:
     if settings.engine == "ray":
-        return engines.Ray(settings.ray_address)
-    processors = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-    return engines.Local(settings.workers or processors)
+        with engines.ray_cluster(settings.ray_address) as engine:
+            yield engine
+    else:
+        processors = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+        yield engines.Local(settings.workers or processors)
 
 
 def _find_duplicates(job: Job, parts: list[Group], engine: engines.Engine) -> None:
     (job.folder / groups.DUPLICATES).mkdir(exist_ok=True)
     if not all(groups.duplicates_file(job.folder, part.number).exists() for part in parts):
-        with Work("looking for duplicates"):
-            engine.mark(job, parts)
+        total = float(sum(map(engines.size_of, parts)))
+        with Work("looking for duplicates", total=total, unit="MB", scale=1e6) as work:
+            engine.mark(job, parts, work)
             groups.find_duplicates(job.folder, parts)
 
 
