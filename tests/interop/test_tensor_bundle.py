@@ -289,22 +289,50 @@ def test_a_signed_index_of_any_content_is_read_or_refused(data: st.DataObject, t
             bundle.read(name)
 
 
+def one_block(content: bytes, listed: bytes | None = None) -> bytes:
+    """An index of one block of any bytes, signed; `listed` is what the list of blocks says of it."""
+    listing = block([(b"z", varint(0) + varint(len(content)) if listed is None else listed)])
+    file = content + b"\0" + masked_crc(content + b"\0").to_bytes(4, "little")
+    handles = b""
+    for part in (block([]), listing):
+        handles += varint(len(file)) + varint(len(part))
+        file += part + b"\0" + masked_crc(part + b"\0").to_bytes(4, "little")
+    return file + handles.ljust(40, b"\0") + (0xDB4775248B80FB57).to_bytes(8, "little")
+
+
 @settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(content=st.binary(max_size=60), num_restarts=st.integers(0, 2**32 - 1) | st.integers(0, 3))
 def test_a_signed_block_of_any_bytes_is_read_or_refused(content: bytes, num_restarts: int, tmp_path: Path) -> None:
-    sealed = content + num_restarts.to_bytes(4, "little") + b"\0"
-    data = sealed + masked_crc(sealed).to_bytes(4, "little")
-    listing = block([(b"z", varint(0) + varint(len(sealed) - 1))]) + b"\0"
-    meta = block([]) + b"\0"
-    file = data
-    handles = b""
-    for part in (meta, listing):
-        handles += varint(len(file)) + varint(len(part) - 1)
-        file += part + masked_crc(part).to_bytes(4, "little")
-    footer = handles.ljust(40, b"\0") + (0xDB4775248B80FB57).to_bytes(8, "little")
-    (tmp_path / "made.index").write_bytes(file + footer)
+    (tmp_path / "made.index").write_bytes(one_block(content + num_restarts.to_bytes(4, "little")))
     with contextlib.suppress(UserError):
         TensorBundle.open(tmp_path / "made")
+
+
+HEADER = block([(b"", header())])[:-8]  # the record alone, without the restart points
+
+
+@pytest.mark.parametrize(
+    ("file", "reason"),
+    [
+        (one_block(b"abc"), "a block is too short"),
+        (one_block(b"\xff\xff\0\0"), "more restart points than bytes"),
+        (one_block(HEADER + b"\x05\x01\x00a" + bytes(4)), "reaches beyond its block"),  # shares more than there is
+        (one_block(HEADER + b"\x00\x01\x7fa" + bytes(4)), "reaches beyond its block"),  # a value beyond the end
+        (one_block(HEADER + b"\x00" + bytes(4)), "a number has no end"),
+        (one_block(HEADER + bytes(4), listed=varint(1) + varint(3)), "do not follow one another"),
+        (one_block(HEADER + bytes(4), listed=varint(0) + varint(len(HEADER) + 4) + b"\0"), "do not follow one another"),
+        (one_block(HEADER + bytes(4), listed=varint(0) + varint(2**63)), "reaches beyond its end"),
+    ],
+)
+def test_a_signed_block_that_cannot_be_is_refused_with_its_reason(file: bytes, reason: str, tmp_path: Path) -> None:
+    (tmp_path / "made.index").write_bytes(file)
+    with pytest.raises(UserError, match=re.compile(rf"made\.index: .*{reason}")):
+        TensorBundle.open(tmp_path / "made")
+
+
+def test_a_signed_block_that_can_be_is_read(tmp_path: Path) -> None:
+    (tmp_path / "made.index").write_bytes(one_block(HEADER + bytes(4)))
+    assert TensorBundle.open(tmp_path / "made").entries == {}
 
 
 @pytest.mark.parametrize(
