@@ -11,6 +11,7 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from jaxtyping import Bool, Float, Int, Int64, Shaped
 from torch import Tensor
 
@@ -230,6 +231,30 @@ def trim(
     unshared = np.minimum(excess, np.abs(difference))
     off_first = np.where(difference > 0, unshared, 0) + (excess - unshared) // 2
     return off_first, excess - off_first
+
+
+def assemble(
+    tokens: Int[Tensor, "tokens"], segments: Int64[Tensor, "batch 4"], max_length: int, cls_id: int, sep_id: int
+) -> Int64[Tensor, "batch length"]:
+    """`[CLS] first [SEP] second [SEP]` of each row (begin and length of both segments), padded with <pad>, which is 0.
+
+    Tokens of 16 bits come as int16, for torch cannot gather unsigned ones; all ids are read as unsigned.
+    """
+    first_begin, first_length, second_begin, second_length = segments[:, :, None].unbind(1)
+    place = torch.arange(max_length, device=segments.device)
+    first_end = first_length + 1
+    end = first_end + second_length + 1
+    source = (place > first_end).long()
+    source *= second_begin - first_begin - first_end
+    source += place
+    source += first_begin - 1
+    # Places without text read some token too, so that shapes stay fixed; it is painted over.
+    ids = tokens.index_select(0, source.clamp_(0, len(tokens) - 1).flatten()).long().view(source.shape)
+    if tokens.dtype == torch.int16:
+        ids &= 0xFFFF
+    ids *= (place <= end).long()
+    ids[:, 0] = cls_id
+    return ids.scatter_(1, torch.cat([first_end, end], 1), sep_id)
 
 
 def sentence_order_loss(

@@ -9,7 +9,6 @@ import queue
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -80,49 +79,16 @@ class PretrainingBatch:
         return PretrainingBatch(*(getattr(self, tensor.name).to(device) for tensor in fields(self)))
 
 
-class SpecialIds(NamedTuple):
-    """The tokens that stand for no text."""
-
-    pad: int
-    cls: int
-    sep: int
-    mask: int
-
-
-SPECIAL_IDS = SpecialIds(Tokenizer.pad_id, Tokenizer.cls_id, Tokenizer.sep_id, Tokenizer.mask_id)
-
-
-def assemble(
-    tokens: Int[Tensor, "tokens"], rows: Int64[Tensor, "batch 7"], special: SpecialIds, max_length: int
-) -> Int64[Tensor, "batch length"]:
-    """`[CLS] first [SEP] second [SEP]` of each row, padded."""
-    first_begin, first_length, second_begin, second_length = rows[:, :4, None].unbind(1)
-    place = torch.arange(max_length, device=rows.device)
-    first_end = first_length + 1
-    end = first_end + second_length + 1
-    source = place + torch.where(place <= first_end, first_begin - 1, second_begin - first_end - 1)
-    # Places without text read some token too, so that shapes stay fixed; it is painted over.
-    source.clamp_(0, len(tokens) - 1)
-    ids = tokens.index_select(0, source.flatten()).long().view(source.shape)
-    if tokens.dtype == torch.int16:
-        ids &= 0xFFFF  # torch can gather 16 bits only as signed numbers
-    ids.masked_fill_(place > end, special.pad)
-    ids.masked_fill_((place == first_end) | (place == end), special.sep)
-    ids[:, 0] = special.cls
-    return ids
-
-
 def make_batch(
     tokens: Int[Tensor, "tokens"],
     rows: Int64[Tensor, "batch 7"],
     word_starts: Bool[Tensor, "vocabulary"],
-    special: SpecialIds,
     objective: Objective,
 ) -> PretrainingBatch:
     """All that happens on the device, without a look at any value: it can be compiled, and recorded as a graph."""
-    ids = assemble(tokens, rows, special, objective.max_length)
+    ids = sentence_order.assemble(tokens, rows[:, :4], objective.max_length, Tokenizer.cls_id, Tokenizer.sep_id)
     first_length, second_length, swapped = rows[:, 1], rows[:, 3], rows[:, 4]
-    vocabulary = ngram_masking.Vocabulary(word_starts, special.mask)
+    vocabulary = ngram_masking.Vocabulary(word_starts, Tokenizer.mask_id)
     masked = ngram_masking.mask(ids, first_length, second_length, rows[:, 5:], vocabulary, objective.masked_lm)
     place = torch.arange(objective.max_length, device=rows.device)
     lengths = first_length + second_length + sentence_order.SPECIAL_TOKENS
@@ -297,7 +263,7 @@ class Batches:
 
     def _finish(self, tokens: Int[Tensor, "tokens"], rows: Int64[Tensor, "batch 7"]) -> PretrainingBatch:
         tokens, rows = tokens.to(self.device, non_blocking=True), rows.to(self.device, non_blocking=True)
-        return self._make(tokens, rows, self.word_starts, SPECIAL_IDS, self.objective)
+        return self._make(tokens, rows, self.word_starts, self.objective)
 
     def _pinned(self, tensor: Tensor) -> Tensor:
         return tensor.pin_memory() if self.device.type == "cuda" else tensor
