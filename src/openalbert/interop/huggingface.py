@@ -47,15 +47,20 @@ def load(folder_or_name: str | Path, heads: Sequence[Head] | None = None) -> Alb
     folder does not hold are drawn at random. Weights are fp32, whatever the file stores; the model is in eval mode.
     """
     name = str(folder_or_name)
-    if Path(name).is_dir():
-        model, _ = read_model(Path(name))
-    elif name in PRESETS:
+    if name in PRESETS and not Path(name).is_dir():
         model = AlbertModel(PRESETS[name])
-    elif name.count("/") == 1 and not name.startswith((".", "/", "~")):
-        model, _ = read_model(_download(name))
     else:
-        raise UserError(f"'{name}' is neither a model folder nor a preset: {suggestion(name, PRESETS)}")
+        model, _ = read_model(find_folder(name))
     return (model if heads is None else with_heads(model, heads)).eval()
+
+
+def find_folder(name: str) -> Path:
+    """A model folder by its path, or from Hugging Face's hub by `owner/name`."""
+    if Path(name).is_dir():
+        return Path(name)
+    if name.count("/") == 1 and not name.startswith((".", "/", "~")) and not Path(name).parent.is_dir():
+        return _download(name)
+    raise UserError(f"'{name}' is neither a model folder nor a preset: {suggestion(name, PRESETS)}")
 
 
 def with_heads(model: AlbertModel, heads: Sequence[Head]) -> AlbertModel:
@@ -256,5 +261,4 @@ def save(
         (aside / CONFIG).write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
         (aside / "README.md").write_text(card or model_card(model), encoding="utf-8")
         if tokenizer is not None:
-            tokenizer.save(aside)
             write_tokenizer_files(tokenizer, aside, model.config.max_positions)

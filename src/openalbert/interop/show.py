@@ -65,11 +65,17 @@ def config_of(name: str) -> AlbertConfig:
 def show(settings: Show) -> None:
     """Print what the settings ask for."""
     if settings.preset == "" and settings.model == AlbertConfig():
-        figures: Any = {name: describe(replace(settings, preset=name, model=PRESETS[name])) for name in PRESETS}
+        figures: Any = {name: describe(_of_preset(settings, name)) for name in PRESETS}
         print_all(figures, settings) if not settings.json else print(json_text.dumps(figures, indent=2))
     else:
         figures = describe(settings)
         print_one(figures, settings) if not settings.json else print(json_text.dumps(figures, indent=2))
+
+
+def _of_preset(settings: Show, name: str) -> Show:
+    """For the table of all presets, the small ones at the longest input they take."""
+    config = PRESETS[name]
+    return replace(settings, preset=name, model=config, length=min(settings.length, config.max_positions))
 
 
 def describe(settings: Show) -> dict[str, Any]:
@@ -81,7 +87,7 @@ def describe(settings: Show) -> dict[str, Any]:
         )
     parts = parameters_by_part(config)
     used = memory(config, settings.batch, length, settings.precision, settings.recompute)
-    paper = PAPER.get(settings.preset)
+    paper = PAPER.get(settings.preset) if PRESETS.get(settings.preset) == config else None
     return {
         "name": settings.preset or "own settings",
         "parameters": {
@@ -125,8 +131,9 @@ def print_one(figures: dict[str, Any], settings: Show) -> None:
     )
     console.print(
         f"[bold]{figures['name']}[/bold]: {config.num_layers} layers, {config.hidden_size} wide, "
-        f"{config.num_heads} heads, feed-forward {config.ffn_size}, embedding {config.embedding_size}, vocabulary {config.vocab_size:,}, "
-        f"distinct attention parts {config.sharing.attention}, feed-forward parts {config.sharing.ffn}",
+        f"{config.num_heads} heads, feed-forward {config.ffn_size}, embedding {config.embedding_size}, "
+        f"vocabulary {config.vocab_size:,}, distinct attention parts {config.sharing.attention}, "
+        f"feed-forward parts {config.sharing.ffn}",
         highlight=False,
     )
     table = Table("parameters", "", box=None, pad_edge=False)

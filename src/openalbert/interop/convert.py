@@ -1,0 +1,172 @@
+"""`openalbert convert`: other people's models become model folders, with an account of every tensor."""
+
+import importlib.util
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+from tyro.conf import Positional
+
+from openalbert.errors import UserError
+from openalbert.interop import google
+from openalbert.interop.config_json import write_config
+from openalbert.interop.huggingface import Account, Precision, build, find_folder, read_model, save, their_tensors
+from openalbert.interop.names import family_of
+from openalbert.model.albert import AlbertModel
+from openalbert.text.tokenizer import Tokenizer
+
+ClassifierKind = Literal["auto", "classification", "regression", "multi_label", "multiple_choice"]
+SAME = 1e-4  # the largest difference in fp32 outputs that is still rounding, at full depth
+
+
+@dataclass(frozen=True)
+class Convert:
+    """Make a model folder of a Hugging Face folder or hub name, or of Google's TensorFlow checkpoint."""
+
+    source: Positional[str]
+    """A Hugging Face folder, `owner/name` on its hub, or Google's checkpoint: its folder, prefix or .index file."""
+    target: Positional[Path]
+    """The model folder to write."""
+    precision: Precision = "float32"
+    """How the weights are stored."""
+    classifier: ClassifierKind = "auto"
+    """What a classifier in Google's checkpoint is for; auto: one output is regression, more a classification."""
+    fresh: bool = False
+    """Replace the target if it is there already."""
+
+
+def convert(settings: Convert) -> None:
+    """Read, write, read again, and print what became of every tensor."""
+    if settings.target.exists() and not settings.fresh:
+        raise UserError(f"{settings.target} is there already: give another name, or --fresh to replace it")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the table below tells of parameters drawn at random
+        model, account, folder = read_source(settings)
+    save(model, settings.target, find_tokenizer(folder), settings.precision)
+    check_reading_back(model, settings.target, settings.precision)
+    differences = {}
+    if family_of(model.config) is not None and importlib.util.find_spec("transformers") is not None:
+        differences = compare_with_transformers(settings.target)
+    print_report(model, account, differences, settings)
+    wrong = {name: difference for name, difference in differences.items() if not difference <= SAME}
+    if wrong:
+        raise UserError(f"{settings.target} was written, but does not compute the same: {wrong}")
+
+
+def read_source(settings: Convert) -> tuple[AlbertModel, Account, Path]:
+    """The model, the account of its tensors, and the folder it lies in."""
+    path = Path(settings.source)
+    checkpoint = path.suffix == ".index" or path.with_name(path.name + ".index").is_file()
+    if checkpoint or (path.is_dir() and any(path.glob("*.index"))):
+        return read_checkpoint(path, settings.classifier)
+    folder = find_folder(settings.source)
+    return *read_model(folder), folder
+
+
+def read_checkpoint(path: Path, classifier: ClassifierKind) -> tuple[AlbertModel, Account, Path]:
+    """Google's checkpoint, with the configuration that lies beside it."""
+    folder = path if path.is_dir() else path.parent
+    found = sorted(folder.glob("*_config.json"))
+    if len(found) != 1:
+        raise UserError(f"{folder}: expected one albert_config.json (or bert_config.json) here, found {len(found)}")
+    config = google.read_config(found[0])
+    arrays, report = google.read_tensors(path, config)
+    tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+    values = google.hugging_face_config(config)
+    if "classifier.weight" in tensors:
+        values |= _classifier_values(tensors["classifier.weight"], classifier)
+    model, account = build(values, tensors, str(path))
+    account.left_out = [name for name in account.left_out if name not in report.added] + list(report.skipped)
+    return model, account, folder
+
+
+def _classifier_values(weight: Tensor, kind: ClassifierKind) -> dict[str, Any]:
+    labels = {str(number): f"LABEL_{number}" for number in range(weight.shape[0])}
+    if kind == "auto":
+        kind = "regression" if len(labels) == 1 else "classification"
+    if kind == "multiple_choice":
+        return {"architectures": ["AlbertForMultipleChoice"]}
+    problem = "single_label_classification" if kind == "classification" else f"{kind}_classification"
+    return {"problem_type": "regression" if kind == "regression" else problem, "id2label": labels}
+
+
+def find_tokenizer(folder: Path) -> Tokenizer | None:
+    """The SentencePiece model of a source: spiece.model, or Google's only file that ends in .model."""
+    found = [folder / "spiece.model"] if (folder / "spiece.model").exists() else sorted(folder.glob("*.model"))
+    return Tokenizer.load(found[0]) if len(found) == 1 else None
+
+
+def check_reading_back(model: AlbertModel, target: Path, precision: Precision) -> None:
+    """Read what was written; it must be what was meant, bit for bit, after the rounding that was asked for."""
+    again, _ = read_model(target)
+    stored = their_tensors(again)
+    for name, tensor in their_tensors(model).items():
+        if not torch.equal(tensor.to(getattr(torch, precision)).float(), stored[name].float()):
+            raise UserError(f"{target}: the tensor '{name}' does not read back as it was written: is the disk sound?")
+
+
+def compare_with_transformers(target: Path) -> dict[str, float]:
+    """The largest difference between our outputs and those of Hugging Face's code on the same folder."""
+    import transformers
+
+    model, _ = read_model(target)
+    model.eval()
+    architecture = write_config(model.config, model.head_list, "float32")["architectures"][0]
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    theirs = getattr(transformers, architecture).from_pretrained(target, dtype=torch.float32).eval()
+    length = min(48, model.config.max_positions)
+    ids = torch.randint(0, model.config.vocab_size, (2, length))
+    segments = (torch.arange(length) >= length // 2).long().expand(2, -1) % model.config.num_segments
+    mask = torch.ones(2, length, dtype=torch.long)
+    mask[1, length // 2 :] = 0
+    with torch.no_grad():
+        ours = model.encode(ids, segments, mask)
+        encoder = getattr(theirs, theirs.base_model_prefix, theirs)
+        other = encoder(ids, token_type_ids=segments, attention_mask=mask)
+        differences = {"hidden states": _largest(ours.hidden - other.last_hidden_state, mask)}
+        if other.pooler_output is not None:
+            differences["pooled"] = _largest(ours.pooled - other.pooler_output)
+        if architecture.endswith("ForPreTraining"):
+            both = theirs(ids, token_type_ids=segments, attention_mask=mask)
+            scores = model.scores("masked_lm", ours)
+            differences["masked-LM scores"] = _largest(scores - both.prediction_logits, mask)
+            sentence = both.sop_logits if "sop_logits" in both else both.seq_relationship_logits
+            differences["sentence-order scores"] = _largest(model.scores("sentence_order", ours) - sentence)
+    return differences
+
+
+def _largest(difference: Tensor, mask: Tensor | None = None) -> float:
+    return (difference if mask is None else difference[mask.bool()]).abs().max().item()
+
+
+def print_report(model: AlbertModel, account: Account, differences: dict[str, float], settings: Convert) -> None:
+    """Every tensor accounted for, and how far the outputs are from Hugging Face's."""
+    console = Console(highlight=False)
+    table = Table("became", "tensors", "", box=None, pad_edge=False)
+    table.columns[1].justify = "right"
+    table.add_row("parameters", str(len(account.used)), f"{model.num_parameters():,} numbers")
+    table.add_row("second copies of tied tensors, equal", str(len(account.copies)), ", ".join(account.copies))
+    table.add_row("left out: nothing learned", str(len(account.left_out)), _some(account.left_out))
+    table.add_row("left over", "0", "")
+    table.add_row("not in the source, drawn at random", str(len(account.fresh)), ", ".join(account.fresh))
+    heads = ", ".join(head.kind for head in model.head_list) or "no heads"
+    console.print(f"{settings.source} -> {settings.target} ({settings.precision}; {heads})")
+    console.print(table)
+    console.print("read back: every parameter as written")
+    if differences:
+        parts = ", ".join(f"{name} {difference:.1e}" for name, difference in differences.items())
+        console.print(f"largest difference from transformers, fp32: {parts}")
+    elif family_of(model.config) is None:
+        console.print("transformers cannot express this architecture; the folder loads with openalbert.load")
+    else:
+        console.print("not compared with transformers: it is not installed (pip install 'openalbert[huggingface]')")
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (f", … ({len(names)} in all)" if len(names) > 3 else "")
