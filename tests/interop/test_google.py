@@ -246,6 +246,12 @@ def test_a_bert_checkpoint_with_the_configuration_of_an_albert_is_refused() -> N
         read_tensors(GOLDEN / "bert", read_config(GOLDEN / "hub" / "albert_config.json") | {"embedding_size": 16})
 
 
+def test_a_configuration_of_a_billion_layers_is_refused_at_once() -> None:
+    config = read_config(GOLDEN / "bert" / "bert_config.json") | {"num_hidden_layers": 10**9}
+    with pytest.raises(UserError, match="1000000000 layers with weights of their own, but the checkpoint holds 47"):
+        read_tensors(GOLDEN / "bert", config)
+
+
 def test_damaged_data_is_refused_with_file_and_tensor(tmp_path: Path) -> None:
     folder = Path(shutil.copytree(GOLDEN / "hub", tmp_path / "hub"))
     data = folder / f"{PREFIX}.data-00000-of-00001"

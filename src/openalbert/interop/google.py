@@ -6,8 +6,8 @@ squad_utils.py) and google-research/bert. The result has the names and shapes of
 
 import itertools
 import json
+import math
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -278,6 +278,8 @@ def hugging_face_config(config: dict[str, Any]) -> dict[str, Any]:
 
 # The tensors.
 
+_NUM_NAMED = 20  # in an error
+
 
 @dataclass(frozen=True)
 class Report:
@@ -306,29 +308,29 @@ def read_tensors(prefix: Path, config: dict[str, Any]) -> tuple[Tensors, Report]
             f"{where}: the beam-search head of Google's SQuAD 2.0 model is not read here, since no other code has its "
             f"like: {', '.join(beam)}"
         )
-    tensors: Tensors = {}
-    read: dict[str, str] = {}
+    chosen: list[tuple[Pair, TensorEntry]] = []
     parts: list[str] = []
     missing: list[str] = []
     same_width = kind == "albert" and config["embedding_size"] == config["hidden_size"]
     for part in HUGGING_FACE_NAMES[kind]:
-        pairs = list(_counted(part, config))
-        present = [pair for pair in pairs if pair.google in entries]
-        if part is _ALBERT_MAP and same_width and not present:
-            continue
-        if not present and not part.required:
-            continue
-        missing += [pair.google for pair in pairs if pair.google not in entries]
-        parts.append(part.name)
-        sizes = {word: size for word, size in config.items() if isinstance(size, int)}
-        for pair in present:
-            entry = entries.pop(pair.google)
-            _check(where, entry, pair, sizes)
-            tensor = bundle.read(entry.name).astype(np.float32, copy=False)
-            tensors[pair.hugging_face] = np.ascontiguousarray(tensor.T) if pair.transposed else tensor
-            read[entry.name] = pair.hugging_face
+        pairs = _counted(part, config, where, len(bundle.entries))
+        present = [(pair, entries.pop(pair.google)) for pair in pairs if pair.google in entries]
+        optional = not part.required or (part is _ALBERT_MAP and same_width)
+        if present or not optional:
+            found = {pair.google for pair, _ in present}
+            missing += [pair.google for pair in pairs if pair.google not in found]
+            chosen += present
+            parts.append(part.name)
     if missing or entries:
         raise UserError(f"{where}: not the {kind.upper()} of its configuration: {_difference(missing, list(entries))}")
+    sizes = {word: size for word, size in config.items() if isinstance(size, int)}
+    for pair, entry in chosen:
+        _check(where, entry, pair, sizes)
+    tensors: Tensors = {}
+    for pair, entry in chosen:
+        tensor = bundle.read(entry.name).astype(np.float32, copy=False)
+        tensors[pair.hugging_face] = np.ascontiguousarray(tensor.T) if pair.transposed else tensor
+    read = {entry.name: pair.hugging_face for pair, entry in chosen}
     added = _identity_map(config) if same_width and _ALBERT_MAP.name not in parts else {}
     tensors |= added
     return tensors, Report(bundle.prefix, kind, read, tuple(skipped), tuple(added), tuple(parts))
@@ -349,18 +351,29 @@ def _weights(bundle: TensorBundle) -> tuple[dict[str, TensorEntry], list[str]]:
     return entries, skipped
 
 
-def _counted(part: Part, config: dict[str, Any]) -> Iterator[Pair]:
+def _counted(part: Part, config: dict[str, Any], where: str, num_tensors: int) -> list[Pair]:
     """The pairs of a part, once for every layer, group and inner layer that its names count through."""
     counts = {
         "layer": config["num_hidden_layers"],
         "group": config.get("num_hidden_groups", 1),
         "inner": config.get("inner_group_num", 1),
     }
-    for pair in part.pairs:
-        words = [word for word in counts if f"{{{word}}}" in pair.google]
-        for numbers in itertools.product(*(range(counts[word]) for word in words)):
-            place = dict(zip(words, numbers, strict=True))
-            yield replace(pair, google=pair.google.format(**place), hugging_face=pair.hugging_face.format(**place))
+    words = [word for word in counts if f"{{{word}}}" in part.pairs[0].google]
+    num_layers = math.prod(counts[word] for word in words)
+    if num_layers > num_tensors:  # said before names are made for a billion layers
+        raise UserError(
+            f"{where}: its configuration speaks of {num_layers} layers with weights of their own, "
+            f"but the checkpoint holds {num_tensors} tensors"
+        )
+    places = [
+        dict(zip(words, numbers, strict=True))
+        for numbers in itertools.product(*(range(counts[word]) for word in words))
+    ]
+    return [
+        replace(pair, google=pair.google.format(**place), hugging_face=pair.hugging_face.format(**place))
+        for place in places
+        for pair in part.pairs
+    ]
 
 
 def _check(where: str, entry: TensorEntry, pair: Pair, sizes: dict[str, int]) -> None:
@@ -377,8 +390,13 @@ def _check(where: str, entry: TensorEntry, pair: Pair, sizes: dict[str, int]) ->
 
 
 def _difference(missing: list[str], unknown: list[str]) -> str:
-    sides = (("missing", missing), ("unknown", unknown))
-    return "; ".join(f"{word} {len(names)} ({', '.join(names)})" for word, names in sides if names)
+    """Both lists, each up to a length that can be read."""
+    sides = []
+    for word, names in (("missing", missing), ("unknown", unknown)):
+        if names:
+            more = f" and {len(names) - _NUM_NAMED} more" if len(names) > _NUM_NAMED else ""
+            sides.append(f"{word} {len(names)} ({', '.join(names[:_NUM_NAMED])}{more})")
+    return "; ".join(sides)
 
 
 def _identity_map(config: dict[str, Any]) -> Tensors:
