@@ -1,15 +1,13 @@
 """Reads TensorFlow's checkpoint files (format V2, "tensor bundle") without TensorFlow.
 
-`NAME.index` is a sorted string table as in LevelDB: blocks of sorted keys, each key sharing a prefix with the one
-before it, each block with its CRC; then a block that lists the blocks, then a footer. The empty key holds the
-BundleHeaderProto, every other key is a tensor's name and its value the BundleEntryProto that says where in
-`NAME.data-00000-of-0000N` the tensor lies. Nothing in these files is trusted: every length is checked before use.
+`NAME.index` is a sorted string table. The empty key holds the BundleHeaderProto, every other key is a tensor's name and
+its value the BundleEntryProto that says where in `NAME.data-00000-of-0000N` the tensor lies. Nothing in these files is
+trusted: every length is checked before use.
 """
 
 import math
 import re
-import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,15 +16,12 @@ import numpy as np
 from jaxtyping import Shaped
 
 from openalbert.errors import UserError
+from openalbert.interop.string_table import DamagedError, ForeignError, crc32c, masked, records, varint
 
-_MAGIC = 0xDB4775248B80FB57  # the last eight bytes of every such table
-_FOOTER_SIZE = 48  # two block handles, padded to 40 bytes, and the magic
-_TRAILER_SIZE = 5  # after each block: how it is compressed, and its CRC
 _VERSION = 1  # the bundle version that TensorFlow writes and this file understands
 
 # What no real checkpoint comes near; a damaged or hostile file must not make us allocate more.
 _MAX_INDEX_SIZE = 16 << 20
-_MAX_KEY_SIZE = 4096
 _MAX_RANK = 32
 _MAX_TENSOR_SIZE = 1 << 50
 
@@ -43,14 +38,6 @@ _TYPES: dict[int, tuple[str, np.dtype[Any]]] = {
     14: ("bfloat16", np.dtype("<u2")),
     19: ("float16", np.dtype("<f2")),
 }
-
-
-class _DamagedError(Exception):
-    """The bytes are not what the format says; the message becomes part of a UserError that names the file."""
-
-
-class _ForeignError(Exception):
-    """The bytes are well-formed, but of a kind that is not read here."""
 
 
 @dataclass(frozen=True)
@@ -86,11 +73,11 @@ class TensorBundle:
         index = prefix.with_name(prefix.name + ".index")
         try:
             num_shards, entries = _read_index(_read_small(index))
-        except _DamagedError as damage:
+        except DamagedError as damage:
             raise UserError(
                 f"{index}: not a whole TensorFlow checkpoint index: {damage}: fetch the file again"
             ) from None
-        except _ForeignError as reason:
+        except ForeignError as reason:
             raise UserError(f"{index}: a TensorFlow checkpoint index that is not read here: {reason}") from None
         return cls(prefix, num_shards, entries)
 
@@ -136,7 +123,7 @@ def _read_small(index: Path) -> bytes:
     try:
         size = index.stat().st_size
         if size > _MAX_INDEX_SIZE:
-            raise _DamagedError(f"{size} bytes are more than any index has")
+            raise DamagedError(f"{size} bytes are more than any index has")
         return index.read_bytes()
     except FileNotFoundError:
         raise UserError(f"{index}: no such file: expected the index of a TensorFlow checkpoint (format V2)") from None
@@ -146,7 +133,7 @@ def _read_small(index: Path) -> bytes:
 
 def _read_range(shard: Path, entry: TensorEntry) -> tuple[bytearray, int]:
     """The bytes of a tensor, in memory that may be written to, and their masked CRC."""
-    extend = _crc32c()
+    extend = crc32c()
     crc = 0
     try:
         with shard.open("rb") as file:
@@ -167,154 +154,52 @@ def _read_range(shard: Path, entry: TensorEntry) -> tuple[bytearray, int]:
         raise UserError(f"{shard}: '{entry.name}' cannot be read: {error.strerror}") from None
     if len(data) != entry.size:
         raise UserError(f"{shard}: '{entry.name}' has {entry.size} bytes, but only {len(data)} could be read")
-    return data, _masked(crc)
+    return data, masked(crc)
 
 
-def _crc32c() -> Callable[[int, bytes], int]:
-    try:
-        import google_crc32c
-    except ImportError:
-        raise UserError(
-            'reading TensorFlow checkpoints needs the package google-crc32c: pip install "openalbert[google]"'
-        ) from None
-    extend: Callable[[int, bytes], int] = google_crc32c.extend
-    return extend
-
-
-def _masked(crc: int) -> int:
-    """The form in which a CRC is stored: rotated and shifted, so that a CRC over stored CRCs keeps its strength."""
-    return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
-
-
-# The sorted string table.
+# The index.
 
 
 def _read_index(table: bytes) -> tuple[int, dict[str, TensorEntry]]:
     """The number of data files and what lies in them."""
-    records = _records(table)
-    key, header = next(records, (b"-", b""))
+    found = records(table)
+    key, header = next(found, (b"-", b""))
     if key != b"":
-        raise _DamagedError("it does not begin with the bundle's header")
+        raise DamagedError("it does not begin with the bundle's header")
     num_shards = _header(header)
     entries = {}
-    for key, value in records:
+    for key, value in found:
         if key.startswith(b"\0"):  # the place of one slice of a partitioned variable
             continue
         try:
             name = key.decode()
         except UnicodeDecodeError:
-            raise _DamagedError("a tensor's name is not UTF-8") from None
+            raise DamagedError("a tensor's name is not UTF-8") from None
         entries[name] = _entry(name, value, num_shards)
     return num_shards, entries
 
 
-def _records(table: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """All keys and values. The footer has no CRC of its own, so the blocks must fill the file without a gap."""
-    footer = len(table) - _FOOTER_SIZE
-    if footer < 0:
-        raise _DamagedError(f"{len(table)} bytes are fewer than the {_FOOTER_SIZE} of a footer")
-    (magic,) = struct.unpack_from("<Q", table, footer + 40)
-    if magic != _MAGIC:
-        raise _DamagedError("the mark at its end is missing")
-    *meta, at = _handle(table, footer, footer + 40)
-    *index, at = _handle(table, at, footer + 40)
-    if any(table[at : footer + 40]):
-        raise _DamagedError("the footer holds something unknown")
-    end = 0
-    last = None
-    for _, value in _block(table, *index):
-        offset, size, used = _handle(value, 0, len(value))
-        if offset != end or used != len(value):
-            raise _DamagedError("its blocks do not follow one another")
-        end = offset + size + _TRAILER_SIZE
-        for key, content in _block(table, offset, size):
-            if last is not None and key <= last:
-                raise _DamagedError("its names are not in order")
-            last = key
-            yield key, content
-    if any(_block(table, *meta)):
-        raise _DamagedError("it holds more than names")
-    for offset, size in (meta, index):
-        if offset != end:
-            raise _DamagedError("its blocks do not follow one another")
-        end = offset + size + _TRAILER_SIZE
-    if end != footer:
-        raise _DamagedError("its blocks do not end where the footer begins")
-
-
-def _handle(data: bytes, at: int, end: int) -> tuple[int, int, int]:
-    """Where a block lies and how long it is; and where the reading stopped."""
-    offset, at = _varint(data, at, end)
-    size, at = _varint(data, at, end)
-    return offset, size, at
-
-
-def _block(table: bytes, offset: int, size: int) -> Iterator[tuple[bytes, bytes]]:
-    """The keys and values of one block."""
-    end = offset + size
-    if end + _TRAILER_SIZE > len(table) - _FOOTER_SIZE:
-        raise _DamagedError("a block reaches beyond its end")
-    compression, crc = struct.unpack_from("<BI", table, end)
-    if _masked(_crc32c()(0, table[offset : end + 1])) != crc:
-        raise _DamagedError(f"the CRC32C of the block at byte {offset} does not match")
-    if compression != 0:
-        word = "snappy" if compression == 1 else f"method {compression}"
-        raise _ForeignError(f"its blocks are compressed ({word}), which TensorFlow's saver does not do")
-    if size < 4:
-        raise _DamagedError("a block is too short")
-    (num_restarts,) = struct.unpack_from("<I", table, end - 4)
-    end -= 4 + 4 * num_restarts
-    if end < offset:
-        raise _DamagedError("a block has more restart points than bytes")
-    key = b""
-    at = offset
-    while at < end:
-        shared, at = _varint(table, at, end)
-        unshared, at = _varint(table, at, end)
-        length, at = _varint(table, at, end)
-        if shared > len(key) or shared + unshared > _MAX_KEY_SIZE or at + unshared + length > end:
-            raise _DamagedError("a name or an entry reaches beyond its block")
-        key = key[:shared] + table[at : at + unshared]
-        at += unshared
-        yield key, table[at : at + length]
-        at += length
-
-
 # Protocol buffers: the three messages that a bundle needs.
-
-
-def _varint(data: bytes, at: int, end: int) -> tuple[int, int]:
-    """A number of seven bits a byte, the lowest first, and where the reading stopped."""
-    value = 0
-    for shift in range(0, 64, 7):
-        if at >= end:
-            break
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value & 0xFFFFFFFFFFFFFFFF, at
-    raise _DamagedError("a number has no end")
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
     """The fields of a message in order: number and value, which is bytes where the field has a length."""
     at = 0
     while at < len(message):
-        tag, at = _varint(message, at, len(message))
+        tag, at = varint(message, at, len(message))
         kind = tag & 7
         if kind == 0:
-            value, at = _varint(message, at, len(message))
+            value, at = varint(message, at, len(message))
             yield tag >> 3, value
             continue
         if kind == 2:
-            size, at = _varint(message, at, len(message))
+            size, at = varint(message, at, len(message))
         elif kind in (1, 5):
             size = 8 if kind == 1 else 4
         else:
-            raise _DamagedError(f"a field has the unknown kind {kind}")
+            raise DamagedError(f"a field has the unknown kind {kind}")
         if at + size > len(message):
-            raise _DamagedError("a field reaches beyond its message")
+            raise DamagedError("a field reaches beyond its message")
         content = message[at : at + size]
         at += size
         yield tag >> 3, content if kind == 2 else int.from_bytes(content, "little")
@@ -323,13 +208,13 @@ def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
 def _number(value: int | bytes) -> int:
     """A count or place. Negative ones are written as huge ones, and mean damage wherever a bundle has a number."""
     if isinstance(value, bytes) or value >= 1 << 63:
-        raise _DamagedError("a number is missing or negative")
+        raise DamagedError("a number is missing or negative")
     return value
 
 
 def _message(value: int | bytes) -> bytes:
     if isinstance(value, int):
-        raise _DamagedError("there is a number where a message should be")
+        raise DamagedError("there is a number where a message should be")
     return value
 
 
@@ -340,13 +225,13 @@ def _header(message: bytes) -> int:
         if field == 1:
             num_shards = _number(value)
         elif field == 2 and _number(value) != 0:
-            raise _ForeignError("its tensors are big-endian, save them again on a little-endian machine")
+            raise ForeignError("its tensors are big-endian, save them again on a little-endian machine")
         elif field == 3:
             min_consumer = max([_number(item) for number, item in _fields(_message(value)) if number == 2], default=0)
     if min_consumer > _VERSION:
-        raise _ForeignError(f"it asks for a reader of version {min_consumer}, this one is of version {_VERSION}")
+        raise ForeignError(f"it asks for a reader of version {min_consumer}, this one is of version {_VERSION}")
     if not 1 <= num_shards <= 99_999:
-        raise _DamagedError(f"it names {num_shards} data files")
+        raise DamagedError(f"it names {num_shards} data files")
     return num_shards
 
 
@@ -364,14 +249,14 @@ def _entry(name: str, message: bytes, num_shards: int) -> TensorEntry:
             num_slices += 1
     kind, shard, offset, size, crc = numbers.values()
     if shard >= num_shards:
-        raise _DamagedError(f"'{name}' should lie in data file {shard} of {num_shards}")
+        raise DamagedError(f"'{name}' should lie in data file {shard} of {num_shards}")
     word, dtype = _TYPES.get(kind) or ("string" if kind == 7 else f"number {kind}", None)
     if dtype is not None and not num_slices:
         # An empty dimension must not hide others that numpy could not take.
         if math.prod(max(dimension, 1) for dimension in shape) * dtype.itemsize > _MAX_TENSOR_SIZE:
-            raise _DamagedError(f"'{name}' of shape {shape} is larger than any tensor")
+            raise DamagedError(f"'{name}' of shape {shape} is larger than any tensor")
         if math.prod(shape) * dtype.itemsize != size:
-            raise _DamagedError(f"'{name}' of shape {shape} and type {word} cannot have {size} bytes")
+            raise DamagedError(f"'{name}' of shape {shape} and type {word} cannot have {size} bytes")
     given = np.dtype("<f4") if word == "bfloat16" else dtype
     return TensorEntry(name, given, word, shape, shard, offset, size, crc, num_slices)
 
@@ -383,7 +268,7 @@ def _shape(name: str, message: bytes) -> tuple[int, ...]:
         if field == 2:
             shape.append(max([_number(item) for number, item in _fields(_message(value)) if number == 1], default=0))
         elif field == 3 and value:
-            raise _DamagedError(f"'{name}' has no known shape")
+            raise DamagedError(f"'{name}' has no known shape")
         if len(shape) > _MAX_RANK:
-            raise _DamagedError(f"'{name}' has more than {_MAX_RANK} dimensions")
+            raise DamagedError(f"'{name}' has more than {_MAX_RANK} dimensions")
     return tuple(shape)
