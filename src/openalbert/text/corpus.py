@@ -20,11 +20,9 @@ from openalbert.text.readers import (
     Reading,
     Source,
     clean,
-    dataset_records,
-    jsonl_records,
-    parquet_records,
     text_blocks,
 )
+from openalbert.text.records import dataset_records, jsonl_records, parquet_records
 
 __all__ = ["Counts", "Document", "DuplicateFilter", "Reading", "Source", "documents", "fingerprint", "sources"]
 
@@ -56,6 +54,10 @@ def sources(files: Sequence[str | Path], reading: Reading) -> list[Source]:
         raise UserError("no text given: name files, folders or globs, or - for standard input")
     if reading.max_document_characters < 1000:
         raise UserError(f"max_document_characters is {reading.max_document_characters}: at least 1000 is needed")
+    if reading.wrapped and reading.document == "line":
+        raise UserError(
+            "wrapped lines cannot be documents each: choose document blank-line or file, or leave out wrapped"
+        )
     found: list[Source] = []
     seen: set[Path] = set()
     for name in map(str, files):
@@ -147,16 +149,18 @@ def _cut_documents(
     paragraphs: list[str] = []
     size = 0  # of the paragraphs joined, and one more
     joint = "\n"  # what comes before the next line
-    for line in _lines(blocks, longest, counts):
+    for line, goes_on in _lines(blocks, longest):
         text = line.strip()
         if not text:
+            if goes_on:
+                continue
             joint = "\n"
             if document == "blank-line" and paragraphs:
                 yield "".join(paragraphs)
                 paragraphs, size = [], 0
             continue
         if paragraphs and (document == "line" or size + len(text) > longest):
-            counts.long_documents_cut += document != "line"
+            counts.long_documents_cut += document != "line" or goes_on
             yield "".join(paragraphs)
             paragraphs, size = [], 0
         if paragraphs:
@@ -168,22 +172,31 @@ def _cut_documents(
         yield "".join(paragraphs)
 
 
-def _lines(blocks: Iterable[str], longest: int, counts: Counts) -> Iterator[str]:
-    """Whole lines; one that is too long in pieces, cut as `_border` says wherever the blocks ended."""
-    parts: list[str] = []
-    size = 0
+def _lines(blocks: Iterable[str], longest: int) -> Iterator[tuple[str, bool]]:
+    """The lines, and whether each goes on with the one before: one that is too long comes in pieces.
+
+    Where `_border` cuts it does not depend on where the blocks end.
+    """
+    rest: list[str] = []  # of the line that the block before ended in
+    size, goes_on = 0, False
     for block in blocks:
-        *ends, rest = block.split("\n")
+        *ends, last = block.split("\n")
         for end in ends:
-            yield from _pieces("".join([*parts, end]), longest)
-            parts, size = [], 0
-        parts.append(rest)
-        size += len(rest)
+            for piece in _pieces("".join([*rest, end]) if rest else end, longest):
+                yield piece, goes_on
+                goes_on = True
+            rest, size, goes_on = [], 0, False
+        rest.append(last)
+        size += len(last)
         if size > longest:
-            *pieces, rest = _pieces("".join(parts), longest)
-            yield from pieces
-            parts, size = [rest], len(rest)
-    yield from _pieces("".join(parts), longest)
+            *pieces, last = _pieces("".join(rest), longest)
+            for piece in pieces:
+                yield piece, goes_on
+                goes_on = True
+            rest, size = [last], len(last)
+    for piece in _pieces("".join(rest), longest):
+        yield piece, goes_on
+        goes_on = True
 
 
 def _pieces(line: str, longest: int) -> Iterator[str]:
@@ -192,7 +205,7 @@ def _pieces(line: str, longest: int) -> Iterator[str]:
         end = _border(line, start, start + longest)
         yield line[start:end]
         start = end
-    yield line[start:] if start else line
+    yield line[start:]
 
 
 def _border(line: str, start: int, end: int) -> int:
@@ -214,7 +227,7 @@ class DuplicateFilter:
 
     def __init__(self) -> None:
         self._slots = 1 << 10
-        self._table = array("Q", bytes(16 * self._slots))  # two words a slot; both 0: free
+        self._table = array("Q", [0]) * (2 * self._slots)  # two words a slot; both 0: free
         self._used = 0
 
     def __len__(self) -> int:
@@ -229,7 +242,7 @@ class DuplicateFilter:
         if 3 * self._used >= 2 * self._slots:
             old = self._table
             self._slots *= 2
-            self._table = array("Q", bytes(16 * self._slots))
+            self._table = array("Q", [0]) * (2 * self._slots)
             self._used = 0
             for at in range(0, len(old), 2):
                 if old[at] or old[at + 1]:

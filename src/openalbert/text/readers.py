@@ -1,4 +1,4 @@
-"""How the bytes of a corpus become text: compression, UTF-8, cleaning, and the record formats JSONL, Parquet, datasets.
+"""How the bytes of a corpus become clean text: compression, UTF-8, line breaks, control characters.
 
 The rules of cleaning, in the order they are applied, each one counted:
 
@@ -13,24 +13,22 @@ The rules of cleaning, in the order they are applied, each one counted:
 import bz2
 import codecs
 import gzip
-import json
 import lzma
 import re
 import sys
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import IO, Any, Literal, cast
+from typing import IO, Literal, Protocol, cast, runtime_checkable
 
-from openalbert.errors import UserError, suggestion
+from openalbert.errors import UserError
 
 BLOCK = 1 << 20  # bytes read at a time
 JUNK_SAMPLE = 1 << 16  # bytes at the start of a file on which the test for binary data looks
-JUNK_SHARE = 0.1  # more broken or control characters than this share, and the file is not text
-LONGEST_JSON_LINE = 1 << 25  # bytes; a longer line is dropped, for a record must be in memory to be parsed
-HOPELESS_RECORDS = 1000  # records in a row at the start of a file that give no text before it is refused
+JUNK_SHARE = 0.1  # more broken or control characters than this share, and the file is not text ...
+JUNK_ALLOWANCE = 32  # ... but so many are forgiven: a short file may hold a few
 # How compressed files begin; bz2 at length, because a text could begin with BZh.
 MAGIC = {
     "gz": rb"\x1f\x8b",
@@ -116,7 +114,7 @@ class Counts:
         return [f"{number:,} {what}" for what, number in lines.items() if number]
 
 
-_LINE_BREAKS = re.compile("\r\n?|[\v\f\x85\u2028\u2029]")
+_LINE_BREAKS = re.compile("[\r\v\f\x85\u2028\u2029]")  # once \r\n is gone
 _SURROGATES = re.compile("[\ud800-\udfff]")
 _REMOVED_CLASS = (
     "\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f\xad\u200e\u200f\u202a-\u202e\u2060\u2066-\u2069"
@@ -160,17 +158,22 @@ def text_blocks(source: Source, counts: Counts) -> Iterator[str]:
     yield clean(held + decode(rest, counts)[0], counts)
 
 
+@runtime_checkable
+class _Readable(Protocol):
+    def read(self, size: int = -1, /) -> bytes: ...
+
+
 class _Counted:
     """A file that counts the bytes taken from it, and whose first bytes can be looked at before."""
 
-    def __init__(self, file: IO[bytes], counts: Counts) -> None:
+    def __init__(self, file: _Readable, counts: Counts) -> None:
         self.file, self.counts = file, counts
         self.taken = 0
         self.head = file.read(HEAD)
 
     def read(self, size: int = -1) -> bytes:
         if self.head:
-            data, self.head = self.head, b""
+            data, self.head = (self.head, b"") if size < 0 else (self.head[:size], self.head[size:])
         else:
             data = self.file.read(size)
         self.taken += len(data)
@@ -179,7 +182,7 @@ class _Counted:
 
 
 @contextmanager
-def _opened(source: Source) -> Iterator[IO[bytes]]:
+def _opened(source: Source) -> Iterator[_Readable]:
     if source.name == STANDARD_INPUT:
         yield sys.stdin.buffer
     else:
@@ -276,154 +279,8 @@ def _refuse_junk(sample: bytes, name: str) -> None:
     text, _ = decode(sample, found, final=False)
     clean(text, found)
     bad = found.broken_utf8_replaced + found.control_characters_removed
-    if bad > JUNK_SHARE * len(text):
+    if bad > max(JUNK_ALLOWANCE, JUNK_SHARE * len(text)):
         raise UserError(
             f"{name}: this is not UTF-8 text: {bad:,} of the first {len(text):,} characters are broken or control "
             "characters; leave the file out, or convert it (iconv -f LATIN1 -t UTF-8, say)"
         )
-
-
-class _Hope:
-    """Takes note of records without text; a file that has no others is refused with the first of them as the reason."""
-
-    def __init__(self, name: str) -> None:
-        self.name, self.first, self.failures = name, "", 0
-        self.found = False
-
-    def failed(self, reason: str) -> None:
-        self.first = self.first or reason
-        self.failures += 1
-        if not self.found and self.failures >= HOPELESS_RECORDS:
-            self.refuse()
-
-    def refuse(self) -> None:
-        """Raise, unless there was some text or nothing at all."""
-        if self.first and not self.found:
-            raise UserError(f"{self.name}: none of {self.failures:,} records gives a text; the first: {self.first}")
-
-
-def _json_lines(blocks: Iterable[bytes]) -> Iterator[bytes | None]:
-    """Lines of bytes; None in the place of one that is too long."""
-    parts: list[bytes] = []
-    size = 0
-    for block in blocks:
-        *ends, rest = block.split(b"\n")
-        for end in ends:
-            parts.append(end)
-            yield b"".join(parts) if size + len(end) <= LONGEST_JSON_LINE else None
-            parts, size = [], 0
-        size += len(rest)
-        parts = [*parts, rest] if size <= LONGEST_JSON_LINE else []
-    yield b"".join(parts) if size <= LONGEST_JSON_LINE else None
-
-
-def jsonl_records(source: Source, reading: Reading, counts: Counts) -> Iterator[str]:
-    """The text of each JSON object of a file of one a line."""
-    hope = _Hope(source.name)
-    for number, line in enumerate(_json_lines(byte_blocks(source, counts)), 1):
-        if line is None:
-            counts.dropped_broken_lines += 1
-            hope.failed(f"line {number} is over {LONGEST_JSON_LINE:,} bytes long")
-            continue
-        text = decode(line, counts)[0].removeprefix("\ufeff").strip()
-        if not text:
-            continue
-        try:
-            record = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            counts.dropped_broken_lines += 1
-            array = " (a JSON array? jq -c '.[]' FILE makes lines of it)" if text.startswith("[") else ""
-            hope.failed(f"line {number} is not JSON: {error}{array}")
-            continue
-        if not isinstance(record, dict):
-            counts.dropped_broken_lines += 1
-            hope.failed(f"line {number} holds a JSON {type(record).__name__}, not an object with the text in a field")
-            continue
-        value = record.get(reading.text_field)
-        if isinstance(value, str):
-            hope.found = True
-            yield value
-        else:
-            counts.dropped_without_text += 1
-            hope.failed(_no_text(f"line {number}", "field", reading, list(record), value))
-    hope.refuse()
-
-
-def _no_text(where: str, kind: str, reading: Reading, known: list[str], value: Any) -> str:
-    if reading.text_field in known:
-        return f"{where}: the {kind} '{reading.text_field}' is a {type(value).__name__}, not a string"
-    return f"{where} has no {kind} '{reading.text_field}' (text_field): {suggestion(reading.text_field, known)}"
-
-
-def parquet_records(source: Source, reading: Reading, counts: Counts) -> Iterator[str]:
-    """The text of each row, a few rows in memory at a time."""
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError:
-        raise UserError(f"{source.name}: reading Parquet needs an extra: pip install openalbert[parquet]") from None
-    size = source.size_bytes or 0
-    hope = _Hope(source.name)
-    try:
-        with pyarrow.parquet.ParquetFile(source.name, buffer_size=BLOCK) as file:
-            schema, total = file.schema_arrow, file.metadata.num_rows
-            if reading.text_field not in schema.names:
-                raise UserError(_no_text(source.name, "column", reading, schema.names, None))
-            kind = schema.field(reading.text_field).type
-            kind = getattr(kind, "value_type", kind)  # of a dictionary column
-            if not (pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind)):
-                raise UserError(f"{source.name}: the column '{reading.text_field}' is {kind}, not string")
-            done = advanced = 0
-            for batch in file.iter_batches(batch_size=256, columns=[reading.text_field]):
-                # As bytes, because Parquet does not promise that its strings are UTF-8.
-                for value in batch.column(0).cast(pyarrow.large_binary()).to_pylist():
-                    if value is None:
-                        counts.dropped_without_text += 1
-                        hope.failed(f"the column '{reading.text_field}' is null")
-                    else:
-                        hope.found = True
-                        yield decode(value, counts)[0]
-                done += batch.num_rows
-                counts.bytes_read += size * done // total - advanced
-                advanced = size * done // total
-            counts.bytes_read += size - advanced
-    except (pyarrow.ArrowException, OSError) as error:
-        if isinstance(error, OSError) and error.errno is not None:
-            raise
-        raise UserError(f"{source.name}: not a whole Parquet file ({error}): make it anew or leave it out") from None
-    hope.refuse()
-
-
-def dataset_records(source: Source, reading: Reading, counts: Counts) -> Iterator[str]:
-    """The text of each row of a Hugging Face dataset, streamed."""
-    try:
-        import datasets
-    except ImportError:
-        raise UserError(f"{source.name}: reading datasets needs an extra: pip install openalbert[datasets]") from None
-    folder = Path(source.name)
-    try:
-        if (folder / "state.json").is_file() or (folder / "dataset_dict.json").is_file():
-            rows = datasets.load_from_disk(source.name)
-            if isinstance(rows, datasets.DatasetDict):
-                if reading.dataset_split not in rows:
-                    raise UserError(
-                        f"{source.name} has no split '{reading.dataset_split}' (dataset_split): "
-                        f"{suggestion(reading.dataset_split, list(rows))}"
-                    )
-                rows = rows[reading.dataset_split]
-        else:
-            rows = datasets.load_dataset(
-                source.name, reading.dataset_config, split=reading.dataset_split, streaming=True
-            )
-    except (OSError, ValueError, RuntimeError) as error:
-        raise UserError(f"{source.name}: Hugging Face datasets cannot read it: {error}") from None
-    hope = _Hope(source.name)
-    for number, row in enumerate(rows, 1):
-        value = row.get(reading.text_field)
-        if isinstance(value, str):
-            hope.found = True
-            yield value
-        else:
-            counts.dropped_without_text += 1
-            hope.failed(_no_text(f"row {number}", "column", reading, list(row), value))
-    hope.refuse()
