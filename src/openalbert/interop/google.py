@@ -131,8 +131,8 @@ def read_config(path: Path) -> dict[str, Any]:
 def hugging_face_config(config: dict[str, Any]) -> dict[str, Any]:
     """The same in the keys of Hugging Face's config.json."""
     kind = family(config)
-    # Google's ALBERT computes the tanh form under the name gelu. Its first BERT code, which trained the published
-    # models, computed the erf form.
+    # Google's ALBERT computes the tanh form under the name gelu. Its BERT code computed the erf form when the first
+    # models were published and the tanh form from 2019 on; the file does not tell, so BERT is read as others read it.
     activation = "gelu_new" if kind == "albert" and config["hidden_act"] == "gelu" else config["hidden_act"]
     return config | {"model_type": kind, "hidden_act": activation, "layer_norm_eps": 1e-12}
 
