@@ -1,0 +1,227 @@
+"""Text to shards on one core, beside a pipeline of Hugging Face `datasets` and `tokenizers` that does the same work.
+
+python bench/text.py [FILES … --tokenizer FOLDER] [--megabytes 20] [--repeats 5] [--out results/text-to-shards]
+
+Both read the same plain text, split it with the same function into sentences, tokenize it with the same vocabulary and
+write the tokens with their sentence and document borders. Each measurement is a process of its own on one core; the
+three ways take turns, so that whatever else the machine does meets all of them. Without files the text is made up.
+"""
+
+import argparse
+import json
+import os
+import platform
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from importlib.metadata import version
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests" / "text")]
+
+WAYS = {
+    "openalbert": "openalbert prepare --workers 1",
+    "stock": "datasets + tokenizers, converted from spiece.model by transformers",
+    "exact": "datasets + tokenizers, with the tokenizer.json that gives SentencePiece's ids",
+}
+
+
+def openalbert(text: Path, vocabulary: Path, out: Path) -> Callable[[], int]:
+    from openalbert.text.prepare import Prepare, prepare
+    from openalbert.text.shards import open_shards
+
+    def work() -> int:
+        prepare(Prepare((str(text),), vocabulary, out, workers=1))
+        return open_shards(out).num_tokens
+
+    return work
+
+
+def hugging_face(text: Path, tokenizer_json: Path, out: Path) -> Callable[[], int]:
+    import datasets
+    import tokenizers
+
+    from openalbert.text.sentences import split_sentences
+
+    datasets.disable_progress_bars()
+    tokenizer = tokenizers.Tokenizer.from_file(str(tokenizer_json))
+    number = datasets.Value("uint16")
+    features = datasets.Features({"ids": datasets.List(number), "sentence_lengths": datasets.List(number)})
+
+    def encode(batch: dict[str, list[str]]) -> dict[str, Any]:
+        documents = [split_sentences(document) for document in batch["text"]]
+        found = iter(tokenizer.encode_batch_fast([*chain.from_iterable(documents)], add_special_tokens=False))
+        each = [[encoding.ids for encoding in islice(found, len(document))] for document in documents]
+        return {
+            "ids": [[*chain.from_iterable(document)] for document in each],
+            "sentence_lengths": [[*map(len, document)] for document in each],
+        }
+
+    def work() -> int:
+        read = datasets.load_dataset(
+            "text", data_files=str(text), sample_by="paragraph", split="train", cache_dir=str(out / "read")
+        )
+        made = read.map(
+            encode,
+            batched=True,
+            batch_size=100,
+            remove_columns=["text"],
+            features=features,
+            cache_file_name=str(out / "tokens.arrow"),
+        )
+        return sum(len(chunk.values) for chunk in made.data.column("ids").chunks)
+
+    out.mkdir(parents=True)
+    return work
+
+
+def measure_one(way: str, folder: Path) -> None:
+    """Do the work once, in this process, and print how long it took."""
+    with tempfile.TemporaryDirectory(dir=folder) as out:
+        if way == "openalbert":
+            work = openalbert(folder / "text.txt", folder / "vocabulary", Path(out) / "shards")
+        else:
+            work = hugging_face(folder / "text.txt", folder / f"{way}.json", Path(out) / "arrow")
+        wall, processor = time.perf_counter(), time.process_time()
+        tokens = work()
+        wall, processor = time.perf_counter() - wall, time.process_time() - processor
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    print(json.dumps({"wall_s": wall, "processor_s": processor, "tokens": tokens, "peak_bytes": peak}))
+
+
+def prepare_inputs(files: list[str], vocabulary: Path | None, megabytes: float, folder: Path) -> dict[str, int]:
+    """The sample as one plain text file, the vocabulary, and it again in the two forms for `tokenizers`."""
+    import made_text
+
+    from openalbert.interop.tokenizer_files import write_tokenizer_files
+    from openalbert.text import corpus
+    from openalbert.text.tokenizer import Tokenizer
+
+    texts: list[str] = []
+    if files:
+        reading = corpus.Reading()
+        found = corpus.sources(files, reading)
+        for source in found:
+            room = megabytes * 1e6 / len(found)
+            for document in corpus.documents(source, reading, corpus.Counts()):
+                texts.append(document.text)
+                room -= len(document.text)
+                if room <= 0:
+                    break
+    else:
+        texts = made_text.documents(int(megabytes * 1e6), 1)
+    (folder / "text.txt").write_text("\n\n".join(texts))
+    if vocabulary is None:
+        vocabulary = made_text.write_vocabulary(folder / "made")
+    tokenizer = Tokenizer.load(vocabulary)
+    write_tokenizer_files(tokenizer, folder / "vocabulary", 512)
+    (folder / "vocabulary" / "tokenizer.json").rename(folder / "exact.json")
+    from transformers import AlbertTokenizer
+
+    AlbertTokenizer.from_pretrained(folder / "vocabulary").backend_tokenizer.save(str(folder / "stock.json"))
+    return {"documents": len(texts), "bytes": (folder / "text.txt").stat().st_size}
+
+
+def measure(folder: Path, repeats: int) -> dict[str, list[dict[str, float]]]:
+    """All ways in turn, each pinned to one and the same core."""
+    core = max(os.sched_getaffinity(0))
+    found: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
+    quiet = {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    for turn in range(repeats):
+        for way in WAYS:
+            ran = subprocess.run(
+                [sys.executable, __file__, "--way", way, "--folder", str(folder)],
+                env={**os.environ, **quiet},
+                preexec_fn=lambda: os.sched_setaffinity(0, {core}),
+                capture_output=True,
+                text=True,
+            )
+            if ran.returncode:
+                sys.exit(ran.stderr)
+            found[way].append(json.loads(ran.stdout.splitlines()[-1]))
+            print(f"turn {turn + 1}: {way}: {found[way][-1]}", file=sys.stderr)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="*")
+    parser.add_argument("--tokenizer", type=Path)
+    parser.add_argument("--describe", default="made-up text", help="what the files are, for the report")
+    parser.add_argument("--megabytes", type=float, default=20.0)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--out", type=Path, default=ROOT / "results" / "text-to-shards")
+    parser.add_argument("--way", help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.way:
+        measure_one(asked.way, asked.folder)
+        return
+    with tempfile.TemporaryDirectory() as name:
+        sample = prepare_inputs(asked.files, asked.tokenizer, asked.megabytes, Path(name))
+        turns = measure(Path(name), asked.repeats)
+    rates = {way: [sample["bytes"] / turn["processor_s"] / 1e6 for turn in each] for way, each in turns.items()}
+    ratios = {
+        way: [ours / theirs for ours, theirs in zip(rates["openalbert"], rates[way], strict=True)] for way in WAYS
+    }
+    run = {
+        "text": asked.describe,
+        **sample,
+        "repeats": asked.repeats,
+        "turns": turns,
+        "megabytes_per_processor_second": {way: statistics.median(each) for way, each in rates.items()},
+        "ratio": {way: statistics.median(each) for way, each in ratios.items()},
+        "ratios": {way: [round(ratio, 2) for ratio in each] for way, each in ratios.items()},
+        "machine": {
+            "processor": processor(),
+            "python": platform.python_version(),
+            **{name: version(name) for name in ("sentencepiece", "tokenizers", "datasets", "transformers", "numpy")},
+        },
+    }
+    report = table(run)
+    print(report)
+    asked.out.mkdir(parents=True, exist_ok=True)
+    (asked.out / "run.json").write_text(json.dumps(run, indent=2) + "\n")
+    (asked.out / "report.md").write_text(report)
+
+
+def table(run: dict[str, Any]) -> str:
+    lines = [
+        "# Text to shards on one core",
+        "",
+        f"{run['bytes'] / 1e6:.1f} MB of plain text, {run['documents']:,} documents: {run['text']}. "
+        f"{run['machine']['processor']}, one core, {run['repeats']} turns of all ways one after the other; "
+        "a rate is text by processor time, medians over the turns. Made by `bench/text.py`.",
+        "",
+        "| way | MB/s | tokens/s | tokens | peak memory | openalbert is faster by |",
+        "|---|---|---|---|---|---|",
+    ]
+    for way, what in WAYS.items():
+        turns = run["turns"][way]
+        rate = run["megabytes_per_processor_second"][way]
+        tokens = turns[0]["tokens"]
+        spread = f" ({min(run['ratios'][way]):.2f} to {max(run['ratios'][way]):.2f})" if way != "openalbert" else ""
+        lines.append(
+            f"| {what} | {rate:.2f} | {tokens * rate / run['bytes']:.2f} M | {tokens:,} | "
+            f"{max(turn['peak_bytes'] for turn in turns) / 1e6:.0f} MB | {run['ratio'][way]:.2f}x{spread} |"
+        )
+    return "\n".join([*lines, ""])
+
+
+def processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.partition(": ")[2] for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor()
+
+
+if __name__ == "__main__":
+    main()
