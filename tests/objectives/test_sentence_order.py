@@ -1,0 +1,265 @@
+import dataclasses
+import random
+
+import numpy as np
+import one_by_one
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from openalbert.errors import UserError
+from openalbert.objectives.keyed_random import Stream, below, bits, chance, root
+from openalbert.objectives.sentence_order import SHORTEST, Pairs, SentenceOrder, assemble, pair, trim
+
+Documents = list[list[int]]  # the length of each sentence
+
+documents_of = st.lists(st.lists(st.integers(1, 40), min_size=1, max_size=12), min_size=1, max_size=12)
+lengths_of = st.integers(SHORTEST, 100)
+SOP, NSP, NONE = (SentenceOrder(objective) for objective in ("sop", "nsp", "none"))
+GOOGLE = SentenceOrder(lone_sentences="google")
+
+
+def marks(documents: Documents) -> tuple[np.ndarray, np.ndarray]:
+    sentences = [length for document in documents for length in document]
+    return (
+        np.concatenate([[0], np.cumsum(sentences)]).astype(np.int64),
+        np.concatenate([[0], np.cumsum([len(document) for document in documents])]).astype(np.int64),
+    )
+
+
+def paired(
+    documents: Documents, how: SentenceOrder = SOP, max_length: int = 64, seed: int = 0, epoch: int = 0
+) -> Pairs:
+    return pair(*marks(documents), how, max_length, seed, epoch)
+
+
+def english(num_documents: int, sentences: int = 40) -> Documents:
+    rng = np.random.default_rng(0)
+    return [np.clip(rng.lognormal(3, 0.6, sentences), 2, 200).astype(int).tolist() for _ in range(num_documents)]
+
+
+def document_of(documents: Documents, token: np.ndarray) -> np.ndarray:
+    starts, firsts = marks(documents)
+    return np.searchsorted(starts[firsts], token, side="right") - 1
+
+
+@given(documents=documents_of, max_length=lengths_of, seed=st.integers(0, 99), how=st.sampled_from([SOP, NONE, GOOGLE]))
+def test_both_segments_hold_something_and_fit(
+    documents: Documents, max_length: int, seed: int, how: SentenceOrder
+) -> None:
+    rows = paired(documents, how, max_length, seed).rows
+    assert (rows["first_length"] >= 1).all()
+    assert (rows["second_length"] >= 1).all()
+    assert (rows["first_length"] + rows["second_length"] + 3 <= max_length).all()
+
+
+@given(documents=documents_of, max_length=lengths_of, seed=st.integers(0, 99))
+def test_sop_segments_follow_each_other_in_one_document(documents: Documents, max_length: int, seed: int) -> None:
+    rows = paired(documents, SOP, max_length, seed).rows
+    earlier = np.where(rows["swapped"], rows["second_begin"], rows["first_begin"])
+    earlier_length = np.where(rows["swapped"], rows["second_length"], rows["first_length"])
+    later = np.where(rows["swapped"], rows["first_begin"], rows["second_begin"])
+    later_length = np.where(rows["swapped"], rows["first_length"], rows["second_length"])
+    assert (earlier + earlier_length <= later).all()
+    assert (document_of(documents, earlier) == document_of(documents, later + later_length - 1)).all()
+    # Where nothing was trimmed, nothing lies between them and both stand on sentence borders.
+    starts, _ = marks(documents)
+    whole = earlier_length + later_length + 3 < max_length
+    assert (earlier + earlier_length == later)[whole].all()
+    for border in (earlier, later, later + later_length):
+        assert np.isin(border[whole], starts).all()
+
+
+@given(documents=documents_of, max_length=lengths_of, seed=st.integers(0, 99), how=st.sampled_from([SOP, NONE]))
+def test_every_token_is_in_an_example_or_counted_as_left_out(
+    documents: Documents, max_length: int, seed: int, how: SentenceOrder
+) -> None:
+    made = paired(documents, how, max_length, seed)
+    used = int((made.rows["first_length"] + made.rows["second_length"]).sum())
+    assert used + made.trimmed_tokens + made.lone_tokens == sum(map(sum, documents))
+    assert made.short_documents == sum(len(document) == 1 for document in documents)
+    assert made.lone_sentences <= len(documents)
+
+
+@given(documents=documents_of, max_length=lengths_of, seed=st.integers(0, 99), epoch=st.integers(0, 3))
+def test_chunks_are_those_of_the_rule_one_by_one(documents: Documents, max_length: int, seed: int, epoch: int) -> None:
+    made = paired(documents, SOP, max_length, seed, epoch)
+    limit = max_length - 3
+    begins, number = [], 0
+    for document in documents:
+        begin = 0
+        while begin < len(document):
+            key = np.array([number + begin])
+            target = limit
+            if chance(bits(root(seed, epoch, Stream.SHORT), key), SOP.short_share)[0]:
+                target = 2 + int(below(bits(root(seed, epoch, Stream.TARGET), key), limit - 1)[0])
+            end, length = begin, 0
+            while end < len(document) and (length < target or end - begin < 2):
+                length += document[end]
+                end += 1
+            if end - begin > 1:
+                begins.append(number + begin)
+            begin = end
+        number += len(document)
+    assert made.rows["example"].tolist() == begins
+
+
+@given(first=st.integers(1, 200), second=st.integers(1, 200), limit=st.integers(2, 250), seed=st.integers(0, 9))
+def test_trimming_takes_as_much_off_each_segment_as_token_by_token(
+    first: int, second: int, limit: int, seed: int
+) -> None:
+    rng = random.Random(seed)
+    segments = list(range(first)), list(range(second))
+    one_by_one.trim(*segments, limit, lambda: rng.random() < 0.5)
+    off = trim(np.array([first]), np.array([second]), limit)
+    assert (first - off[0][0], second - off[1][0]) == (len(segments[0]), len(segments[1]))
+
+
+def test_trimming_leaves_the_same_tokens_as_token_by_token_in_distribution() -> None:
+    # Two sentences of 30 and 22 tokens in room for 40: where does what remains of the longer one begin?
+    n = 20_000
+    rows = paired([[30, 22]] * n, NONE, max_length=43).rows
+    ours = rows["first_begin"] % 52
+    rng, theirs = random.Random(0), []
+    for _ in range(n):
+        first, second = list(range(30)), list(range(22))
+        one_by_one.trim(first, second, 40, lambda: rng.random() < 0.5)
+        theirs.append(first[0])
+    counts = np.stack([np.bincount(ours, minlength=11), np.bincount(theirs, minlength=11)])
+    # Two samples of one distribution: the statistic is chi-square with as many degrees as there are places.
+    statistic = ((counts[0] - counts[1]) ** 2 / np.maximum(counts.sum(0), 1)).sum()
+    assert statistic < 10 + 5 * np.sqrt(20)
+    assert ours.var() > 1
+
+
+@given(documents=documents_of, max_length=lengths_of, seed=st.integers(0, 99), at=st.integers(1, 11))
+def test_a_corpus_gives_the_same_examples_in_one_shard_or_two(
+    documents: Documents, max_length: int, seed: int, at: int
+) -> None:
+    at = min(at, len(documents))
+    head, tail = documents[:at], documents[at:]
+    parts = [pair(*marks(head), SOP, max_length, seed, 1)]
+    if tail:
+        parts.append(
+            pair(
+                *marks(tail),
+                SOP,
+                max_length,
+                seed,
+                1,
+                first_sentence=sum(map(len, head)),
+                first_token=sum(map(sum, head)),
+            )
+        )
+    whole = paired(documents, SOP, max_length, seed, 1)
+    joined = Pairs.joined(parts)
+    assert np.array_equal(joined.rows, whole.rows)
+    assert dataclasses.replace(joined, rows=whole.rows) == whole
+
+
+def test_half_of_the_pairs_are_swapped() -> None:
+    rows = paired(english(2000), max_length=128).rows
+    assert rows["swapped"].mean() == pytest.approx(0.5, abs=5 * 0.5 / np.sqrt(len(rows)))
+
+
+def test_the_cut_is_uniform_over_sentence_borders() -> None:
+    rows = paired([[3, 3, 3, 3, 3]] * 8000, SentenceOrder(short_share=0.0)).rows
+    firsts = np.where(rows["swapped"], rows["second_length"], rows["first_length"]) // 3
+    counts = np.bincount(firsts, minlength=5)[1:]
+    assert counts.sum() == 8000
+    assert ((counts - 2000) ** 2 / 2000).sum() < 3 + 5 * np.sqrt(6)
+
+
+def test_a_tenth_of_the_examples_is_short_and_evenly_so() -> None:
+    rows = paired([[1] * 509] * 5000, max_length=512).rows
+    # A document begins with a short chunk in one of ten cases; sentences of one token hit any target exactly.
+    opening = rows[rows["example"] % 509 == 0]
+    lengths = opening["first_length"] + opening["second_length"]
+    short = lengths[lengths < 509]
+    assert len(short) / len(lengths) == pytest.approx(0.1, abs=5 * np.sqrt(0.09 / 5000))
+    assert short.min() >= 2
+    assert short.mean() == pytest.approx((2 + 508) / 2, abs=5 * 147 / np.sqrt(len(short)))
+
+
+def test_borders_of_chunks_differ_between_epochs_and_seeds_but_not_between_calls() -> None:
+    documents = english(50)
+    assert np.array_equal(paired(documents, epoch=3).rows, paired(documents, epoch=3).rows)
+    for other in (paired(documents, epoch=4), paired(documents, epoch=3, seed=1)):
+        assert set(other.rows["example"].tolist()) != set(paired(documents, epoch=3).rows["example"].tolist())
+
+
+def test_nothing_is_asked_where_the_objective_is_none() -> None:
+    rows = paired(english(100), NONE).rows
+    assert not rows["swapped"].any()
+    assert (rows["first_begin"] < rows["second_begin"]).all()
+
+
+@given(documents=st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=9), min_size=2, max_size=9))
+def test_nsp_takes_the_second_segment_from_another_document_where_it_says_so(documents: Documents) -> None:
+    rows = paired(documents, NSP, max_length=512).rows
+    own, other = document_of(documents, rows["first_begin"]), document_of(documents, rows["second_begin"])
+    assert (own != other)[rows["swapped"]].all()
+    assert (own == other)[~rows["swapped"]].all()
+    assert (rows["first_begin"] + rows["first_length"] == rows["second_begin"])[~rows["swapped"]].all()
+
+
+def test_nsp_puts_the_half_that_gave_way_back() -> None:
+    documents = english(300)
+    starts, _ = marks(documents)
+    made = paired(documents, NSP, max_length=4096)
+    assert made.rows["swapped"].mean() == pytest.approx(0.5, abs=5 * 0.5 / np.sqrt(len(made)))
+    read = np.zeros(starts[-1], bool)
+    for row in made.rows:
+        read[row["first_begin"] : row["first_begin"] + row["first_length"]] = True
+        if not row["swapped"]:
+            read[row["second_begin"] : row["second_begin"] + row["second_length"]] = True
+    assert (~read).sum() <= made.lone_tokens + made.trimmed_tokens
+
+
+def test_nsp_in_a_single_document_is_refused() -> None:
+    with pytest.raises(UserError, match="use sop"):
+        paired([[5, 5, 5]], NSP)
+
+
+def test_a_lone_sentence_never_brings_another_document_into_sop() -> None:
+    made = paired([[5], [7], [6, 6]])
+    assert made.rows["example"].tolist() == [2]
+    assert (made.short_documents, made.lone_sentences, made.lone_tokens) == (2, 2, 12)
+
+
+def test_google_fills_a_lone_sentence_up_with_another_document_and_says_swapped() -> None:
+    documents = [[5], [7], [200, 6]]
+    made = paired(documents, GOOGLE)
+    alone = made.rows[:2]
+    assert alone["swapped"].all()
+    assert (document_of(documents, alone["first_begin"]) == [0, 1]).all()
+    assert (document_of(documents, alone["second_begin"]) != [0, 1]).all()
+    assert (made.lone_sentences, made.short_documents) == (0, 0)
+
+
+def test_a_single_document_of_one_sentence_makes_no_example() -> None:
+    for how in (SOP, NONE, GOOGLE):
+        assert len(paired([[5]], how)) == 0
+
+
+@given(documents=documents_of, max_length=st.integers(SHORTEST, 40), seed=st.integers(0, 9))
+@settings(max_examples=50)
+def test_assembled_examples_read_as_their_segments(documents: Documents, max_length: int, seed: int) -> None:
+    total = sum(map(sum, documents))
+    tokens = (np.arange(total) + 40_000).astype(np.uint16)  # over 32,767: signs must not leak in
+    rows = paired(documents, SOP, max_length, seed).rows
+    names = ("first_begin", "first_length", "second_begin", "second_length")
+    segments = torch.from_numpy(np.stack([rows[name].astype(np.int64) for name in names], axis=1))
+    ids = assemble(torch.from_numpy(tokens.view(np.int16)), segments, max_length, cls_id=2, sep_id=3)
+    for row, made in zip(rows, ids.tolist(), strict=True):
+        first = tokens[row["first_begin"] :][: row["first_length"]].tolist()
+        second = tokens[row["second_begin"] :][: row["second_length"]].tolist()
+        text = [2, *first, 3, *second, 3]
+        assert made == text + [0] * (max_length - len(text))
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.5])
+def test_an_impossible_share_is_refused(share: float) -> None:
+    with pytest.raises(UserError, match="short_share"):
+        SentenceOrder(short_share=share)
