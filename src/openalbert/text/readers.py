@@ -114,27 +114,28 @@ class Counts:
         return [f"{number:,} {what}" for what, number in lines.items() if number]
 
 
-_LINE_BREAKS = re.compile("[\r\v\f\x85\u2028\u2029]")  # once \r\n is gone
-_SURROGATES = re.compile("[\ud800-\udfff]")
-_REMOVED_CLASS = (
-    "\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f\xad\u200e\u200f\u202a-\u202e\u2060\u2066-\u2069"
-    "\ufdd0-\ufdef\ufeff\ufff9-\ufffb\ufffe\uffff"
+_LINE_BREAKS = "\v\f\x85\u2028\u2029"
+_UNCLEAN = re.compile(
+    f"[{_LINE_BREAKS}\ud800-\udfff\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f\xad\u200e\u200f\u202a-\u202e\u2060\u2066-\u2069"
+    "\ufdd0-\ufdef\ufeff\ufff9-\ufffb\ufffe\uffff]"
 )
-_REMOVED = re.compile(f"[{_REMOVED_CLASS}]")
-# One scan finds out whether any of the rules has work to do: on most text none has.
-_UNCLEAN = re.compile(f"[\x0b-\x0d\x85\u2028\u2029\ud800-\udfff{_REMOVED_CLASS}]")
 
 
 def clean(text: str, counts: Counts) -> str:
     """Text by the rules above; its line breaks are all `\\n`."""
-    if not _UNCLEAN.search(text):
-        return text
-    text = _LINE_BREAKS.sub("\n", text.replace("\r\n", "\n"))
-    text, replaced = _SURROGATES.subn("\ufffd", text)
-    text, removed = _REMOVED.subn("", text)
-    counts.broken_utf8_replaced += replaced
-    counts.control_characters_removed += removed
-    return text
+
+    def mend(match: re.Match[str]) -> str:
+        if match[0] in _LINE_BREAKS:
+            return "\n"
+        if "\ud800" <= match[0] <= "\udfff":
+            counts.broken_utf8_replaced += 1
+            return "\ufffd"
+        counts.control_characters_removed += 1
+        return ""
+
+    if "\r" in text:
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
+    return _UNCLEAN.sub(mend, text)
 
 
 def decode(data: bytes, counts: Counts, final: bool = True) -> tuple[str, int]:
