@@ -1,11 +1,17 @@
 """Lines on which tokenizers disagree: everyday text where there is some, and hostile lines made from a seed."""
 
+import contextlib
 import csv
+import io
 import itertools
 import json
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
+
+from openalbert.text.tokenizer import Tokenizer
+from openalbert.text.vocabulary import TrainVocabulary, train_vocabulary
 
 WORDS = """the of and to in a is that was for it with as his on be at by had not are but from or have an they which one
 you were all her she there would their we him been has when who will no more if out so up said what its about than into
@@ -288,3 +294,12 @@ def real_lines(data: Path, count: int) -> list[str]:
         if len(lines) >= count:
             break
     return lines[:count]
+
+
+def trained_tokenizer(folder: Path, vocab_size: int = 600, **settings: Any) -> Tokenizer:
+    """A small vocabulary of made-up lines, as `openalbert tokenizer train` makes it."""
+    text = folder / "plain.txt"
+    text.write_text("\n".join(plain_lines(3000)), encoding="utf-8")
+    with contextlib.redirect_stdout(io.StringIO()):
+        train_vocabulary(TrainVocabulary((str(text),), folder / "vocabulary", vocab_size, **settings))
+    return Tokenizer.load(folder / "vocabulary")

@@ -30,7 +30,8 @@ class Encoding:
     pieces: list[str]
     offsets: list[tuple[int, int]]
     """Start and end of each piece in the text as it was given, white space at its ends left out. A piece that stands
-    for nothing visible (a lone `▁`) has the empty place where the next piece begins."""
+    for nothing visible (a lone `▁`) has the empty place where the next piece begins. Pieces that share one character of
+    the text (½ is three) all have its place; with accents kept, only if none of them reaches beyond it."""
 
 
 class Tokenizer:
@@ -42,9 +43,11 @@ class Tokenizer:
         self.model, self.treatment, self.where = model, treatment, where
         try:
             self.processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+            self.vocab_size: int = self.processor.get_piece_size() if model else 0
         except (RuntimeError, ValueError):
-            raise UserError(f"{where} is not a SentencePiece model, or a damaged one: copy or train it anew") from None
-        self.vocab_size: int = self.processor.get_piece_size()
+            self.vocab_size = 0
+        if not self.vocab_size:
+            raise UserError(f"{where} is not a SentencePiece model, or a damaged one: copy or train it anew")
         self._pieces: list[str] = [self.processor.id_to_piece(number) for number in range(self.vocab_size)]
         self._ids = {piece: number for number, piece in enumerate(self._pieces)}
         found = tuple(self._pieces[: len(SPECIAL_PIECES)])
@@ -133,19 +136,16 @@ class Tokenizer:
                 ids.extend(split)
                 pieces.extend(self._pieces[part] for part in split)
                 spans.extend(self._split_span(normalized, span, split))
-        # The bytes of one character all stand where it stands; SentencePiece gives its place to the last of them.
-        for place in range(len(ids) - 2, -1, -1):
-            if spans[place][0] == spans[place][1] and self.byte_ids[ids[place]]:
-                spans[place] = spans[place + 1]
+        spans = [self._trimmed(normalized, span) for span in spans]
+        # Where one character became several pieces (in bytes, say), SentencePiece gives its place to the last: to all.
+        whole = (-1, -1)
+        for place in range(len(ids) - 1, -1, -1):
+            if spans[place][0] < spans[place][1]:
+                whole = spans[place]
+            elif pieces[place] != SPACE and spans[place][0] == whole[0]:
+                spans[place] = whole
         starts.append(len(text))
-        offsets = []
-        for begin, end in spans:
-            first, last = begin, end
-            while first < last and not self._is_visible(normalized[first]):
-                first += 1
-            while first < last and not self._is_visible(normalized[last - 1]):
-                last -= 1
-            offsets.append((starts[first], ends[last - 1]) if first < last else (starts[end], starts[end]))
+        offsets = [(starts[begin], ends[end - 1] if begin < end else starts[begin]) for begin, end in spans]
         return Encoding(ids, pieces, offsets)
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -201,6 +201,16 @@ class Tokenizer:
         places.append(span[1])
         ends = np.cumsum(lengths).tolist()
         return [(places[end - length], places[end]) for end, length in zip(ends, lengths, strict=True)]
+
+    def _trimmed(self, normalized: str, span: tuple[int, int]) -> tuple[int, int]:
+        begin, end = span
+        while begin < end and not self._is_visible(normalized[begin]):
+            begin += 1
+        if begin == end:
+            return span[1], span[1]
+        while not self._is_visible(normalized[end - 1]):
+            end -= 1
+        return begin, end
 
     def _is_visible(self, char: str) -> bool:
         """Whether SentencePiece's own normaliser leaves anything of a character but a space."""

@@ -215,7 +215,7 @@ def _train(settings: TrainVocabulary, inputs: list[Source]) -> VocabularyReport:
 def _sentences(inputs: list[Source], reading: Reading) -> Iterator[str]:
     counts = Counts()
     sizes = [source.size_bytes for source in inputs]
-    total = None if None in sizes else sum(size or 0 for size in sizes)
+    total = None if None in sizes else float(sum(size or 0 for size in sizes))
     with Work("reading", total=total, unit="MB", scale=1e6) as work:
         for source in inputs:
             for document in documents(source, reading, counts):
@@ -277,7 +277,7 @@ def _follow(flags: dict[str, Any], folder: Path) -> str:
             selector.register(process.stderr, selectors.EVENT_READ)
             while True:
                 if not selector.select(timeout=1.0):
-                    work.advance(0)  # suffix arrays take long and say nothing
+                    work.advance(0.0)  # suffix arrays take long and say nothing
                     continue
                 new = os.read(process.stderr.fileno(), 1 << 16).decode(errors="replace")
                 if not new:
@@ -287,7 +287,7 @@ def _follow(flags: dict[str, Any], folder: Path) -> str:
                 note = (
                     f"{int(passes[-1]):,} candidate pieces" if passes else phases[-1].strip().lower() if phases else ""
                 )
-                work.advance(len(passes), note)
+                work.advance(float(len(passes)), note)
                 log = (log + new)[-10_000:]
         process.wait()
     finally:
