@@ -35,7 +35,7 @@ def from_dict(values: dict[str, Any], kind: type[S], where: str = "settings") ->
         known = [field.name for field in dataclasses.fields(error.cl)]
         key = sorted(error.extra_fields)[0]
         raise UserError(f"{where}: '{key}' is not a setting of {error.cl.__name__}: {suggestion(key, known)}") from None
-    except (ValueError, TypeError, KeyError, AttributeError, cattrs.errors.BaseValidationError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, cattrs.errors.CattrsError) as error:
         raise UserError(f"{where}: {kind.__name__} does not fit: {error}") from None
 
 

@@ -1,0 +1,122 @@
+"""The verb `convert`: every tensor accounted for, whatever the source, and nothing left behind by a failure."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+
+import openalbert
+from openalbert.cli import main
+from openalbert.errors import UserError
+from openalbert.interop.convert import Convert, convert
+from openalbert.model.config import Head
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "google"
+
+
+@pytest.mark.parametrize(
+    ("name", "heads"),
+    [
+        ("pretraining", ("masked_lm", "sentence_order")),
+        ("hub", ("masked_lm", "sentence_order")),
+        ("groups", ("masked_lm", "sentence_order")),
+        ("classifier", ("classification",)),
+        ("squad", ("span",)),
+        ("bert", ("masked_lm", "sentence_order")),
+    ],
+)
+def test_googles_checkpoints_become_model_folders_with_every_tensor_accounted_for(
+    name: str, heads: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    convert(Convert(str(GOLDEN / name), tmp_path / "model"))
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "left over 0" in printed
+    assert "drawn at random 0" in printed
+    assert "every parameter as written" in printed
+    assert "largest difference from transformers" in printed
+    model = openalbert.load(tmp_path / "model")
+    assert tuple(model.heads) == heads
+    transformers.AutoModel.from_pretrained(tmp_path / "model")
+
+
+@pytest.mark.parametrize("name", ["pretraining", "groups"])
+def test_a_converted_checkpoint_computes_what_tensorflow_computed(name: str, tmp_path: Path) -> None:
+    """outputs.json holds the forward passes of these checkpoints, made once with real TensorFlow."""
+    golden = json.loads((GOLDEN / "outputs.json").read_text())
+    convert(Convert(str(GOLDEN / name / "model.ckpt-best"), tmp_path / "model"))
+    model = openalbert.load(tmp_path / "model")
+    ids, segments, mask = (torch.tensor(golden[key]) for key in ("ids", "segments", "mask"))
+    with torch.no_grad():
+        encoded = model.encode(ids, segments, mask, all_states=True)
+    outputs = {
+        "hidden": torch.stack(encoded.states),
+        "pooled": encoded.pooled,
+        "masked_lm": model.scores("masked_lm", encoded),
+        "sentence_order": model.scores("sentence_order", encoded),
+    }
+    for key, ours in outputs.items():
+        theirs = torch.tensor(golden[name][key])
+        if key in ("hidden", "masked_lm"):  # what stands in the padding is nobody's business
+            ours, theirs = ours[..., mask.bool(), :], theirs[..., mask.bool(), :]
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
+
+
+def test_a_folder_of_transformers_converts_and_can_be_stored_in_bf16(tmp_path: Path) -> None:
+    config = transformers.AlbertConfig(
+        vocab_size=100, hidden_size=32, embedding_size=16, num_attention_heads=2, intermediate_size=64, num_labels=3
+    )
+    transformers.AlbertForSequenceClassification(config).save_pretrained(tmp_path / "theirs")
+    main(["convert", str(tmp_path / "theirs"), str(tmp_path / "ours"), "--precision", "bfloat16"])
+    ours = openalbert.load(tmp_path / "ours")
+    assert ours.head_list == (Head("classification", ("LABEL_0", "LABEL_1", "LABEL_2")),)
+    assert (tmp_path / "ours" / "model.safetensors").stat().st_size < 0.6 * 4 * ours.num_parameters() + 10_000
+
+
+def test_a_classifier_of_one_output_can_be_a_choice(tmp_path: Path) -> None:
+    """RACE and STS-B leave the same tensors in Google's checkpoints, so the user says which it is."""
+    config = transformers.AlbertConfig(
+        vocab_size=100, hidden_size=32, embedding_size=16, num_attention_heads=2, intermediate_size=64
+    )
+    transformers.AlbertForMultipleChoice(config).save_pretrained(tmp_path / "theirs")
+    convert(Convert(str(tmp_path / "theirs"), tmp_path / "ours"))
+    assert openalbert.load(tmp_path / "ours").head_list == (Head("multiple_choice"),)
+
+
+def test_the_tokenizer_travels_with_the_model(tmp_path: Path, real_data: Path) -> None:
+    source = tmp_path / "source"
+    shutil.copytree(GOLDEN / "pretraining", source)
+    shutil.copy(real_data / "vocab" / "spiece.model", source / "30k-clean.model")
+    with pytest.raises(UserError, match="30000 pieces, but the model has room for"):
+        convert(Convert(str(source), tmp_path / "model"))
+    assert [path.name for path in tmp_path.iterdir()] == ["source"]
+
+
+def test_nothing_is_overwritten_silently(tmp_path: Path) -> None:
+    target = tmp_path / "model"
+    convert(Convert(str(GOLDEN / "hub"), target))
+    with pytest.raises(UserError, match="is there already"):
+        convert(Convert(str(GOLDEN / "squad"), target))
+    assert tuple(openalbert.load(target).heads) == ("masked_lm", "sentence_order")
+    convert(Convert(str(GOLDEN / "squad"), target, fresh=True))
+    assert tuple(openalbert.load(target).heads) == ("span",)
+
+
+def test_a_broken_source_leaves_no_target(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    shutil.copytree(GOLDEN / "hub", source)
+    data = source / "model.ckpt-best.data-00000-of-00001"
+    data.write_bytes(data.read_bytes()[:-64])
+    with pytest.raises(UserError, match=r"model\.ckpt-best"):
+        convert(Convert(str(source), tmp_path / "model"))
+    (source / "albert_config.json").unlink()
+    with pytest.raises(UserError, match=r"expected one albert_config\.json"):
+        convert(Convert(str(source), tmp_path / "model"))
+    assert not (tmp_path / "model").exists()
+
+
+def test_loading_a_checkpoint_directly_points_to_convert() -> None:
+    with pytest.raises(UserError, match="openalbert convert"):
+        openalbert.load(GOLDEN / "hub")
