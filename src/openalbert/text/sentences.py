@@ -32,8 +32,9 @@ _NUMBERED = 2  # leads on to a number, and is a word of its own otherwise
 _UNSURE = 3  # an end only before one of the words in _STARTERS
 _WORDS: dict[str, int] = {
     **dict.fromkeys(
-        "Mr Mrs Ms Mx Messrs Mme Mlle Mons Dr Drs Prof Rev Revd Hon Fr Gen Col Lieut Lt Capt Cpt Maj Sgt Cpl Pvt Cmdr "
-        "Adm Brig Gov Sen Rep Pres Supt Insp Det Atty Amb Rt e.g E.g i.e I.e eg ie viz cf Cf vs Vs ca approx".split(),
+        "Mr Mrs Ms Mx Messrs Mme Mlle Mons Dr Drs Prof Profs Rev Revd Hon Fr Gen Gens Col Lieut Lt Capt Cpt Maj Sgt "
+        "Cpl Pvt Cmdr Adm Brig Gov Sen Sens Rep Reps Pres Supt Insp Det Atty Amb Rt "
+        "e.g E.g i.e I.e eg ie viz cf Cf vs Vs ca approx".split(),
         _NAMED,
     ),
     **dict.fromkeys(
@@ -64,7 +65,8 @@ _SPOKEN = re.compile(
     r"(?!Nobody|Everybody|Everyone)"
     r"(?:I|We|They|[A-Z][\w'’]+|(?:Mrs?|Ms|Dr|Miss|Sir|Lady|Lord|Captain|Colonel)\.? [A-Z][\w'’]+) "
     r"(?:said|says|asked|asks|cried|cries|replied|exclaimed|answered|shouted|whispered|murmured|muttered|added|"
-    r"returned|inquired|enquired|demanded|continued|screamed|thought|called|repeated|remarked|observed)\b"
+    r"returned|inquired|enquired|demanded|continued|screamed|thought|called|repeated|remarked|observed|"
+    r"interrupted|declared|suggested|protested|persisted|pleaded|gasped|laughed|sighed|growled|began)\b"
 )
 _NUMERAL = re.compile(r"\d|(?:[VXLC][IVXLC]*|I[IVX]+)\b|I[.,;:)]")  # `No. I think not.` is an end
 _FIRST_WORD = re.compile(r"[\w'’]+\.?")
