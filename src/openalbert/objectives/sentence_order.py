@@ -182,8 +182,8 @@ def _chunks(
     if settings.objective == "nsp":
         if shard.num_documents == 1:
             raise UserError(
-                "nsp takes second segments from other documents but a shard holds only one: use sop, or put an empty "
-                "line between documents and prepare the text again"
+                "nsp takes second segments from other documents of the same shard but one holds a single document: "
+                "use sop, or prepare the text again with an empty line between documents or a larger --shard-tokens"
             )
         # The half that gives way to another document is put back and begins the next chunk.
         gives_way = chance(shard.draw(Stream.SWAP, sentences), 0.5) & (end - sentences > 1)
