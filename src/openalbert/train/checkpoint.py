@@ -98,13 +98,13 @@ def save(
     """
     if keep_last < 1:
         raise UserError(f"keep_last is {keep_last}, but at least the last checkpoint must be kept: give 1 or more")
-    if not folder.exists():
-        folder.mkdir(parents=True)
-        sync(folder.parent)
-    _recover(folder)
     checkpoint = Checkpoint(folder / f"step-{step:08d}", step)
-    record = {"step": step, "is_best": is_best or checkpoint.is_best, "state": dict(state)}
     try:
+        if not folder.exists():
+            folder.mkdir(parents=True)
+            sync(folder.parent)
+        _recover(folder)
+        record = {"step": step, "is_best": is_best or checkpoint.is_best, "state": dict(state)}
         with new_folder(checkpoint.folder) as aside:
             for group, named in tensors.items():
                 write_tensors(aside / f"{group}{TENSORS}", dict(named))
