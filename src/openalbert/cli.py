@@ -30,6 +30,7 @@ VERBS = {
     "tokenizer decode": Verb("ids to lines of text", "openalbert.text.tokenize", "Decode", "decode"),
     "prepare": Verb("text to token shards", "openalbert.text.prepare", "Prepare", "prepare"),
     "verify": Verb("every bit of some shards checked", "openalbert.text.prepare", "Verify", "verify"),
+    "inspect": Verb("what a model will read, shown", "openalbert.train.inspect", "Inspect", "inspect"),
     "show": Verb("parameters, FLOPs and memory of a model", "openalbert.interop.show", "Show", "show"),
     "convert": Verb("other people's models in, a model folder out", "openalbert.interop.convert", "Convert", "convert"),
 }

@@ -25,15 +25,18 @@ SHORTEST = SPECIAL_TOKENS + 2
 
 @dataclass(frozen=True)
 class SentenceOrder:
-    """Which pairs of segments a model reads, and what it has to tell about them."""
+    """Which pairs of segments a model reads, and what it has to tell about them.
+
+    A chunk takes at least two sentences, so only the last sentence of a document can be left without a partner.
+    Google's builder has chunks of one sentence, too, and fills them up with another document: NSP leaks into SOP.
+    """
 
     objective: Literal["sop", "nsp", "none"] = "sop"
     """sop: are the segments swapped; nsp: is the second from another document; none: in order, and nothing is asked."""
     short_share: float = 0.1
     """Share of examples with a random shorter target length."""
     lone_sentences: Literal["drop", "google"] = "drop"
-    """A sentence with no other to be paired with: drop it (a chunk takes at least two sentences, so only the last of
-    a document can be left alone), or, as Google's builder does, fill up with another document and label it swapped."""
+    """drop: a sentence without a partner is left out; google: it is paired with another document, labelled swapped."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.short_share <= 1:
