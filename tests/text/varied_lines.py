@@ -126,6 +126,7 @@ ODD_WORDS = [
         "<0x41>",
         "＜pad＞",
         "[cls]",
+        "[SEP]x",
         "[ MASK ]",
         "\ufffd",
         "\U0010ffff",

@@ -21,6 +21,15 @@ from openalbert.text.tokenizer import SPACE, SPECIAL_PIECES, Tokenizer
 
 NEVER = -1e4  # the score of a piece that must not be chosen: far below any sum over a word
 
+# What is spelled like a special token or a byte only after normalisation (in wide letters, say) is text. It is cut, for
+# where `<` is unknown the whole piece would be chosen even with the lowest score.
+_FORGED = {
+    "type": "Split",
+    "pattern": {"Regex": r"<(?=(?:pad|unk|0x[0-9A-F]{2})>)|\[(?=(?:CLS|SEP|MASK)\])"},
+    "behavior": "MergedWithPrevious",
+    "invert": False,
+}
+
 _NORMAL, _USER_DEFINED = 1, 4  # kinds of entries in a SentencePiece model
 
 
@@ -74,7 +83,7 @@ def _tokenizer_json(tokenizer: Tokenizer) -> dict[str, Any]:
             for number, piece in enumerate(SPECIAL_PIECES)
         ],
         "normalizer": {"type": "Sequence", "normalizers": _normalizers(tokenizer)},
-        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [space, *_comma_cuts(tokenizer)]},
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [space, _FORGED, *_comma_cuts(tokenizer)]},
         "post_processor": _post_processor(tokenizer),
         "decoder": decoder,
         "model": {
