@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,10 +12,14 @@ import pytest
 from test_prepare import tree
 
 from openalbert.cli import main
+from openalbert.errors import UserError
+from openalbert.text import engines, groups
+from openalbert.text.corpus import Reading, Source
+from openalbert.text.groups import Group, Job
 
 # In a process of its own: Ray starts servers, and warns of much that is not ours.
 DRIVER = """
-import json, sys, threading, time
+import json, subprocess, sys, threading, time
 from pathlib import Path
 from ray.cluster_utils import Cluster
 from openalbert.cli import main
@@ -31,10 +36,22 @@ def watch(stop, nodes):
                 pass
         time.sleep(0.01)
 
+SET = "groups.BLOCK_CHARACTERS, groups.GROUP_BYTES = 20_000, 50_000"
+FIRST = f"from openalbert.cli import main; from openalbert.text import groups; {SET}; "
 groups.BLOCK_CHARACTERS, groups.GROUP_BYTES = 20_000, 50_000
 cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
 cluster.add_node(num_cpus=1)
 cluster.wait_for_nodes()
+
+# First a run that is killed as soon as there is something to go on with.
+words = json.loads(sys.argv[1])[0] + ["--ray-address", cluster.address]
+killed = subprocess.Popen([sys.executable, "-c", FIRST + f"main({words!r})"], stdout=subprocess.DEVNULL)
+out = Path(words[words.index("--out") + 1])
+while killed.poll() is None and not list(out.glob("shards/*/piece.json")):
+    time.sleep(0.002)
+killed.kill()
+print(json.dumps({"killed": killed.wait(), "pieces": len(list(out.glob("shards/*/piece.json")))}))
+
 nodes, stop = set(), threading.Event()
 thread = threading.Thread(target=watch, args=(stop, nodes))
 thread.start()
@@ -53,8 +70,6 @@ print(json.dumps({"nodes": len(nodes)}))
 
 
 def test_two_nodes_of_a_ray_cluster_give_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from openalbert.text import groups
-
     monkeypatch.setattr(groups, "BLOCK_CHARACTERS", 20_000)
     monkeypatch.setattr(groups, "GROUP_BYTES", 50_000)
     vocabulary = made_text.write_vocabulary(tmp_path / "vocabulary")
@@ -81,11 +96,25 @@ def test_two_nodes_of_a_ray_cluster_give_the_same_bytes(tmp_path: Path, monkeypa
     assert ran.returncode == 0, ran.stderr
     assert tree(tmp_path / "ray") == tree(tmp_path / "alone")
     assert json.loads(ran.stdout.splitlines()[-1]) == {"nodes": 2}
+    first = json.loads(ran.stdout.splitlines()[0])
+    assert first["killed"] == -signal.SIGKILL
+    assert first["pieces"] > 0
     # A mistake that shows on a node comes back as one sentence.
     assert "error: " + str(tmp_path / "bad.txt") in ran.stderr
     assert "not UTF-8 text" in ran.stderr
     assert "ended with 1" in ran.stderr
     assert not (tmp_path / "bad" / "manifest.json").exists()
+
+
+def test_a_machine_that_cannot_see_the_files_says_so(tmp_path: Path) -> None:
+    job = Job(tmp_path / "s", Reading(), 0.0, False, 1000, "uint16", 1000)
+    group = Group(0, (Source(str(tmp_path / "a.txt"), "text", 5),))
+    with pytest.raises(UserError, match=r"plan.json cannot be seen from the machine .* storage that all machines"):
+        engines._check_node(job, group)
+    (tmp_path / "s").mkdir()
+    (tmp_path / "s" / "plan.json").touch()
+    with pytest.raises(UserError, match=r"a.txt cannot be seen from the machine"):
+        engines._check_node(job, group)
 
 
 def test_no_cluster_and_no_ray_each_give_a_sentence(tmp_path: Path) -> None:

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from openalbert.errors import UserError
 from openalbert.text import shards
-from openalbert.text.shards import Vocabulary, open_shards, read_manifest, write_shards
+from openalbert.text.manifest import problems, read_manifest
+from openalbert.text.shards import Vocabulary, open_shards, write_shards
 
 SPECIAL = {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
 VOCABULARY = Vocabulary("f" * 64, 30_000, SPECIAL)
@@ -117,10 +118,10 @@ def test_every_flipped_bit_is_found(folder: Path) -> None:
                     with pytest.raises(UserError, match=re.escape("manifest.json")):
                         read_manifest(folder)
                 else:
-                    wrong = [name for name, what in shards.problems(folder, read_manifest(folder)) if what]
+                    wrong = [name for name, what in problems(folder, read_manifest(folder)) if what]
                     assert [entry.name for entry in wrong] == [path.relative_to(folder).as_posix()]
         path.write_bytes(data)
-    assert not any(what for _, what in shards.problems(folder, read_manifest(folder)))
+    assert not any(what for _, what in problems(folder, read_manifest(folder)))
 
 
 def test_a_missing_or_shortened_shard_is_refused_when_it_is_opened(folder: Path) -> None:

@@ -19,6 +19,7 @@ from openalbert.progress import Work
 from openalbert.text import shards
 from openalbert.text.corpus import Counts
 from openalbert.text.groups import Block, Encoded, Group, Job, encode, make_pieces, mark_documents
+from openalbert.text.manifest import PLAN
 
 READER_FEEDS = 4  # so many workers one reading process keeps busy, with compressed files too
 BLOCKS_A_WORKER = 4  # read ahead for each; more would only take memory
@@ -245,7 +246,7 @@ def _mark_on_node(job: Job, group: Group) -> None:
 
 
 def _check_node(job: Job, group: Group) -> None:
-    for path in [job.folder / shards.PLAN, *(Path(s.name) for s in group.sources if s.size_bytes is not None)]:
+    for path in [job.folder / PLAN, *(Path(s.name) for s in group.sources if s.size_bytes is not None)]:
         if not path.is_file():
             raise UserError(
                 f"{path} cannot be seen from the machine {socket.gethostname()}: with --engine ray the text and --out "

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jaxtyping import Integer
@@ -172,32 +173,30 @@ def make_pieces(job: Job, group: Group, encode_all: EncodeAll | None = None) -> 
     number = len(there)
     start = list(there.values())[-1].facts["documents_done"] if there else 0
     encode_all = encode_all or (lambda every: ((block, encode(block.texts, job)) for block in every))
-    held: list[tuple[Block, Encoded]] = []
+    held: list[Encoded] = []
     size = 0
+    last_facts: dict[str, Any] = {}
     for block, encoded in encode_all(blocks(group, job, start)):
         if size >= job.shard_tokens and block.texts:
-            _write(job, group, number, held)
+            _write(job, group, number, held, last_facts)
             number, held, size = number + 1, [], 0
-        held.append((block, encoded))
+        # Only the tokens are held till the piece is full: the texts would take several times as much memory.
+        held.append(encoded)
         size += sum(len(tokens.tokens) for tokens in encoded.splits.values())
+        read = dataclasses.asdict(block.counts)
+        last_facts = {"documents_done": block.documents_done, "last": block.last, "read": read}
         yield block, encoded
-    _write(job, group, number, held)
+    _write(job, group, number, held, last_facts)
 
 
-def _write(job: Job, group: Group, number: int, held: list[tuple[Block, Encoded]]) -> None:
+def _write(job: Job, group: Group, number: int, held: list[Encoded], facts: dict[str, Any]) -> None:
     counts: dict[str, int] = {}
-    for _, encoded in held:
+    for encoded in held:
         for name, count in encoded.counts.items():
             counts[name] = counts.get(name, 0) + count
-    block = held[-1][0]
-    facts = {
-        "documents_done": block.documents_done,
-        "last": block.last,
-        "read": dataclasses.asdict(block.counts),
-        "encoded": counts,
-    }
-    splits = {split: [encoded.splits[split] for _, encoded in held] for split in held[0][1].splits}
-    shards.write_piece(job.folder, shards.piece_name(group.number, number), splits, job.dtype, facts)
+    splits = {split: [encoded.splits[split] for encoded in held] for split in held[0].splits}
+    name = shards.piece_name(group.number, number)
+    shards.write_piece(job.folder, name, splits, job.dtype, {**facts, "encoded": counts})
 
 
 def pieces_of(folder: Path, group: Group) -> dict[str, Piece]:

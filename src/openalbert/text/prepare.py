@@ -24,7 +24,8 @@ from openalbert.settings import to_dict
 from openalbert.text import corpus, engines, groups, shards
 from openalbert.text.corpus import Counts, Reading, Source
 from openalbert.text.groups import Group, Job
-from openalbert.text.shards import Manifest, Piece, Vocabulary
+from openalbert.text.manifest import MANIFEST, PLAN, Manifest, Vocabulary, problems, read_manifest
+from openalbert.text.shards import Piece
 from openalbert.text.tokenizer import Tokenizer
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -68,11 +69,11 @@ class Verify:
 
 def verify(settings: Verify) -> None:
     """Name every file that is not as it was written."""
-    manifest = shards.read_manifest(settings.folder)
+    manifest = read_manifest(settings.folder)
     size = sum(entry.size for entry in manifest.files)
     found = []
     with Work("verifying", total=float(size), unit="MB", scale=1e6) as work:
-        for entry, problem in shards.problems(settings.folder, manifest):
+        for entry, problem in problems(settings.folder, manifest):
             work.advance(float(entry.size))
             if problem is not None:
                 print(problem, file=sys.stderr)
@@ -88,7 +89,8 @@ def verify(settings: Verify) -> None:
 def prepare(settings: Prepare) -> None:
     """Make a folder of shards, or finish one."""
     _check(settings)
-    sources = [_absolute(source) for source in corpus.sources(settings.files, settings.reading)]
+    named = corpus.sources(settings.files, settings.reading)
+    sources = [_absolute(source) for source in named]
     tokenizer = Tokenizer.load(settings.tokenizer)
     plan = _plan(settings, sources, tokenizer)
     try:
@@ -96,9 +98,9 @@ def prepare(settings: Prepare) -> None:
         with _locked(settings.out):
             if not _begin(settings, plan, tokenizer):
                 print(f"{settings.out}: already done; --fresh would make it anew", file=sys.stderr)
-                manifest = shards.read_manifest(settings.out)
+                manifest = read_manifest(settings.out)
             else:
-                manifest = _work(settings, sources, tokenizer)
+                manifest = _work(settings, sources, tokenizer, [source.name for source in named])
     except OSError as error:
         if error.errno not in FULL:
             raise
@@ -170,10 +172,10 @@ def _locked(folder: Path) -> Iterator[None]:
 def _begin(settings: Prepare, plan: dict[str, Any], tokenizer: Tokenizer) -> bool:
     """Make the folder ready; whether there is anything to do."""
     folder = settings.out
-    path = folder / shards.PLAN
+    path = folder / PLAN
     if settings.fresh and path.is_file():
         # The manifest first, and the plan last: what is half removed is never taken for whole.
-        for name in (shards.MANIFEST, "shards", groups.DUPLICATES, "tokenizer", shards.PLAN):
+        for name in (MANIFEST, "shards", groups.DUPLICATES, "tokenizer", PLAN):
             _remove(folder / name)
     if not path.is_file():
         if strangers := sorted(file.name for file in folder.iterdir() if not file.name.endswith(durable.PARTIAL)):
@@ -188,7 +190,7 @@ def _begin(settings: Prepare, plan: dict[str, Any], tokenizer: Tokenizer) -> boo
     if not (folder / "tokenizer").is_dir():
         with durable.new_folder(folder / "tokenizer") as aside:
             tokenizer.save(aside)
-    return not (folder / shards.MANIFEST).is_file()
+    return not (folder / MANIFEST).is_file()
 
 
 def _remove(path: Path) -> None:
@@ -222,7 +224,7 @@ def _compare(folder: Path, path: Path, asked: dict[str, Any]) -> None:
 # --- doing it --------------------------------------------------------------------------------------------------------
 
 
-def _work(settings: Prepare, sources: Sequence[Source], tokenizer: Tokenizer) -> Manifest:
+def _work(settings: Prepare, sources: Sequence[Source], tokenizer: Tokenizer, names: Sequence[str]) -> Manifest:
     vocabulary = Vocabulary(
         tokenizer.fingerprint,
         tokenizer.vocab_size,
@@ -251,11 +253,11 @@ def _work(settings: Prepare, sources: Sequence[Source], tokenizer: Tokenizer) ->
     counts = _counts(list(pieces.values()))
     if not counts.get("train_tokens", 0) + counts.get("heldout_tokens", 0):
         raise UserError(f"there is no text in {', '.join(settings.files)}: nothing was made")
-    manifest = shards.write_manifest(
+    manifest = shards.finish(
         job.folder,
         vocabulary,
         {"version": __version__, **_deciding(settings)},
-        [source.name for source in sources],
+        names,
         counts,
         {name: piece for group in pieces.values() for name, piece in group.items()},
     )

@@ -14,9 +14,8 @@ manifest is not finished, whatever else it holds.
 
 import functools
 import hashlib
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -25,15 +24,26 @@ from jaxtyping import Int, Integer
 
 from openalbert import durable
 from openalbert.errors import UserError, suggestion
-from openalbert.settings import from_dict, from_json, to_json
+from openalbert.settings import from_json, to_json
+from openalbert.text.manifest import (
+    FORMAT,
+    PLAN,
+    REPAIR,
+    FileEntry,
+    Manifest,
+    ShardEntry,
+    Vocabulary,
+    file_entry,
+    read_manifest,
+    visible_problem,
+    write_manifest,
+)
 
-FORMAT = 1
-MANIFEST = "manifest.json"
-PLAN = "plan.json"  # stands beside the manifest, and alone while the work is not finished
+__all__ = ["Manifest", "Shard", "ShardSet", "Vocabulary", "open_shards", "write_shards"]
+
 PIECE = "piece.json"
 SPLITS = ("train", "heldout")
 MAX_OPEN_SHARDS = 128  # three file descriptors each; the usual limit of a process is 1024
-HASHED_AT_ONCE = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -58,27 +68,6 @@ class Shard:
 
 
 @dataclass(frozen=True)
-class ShardEntry:
-    """What the manifest says about one shard."""
-
-    name: str
-    """Path in the folder, without the three endings: `shards/00000-00000/train`."""
-    documents: int
-    sentences: int
-    tokens: int
-
-
-@dataclass(frozen=True)
-class FileEntry:
-    """What the manifest says about one file."""
-
-    name: str
-    """Path in the folder, with `/` between its parts."""
-    size: int
-    sha256: str
-
-
-@dataclass(frozen=True)
 class Piece:
     """What stands in `piece.json`."""
 
@@ -87,41 +76,6 @@ class Piece:
     shards: dict[str, ShardEntry]
     """By split."""
     files: tuple[FileEntry, ...]
-
-
-@dataclass(frozen=True)
-class Manifest:
-    """The description of a folder of shards; everything in it follows from the texts and the settings alone."""
-
-    format: int
-    settings: dict[str, Any]
-    """What was asked for: everything that decides the bytes, and nothing that does not."""
-    inputs: tuple[str, ...]
-    """The texts, in the order in which they were read."""
-    counts: dict[str, int]
-    """Documents, sentences and tokens kept, and everything that was dropped."""
-    tokenizer: str
-    """Fingerprint of the vocabulary."""
-    vocab_size: int
-    special_ids: dict[str, int]
-    dtype: str
-    """The type of a token on disk: `uint16`, or `uint32` for a vocabulary of more than 65,536."""
-    splits: dict[str, tuple[ShardEntry, ...]]
-    files: tuple[FileEntry, ...]
-
-
-@dataclass(frozen=True)
-class Vocabulary:
-    """What the manifest has to know of the vocabulary."""
-
-    fingerprint: str
-    vocab_size: int
-    special_ids: Mapping[str, int]
-
-    @property
-    def dtype(self) -> str:
-        """16 bits a token where they are enough."""
-        return "uint16" if self.vocab_size <= 1 << 16 else "uint32"
 
 
 # --- writing ---------------------------------------------------------------------------------------------------------
@@ -198,12 +152,15 @@ def read_piece(folder: Path, name: str) -> Piece | None:
     path = folder / name / PIECE
     if not path.is_file():
         return None
-    piece = from_json(path.read_text(), Piece, str(path))
-    whole = all(_problem(folder, entry) is None for entry in piece.files)
+    try:
+        piece = from_json(path.read_text(), Piece, str(path))
+    except (UserError, UnicodeDecodeError):
+        return None
+    whole = all(visible_problem(folder, entry) is None for entry in piece.files)
     return piece if whole else None
 
 
-def write_manifest(
+def finish(
     folder: Path,
     vocabulary: Vocabulary,
     settings: dict[str, Any],
@@ -218,9 +175,9 @@ def write_manifest(
         for split, entry in piece.shards.items():
             splits.setdefault(split, []).append(entry)
         files.extend(piece.files)
-        files.append(_file_entry(folder, folder / name / PIECE))
+        files.append(file_entry(folder, folder / name / PIECE))
     others = sorted(path for path in (folder / "tokenizer").rglob("*") if path.is_file())
-    files.extend(_file_entry(folder, path) for path in [*others, *folder.glob(PLAN)])
+    files.extend(file_entry(folder, path) for path in [*others, *folder.glob(PLAN)])
     manifest = Manifest(
         format=FORMAT,
         settings=settings,
@@ -233,27 +190,8 @@ def write_manifest(
         splits={split: tuple(splits[split]) for split in SPLITS if split in splits},
         files=tuple(files),
     )
-    durable.write_text(folder / MANIFEST, _manifest_text(asdict(manifest)))
+    write_manifest(folder, manifest)
     return manifest
-
-
-def _file_entry(folder: Path, path: Path) -> FileEntry:
-    return FileEntry(path.relative_to(folder).as_posix(), path.stat().st_size, _sha256(path))
-
-
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while data := file.read(HASHED_AT_ONCE):
-            digest.update(data)
-    return digest.hexdigest()
-
-
-def _manifest_text(values: dict[str, Any]) -> str:
-    """The manifest's text; its last line is the checksum of the text without that line."""
-    body = json.dumps(values, indent=2, ensure_ascii=False)
-    checksum = hashlib.sha256(body.encode()).hexdigest()
-    return json.dumps(values | {"checksum": checksum}, indent=2, ensure_ascii=False) + "\n"
 
 
 def write_shards(
@@ -269,7 +207,7 @@ def write_shards(
         for number, part in enumerate(_cut(tokenized, shard_tokens, vocabulary.dtype)):
             name = piece_name(group, number)
             pieces[name] = write_piece(folder, name, {split: [part]}, vocabulary.dtype, {})
-    return write_manifest(folder, vocabulary, {"shard_tokens": shard_tokens}, (), {}, pieces)
+    return finish(folder, vocabulary, {"shard_tokens": shard_tokens}, (), {}, pieces)
 
 
 def _cut(documents: Iterable[Sequence[Sequence[int]]], shard_tokens: int, dtype: str) -> Iterator[Tokens]:
@@ -295,32 +233,6 @@ def _tokens(documents: list[Sequence[Sequence[int]]], dtype: str) -> Tokens:
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------
-
-
-def read_manifest(folder: Path) -> Manifest:
-    """The manifest of a finished folder; refuses what is not finished, not ours, newer than ours, or altered."""
-    path = folder / MANIFEST
-    if not path.is_file():
-        if (folder / PLAN).is_file():
-            raise UserError(
-                f"{folder}: these shards are not finished: run the same `openalbert prepare` again to go on"
-            )
-        raise UserError(f"{folder}: no shards here (no {MANIFEST}): make them with `openalbert prepare`")
-    text = path.read_bytes()
-    try:
-        values = json.loads(text)
-        checksum = values.pop("checksum")
-        newer = values["format"] > FORMAT
-    except (ValueError, TypeError, KeyError, AttributeError):
-        raise UserError(f"{path}: this is not a manifest of shards, or it is damaged: prepare the text again") from None
-    if newer:
-        raise UserError(
-            f"{path}: written in format {values['format']} but this openalbert knows formats up to {FORMAT}: update it"
-        )
-    # The text, not only its meaning, must be as written: no flipped bit is too small to be seen.
-    if _manifest_text(values).encode() != text:
-        raise UserError(f"{path}: damaged, its checksum {checksum} does not fit: prepare the text again")
-    return from_dict(values, Manifest, str(path))
 
 
 class MappedShards:
@@ -358,11 +270,11 @@ class MappedShards:
         try:
             array: np.memmap[Any, Any] = np.load(path, mmap_mode="r", allow_pickle=False)
         except (OSError, ValueError) as error:
-            raise UserError(f"{path}: cannot be opened ({error}): {_REPAIR}") from None
+            raise UserError(f"{path}: cannot be opened ({error}): {REPAIR}") from None
         if array.shape != (length,) or array.dtype != np.dtype(dtype):
             raise UserError(
                 f"{path}: the manifest says {length} numbers of type {dtype} but the file holds "
-                f"{array.size} of type {array.dtype}: {_REPAIR}"
+                f"{array.size} of type {array.dtype}: {REPAIR}"
             )
         return array
 
@@ -401,9 +313,6 @@ class ShardSet:
             )
 
 
-_REPAIR = "copy it again from where it is whole, or prepare the text again with --fresh"
-
-
 def open_shards(folder: Path, split: str = "train") -> ShardSet:
     """Open the shards of one split. Every file must be there and have its size; `verify` looks at every bit."""
     manifest = read_manifest(folder)
@@ -411,28 +320,6 @@ def open_shards(folder: Path, split: str = "train") -> ShardSet:
         hint = suggestion(split, manifest.splits) if manifest.splits else "there are none"
         raise UserError(f"{folder}: no split '{split}' in these shards: {hint}")
     for entry in manifest.files:
-        if problem := _problem(folder, entry):
+        if problem := visible_problem(folder, entry):
             raise UserError(problem)
     return ShardSet(folder, manifest, split, MappedShards(folder, manifest.splits[split], manifest.dtype))
-
-
-def _problem(folder: Path, entry: FileEntry) -> str | None:
-    """What can be seen to be wrong with a file without reading it."""
-    path = folder / entry.name
-    if not path.is_file():
-        return f"{path}: missing, though the manifest lists it: {_REPAIR}"
-    if path.stat().st_size != entry.size:
-        return f"{path}: has {path.stat().st_size} bytes but the manifest says {entry.size}: {_REPAIR}"
-    return None
-
-
-def problems(folder: Path, manifest: Manifest) -> Iterator[tuple[FileEntry, str | None]]:
-    """Read every file the manifest lists; with each comes a sentence on what is wrong with it, or None."""
-    for entry in manifest.files:
-        problem = _problem(folder, entry)
-        try:
-            if problem is None and _sha256(folder / entry.name) != entry.sha256:
-                problem = f"{folder / entry.name}: its content is not what was written: {_REPAIR}"
-        except OSError as error:
-            problem = f"{folder / entry.name}: cannot be read ({error.strerror}): {_REPAIR}"
-        yield entry, problem
