@@ -220,9 +220,33 @@ def test_a_damaged_best_one_is_not_the_best(tmp_path: Path) -> None:
     save_step(tmp_path, 100, is_best=True)
     written = save_step(tmp_path, 200, is_best=True, keep_last=2)
     assert_holds(best(tmp_path), 200)
-    file = written.folder / checkpoint.STATE
-    file.write_text(file.read_text().replace("true", "1   "))
+    (written.folder / "model.safetensors").write_bytes(b"nothing")
     assert_holds(best(tmp_path), 100)
+
+
+def test_a_damaged_mark_does_not_make_a_step_the_best(tmp_path: Path) -> None:
+    file = save_step(tmp_path, 100).folder / checkpoint.STATE
+    file.write_text(file.read_text().replace("false", "true"))
+    assert best(tmp_path) is None
+    save_step(tmp_path, 100)
+    assert best(tmp_path) is None
+
+
+def test_an_old_one_that_is_half_removed_does_not_look_like_a_damaged_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_step(tmp_path, 100)
+
+    def remove_a_file(folder: Path, **_: object) -> None:
+        (folder / checkpoint.SUMS).unlink()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("shutil.rmtree", lambda folder, **_: folder.exists() and remove_a_file(folder))
+        with pytest.raises(KeyboardInterrupt):
+            save_step(tmp_path, 200, keep_last=1)
+    shutil.rmtree(tmp_path / "step-00000200")
+    assert latest(tmp_path) == (None, [])
 
 
 def no_space(*_: object, **__: object) -> None:

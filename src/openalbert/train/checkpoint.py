@@ -67,13 +67,10 @@ class Checkpoint:
 
     @property
     def is_best(self) -> bool:
-        """Whether it was the best when it was written. Damage makes it False."""
+        """Whether it says that it was the best when it was written; to be believed if there is no damage."""
         try:
-            digest = _sha256(self.folder / STATE)
-            if f"{digest}  {STATE}\n" not in (self.folder / SUMS).read_text():
-                return False
-            return bool(self._record()["is_best"])
-        except (OSError, ValueError):
+            return self._record()["is_best"] is True
+        except (OSError, ValueError, KeyError, TypeError):
             return False
 
     def _record(self) -> dict[str, Any]:
@@ -104,7 +101,8 @@ def save(
             folder.mkdir(parents=True)
             sync(folder.parent)
         _recover(folder)
-        record = {"step": step, "is_best": is_best or checkpoint.is_best, "state": dict(state)}
+        was_best = checkpoint.is_best and checkpoint.damage() is None
+        record = {"step": step, "is_best": is_best or was_best, "state": dict(state)}
         with new_folder(checkpoint.folder) as aside:
             for group, named in tensors.items():
                 write_tensors(aside / f"{group}{TENSORS}", dict(named))
@@ -173,7 +171,7 @@ def _prune(folder: Path, written: Checkpoint, keep_last: int) -> None:
         # Only sound ones count, lest a damaged one push out the last that could be gone on from.
         if (among_last or marked) and checkpoint.damage() is None:
             best_kept = best_kept or checkpoint.is_best
-            kept += [checkpoint] if among_last else []
+            kept.append(checkpoint)
             continue
         # Renamed first: a folder that is half removed must not look like a damaged checkpoint.
         with contextlib.suppress(OSError):
