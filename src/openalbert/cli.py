@@ -20,6 +20,8 @@ class Verb:
     module: str
     settings: str
     function: str
+    recipes: str = ""
+    """The module whose `defaults_for` gives the settings that a model's name, or none, stands for."""
 
 
 VERBS = {
@@ -31,8 +33,22 @@ VERBS = {
     "prepare": Verb("text to token shards", "openalbert.text.prepare", "Prepare", "prepare"),
     "verify": Verb("every bit of some shards checked", "openalbert.text.prepare", "Verify", "verify"),
     "inspect": Verb("what a model will read, shown", "openalbert.train.inspect", "Inspect", "inspect"),
-    "show": Verb("parameters, FLOPs and memory of a model", "openalbert.interop.show", "Show", "show"),
+    "pretrain": Verb(
+        "a model from shards: masked LM, sentence order, LAMB",
+        "openalbert.train.pretrain",
+        "Pretrain",
+        "pretrain",
+        recipes="openalbert.recipes.pretraining",
+    ),
+    "show": Verb(
+        "parameters, FLOPs and memory of a model",
+        "openalbert.interop.show",
+        "Show",
+        "show",
+        recipes="openalbert.interop.show",
+    ),
     "convert": Verb("other people's models in, a model folder out", "openalbert.interop.convert", "Convert", "convert"),
+    "fill": Verb("words for [MASK]", "openalbert.serve.fill", "Fill", "fill_verb"),
 }
 
 
@@ -111,15 +127,16 @@ def run_verb(name: str, words: list[str]) -> None:
 def parse(kind: Any, name: str, words: list[str]) -> Any:
     """Fill a settings class from the command line.
 
-    Settings whose defaults hang on a model have a method `defaults_for`: it takes the model's name, which is the first
-    word after the verb, and the line is then read over the defaults that follow from it.
+    Where the defaults hang on a model, its name is the first word after the verb, and the line is read over the
+    defaults that follow from it.
     """
     import tyro
 
     default = {}
-    if hasattr(kind, "defaults_for"):
-        first = words[0] if words and not words[0].startswith("-") else ""
-        default = {"default": kind.defaults_for(first)}
+    first = words[0] if words and not words[0].startswith("-") else ""
+    recipes = VERBS[name].recipes
+    if recipes:
+        default = {"default": importlib.import_module(recipes).defaults_for(first)}
     settings = tyro.cli(
         kind,
         prog=f"openalbert {name}",

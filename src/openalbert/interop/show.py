@@ -47,10 +47,10 @@ class Show:
             if getattr(self, name) < 1:
                 raise UserError(f"{name} is {getattr(self, name)}: it must be at least 1")
 
-    @classmethod
-    def defaults_for(cls, name: str) -> "Show":
-        """The settings that follow from a preset's name or a model folder."""
-        return replace(cls(), preset=name, model=config_of(name)) if name else cls()
+
+def defaults_for(name: str) -> Show:
+    """The settings that follow from a preset's name or a model folder."""
+    return Show(preset=name, model=config_of(name)) if name else Show()
 
 
 def config_of(name: str) -> AlbertConfig:

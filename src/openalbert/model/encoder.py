@@ -27,6 +27,12 @@ class Encoded:
     """On request: what went into the first layer, then what came out of each."""
 
 
+def run_layer(attention: nn.Module, ffn: nn.Module, hidden: Tensor, layout: Layout, rows: Rows | None) -> Tensor:
+    """One layer: the attention part, then the feed-forward part."""
+    out: Tensor = ffn(attention(hidden, layout, rows))
+    return out
+
+
 class AlbertEncoder(nn.Module):
     """ALBERT up to its pooler. Depth is a run-time number: shared layers can be passed any number of times."""
 
@@ -39,6 +45,8 @@ class AlbertEncoder(nn.Module):
         self.pooler = nn.Linear(config.hidden_size, config.hidden_size)
         self.recomputes_activations = False
         """In training, keep only what goes into each layer and compute the rest again on the way back."""
+        self.run_layer = run_layer
+        """How a layer is run: as it is, or compiled. One compiled layer serves every depth."""
 
     def forward(
         self,
@@ -76,14 +84,10 @@ class AlbertEncoder(nn.Module):
         attention = self.attention[part_of_layer(layer, len(self.attention), self.config.num_layers)]
         ffn = self.ffn[part_of_layer(layer, len(self.ffn), self.config.num_layers)]
 
-        def run(x: Tensor) -> Tensor:
-            out: Tensor = ffn(attention(x, layout, rows))
-            return out
-
         if self.recomputes_activations and self.training:
-            again: Tensor = checkpoint(run, hidden, use_reentrant=False)
+            again: Tensor = checkpoint(self.run_layer, attention, ffn, hidden, layout, rows, use_reentrant=False)
             return again
-        return run(hidden)
+        return self.run_layer(attention, ffn, hidden, layout, rows)
 
     def _pool(self, first: Tensor) -> Tensor:
         return torch.tanh(self.pooler(first))

@@ -1,0 +1,68 @@
+"""Named pretraining runs: the paper's own for every model, and ones for smaller budgets. Nothing but settings."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from openalbert.errors import UserError, suggestion
+from openalbert.interop.huggingface import read_folder_config
+from openalbert.model.config import AlbertConfig
+from openalbert.model.presets import PRESETS
+from openalbert.optim.schedule import Budget, Schedule
+from openalbert.optim.settings import OptimizerSettings
+from openalbert.train.batches import Objective
+from openalbert.train.settings import Pretrain
+
+
+def paper(name: str, config: AlbertConfig) -> Pretrain:
+    """Section 4.1 of the paper: LAMB 0.00176, batch 4096, 125,000 steps with 3,125 of warm-up, length 512."""
+    length = min(512, config.max_positions)
+    return Pretrain(preset=name, model=config, objective=Objective(max_length=length), out=Path("runs") / name)
+
+
+def albert_xxlarge_final() -> Pretrain:
+    """The paper's final model (section 4.9): xxlarge, no dropout, additional data, 1.5 million steps."""
+    recipe = paper("albert-xxlarge-final", PRESETS["albert-xxlarge"])
+    return replace(recipe, recipe_budget=Budget(steps=1_500_000), schedule=Schedule(warmup_steps=3125))
+
+
+def albert_base_budget() -> Pretrain:
+    """Minutes in, best model out: ALBERT-base without dropout, short examples, small batches, depth that grows.
+
+    Growing the depth leaves the plateau of word frequencies in seconds, where full depth sits on it for long.
+    The learning rate belongs to this batch of its own.
+    """
+    return Pretrain(
+        preset="albert-base-budget",
+        model=PRESETS["albert-base-v2"],
+        out=Path("runs/albert-base-budget"),
+        recipe_budget=Budget(minutes=20.0),
+        objective=Objective(max_length=128),
+        optimizer=OptimizerSettings(learning_rate=0.004),
+        schedule=Schedule(kind="linear", warmup_share=0.06),
+        batch_size=512,
+        reference_batch=512,
+        depth_schedule="3,6@0.25,12@0.5",
+    )
+
+
+# By name; every preset is a recipe too, the paper's.
+RECIPES: dict[str, Callable[[], Pretrain]] = {
+    "albert-xxlarge-final": albert_xxlarge_final,
+    "albert-base-budget": albert_base_budget,
+}
+
+
+def defaults_for(name: str) -> Pretrain:
+    """The settings that a recipe's or preset's name, or a model folder, stands for."""
+    if name in RECIPES:
+        return RECIPES[name]()
+    if name in PRESETS:
+        return paper(name, PRESETS[name])
+    if name and Path(name).is_dir():
+        return replace(paper(name, read_folder_config(Path(name))), out=Path("runs/continued"))
+    if name:
+        raise UserError(
+            f"'{name}' is neither a recipe, a preset nor a model folder: {suggestion(name, [*PRESETS, *RECIPES])}"
+        )
+    return Pretrain()

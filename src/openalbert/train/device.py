@@ -1,0 +1,165 @@
+"""Where a run computes, in what precision, and together with whom. How fast, never what is learned."""
+
+import contextlib
+import datetime
+import os
+import platform
+import resource
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from openalbert.errors import UserError
+
+
+@dataclass(frozen=True)
+class Speed:
+    """How fast a run goes. Changing any of this changes what is learned by rounding at most."""
+
+    device: str = "auto"
+    """auto (a GPU if there is one), cpu, cuda or cuda:1."""
+    precision: Literal["auto", "bf16", "fp32"] = "auto"
+    """Of matrix products and activations; auto: bf16 on a GPU, fp32 on a CPU. Weights and optimizer are fp32 always."""
+    compile: Literal["auto", "none", "layer", "whole"] = "auto"
+    """layer: one layer is compiled once, whatever the depth; whole: the whole step, slower to start and faster after;
+    auto: layer on a GPU, none on a CPU."""
+    micro_batch: int | None = None
+    """Examples that one device computes at a time; not given: as many as its memory is estimated to hold."""
+    recompute: bool = False
+    """Keep only each layer's input in training and compute the rest again: less memory, a quarter slower."""
+    deterministic: bool = False
+    """The same bits from run to run on a GPU too, at some cost in speed."""
+    threads: int | None = None
+    """CPU threads; not given: torch's own choice."""
+
+    def __post_init__(self) -> None:
+        for name in ("micro_batch", "threads"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UserError(f"{name} is {value}: it must be at least 1")
+
+
+@dataclass(frozen=True)
+class Device:
+    """This process's place in a run."""
+
+    torch_device: torch.device
+    precision: Literal["bf16", "fp32"]
+    rank: int = 0
+    world: int = 1
+    memory_before: int = 0
+    """Bytes that the process used before anything was built; a GPU's count begins at 0."""
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this process writes files and talks to the user."""
+        return self.rank == 0
+
+    @property
+    def is_cuda(self) -> bool:
+        """Whether it computes on a GPU."""
+        return self.torch_device.type == "cuda"
+
+    def autocast(self) -> contextlib.AbstractContextManager[None]:
+        """Matrix products in the run's precision."""
+        if self.precision == "fp32":
+            return contextlib.nullcontext()
+        return torch.autocast(self.torch_device.type, torch.bfloat16)
+
+    def sum_over_ranks(self, tensor: Tensor) -> Tensor:
+        """The sum over all processes, on each of them; in place."""
+        if self.world > 1:
+            dist.all_reduce(tensor)
+        return tensor
+
+    def from_main(self, value: float) -> float:
+        """The main process's number, on all of them: clocks differ, decisions must not."""
+        if self.world == 1:
+            return value
+        shared = torch.tensor(value, dtype=torch.float64, device=self.torch_device)
+        dist.broadcast(shared, 0)
+        return shared.item()
+
+    def wait_for_all(self) -> None:
+        """Go on when every process has come here."""
+        if self.world > 1:
+            dist.barrier()
+
+    def free_memory(self) -> int | None:
+        """Bytes still free on a GPU."""
+        return torch.cuda.mem_get_info(self.torch_device)[0] if self.is_cuda else None
+
+    def peak_memory(self) -> int:
+        """The most bytes that the run has used so far: of the GPU, or else of the process."""
+        return torch.cuda.max_memory_allocated(self.torch_device) if self.is_cuda else _process_memory()
+
+    def describe(self) -> str:
+        """The hardware in words."""
+        if self.is_cuda:
+            return f"{self.world} x {torch.cuda.get_device_name(self.torch_device)}"
+        threads = torch.get_num_threads()
+        return f"{self.world} x CPU ({platform.machine()}, {threads} thread{'s' if threads > 1 else ''})"
+
+
+@contextlib.contextmanager
+def open_device(speed: Speed) -> Iterator[Device]:
+    """The device that the settings and torchrun's environment ask for; the processes part when the block ends."""
+    if speed.threads is not None:
+        torch.set_num_threads(speed.threads)
+    rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    name = speed.device
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda":
+        name = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
+    try:
+        torch_device = torch.device(name)
+        torch.empty(1, device=torch_device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(f"the device '{speed.device}' cannot be used ({reason}): try --speed.device auto") from None
+    if torch_device.type == "cuda":
+        torch.cuda.set_device(torch_device)
+        torch.set_float32_matmul_precision("high")
+    precision = speed.precision
+    if precision == "auto":
+        precision = "bf16" if torch_device.type == "cuda" else "fp32"
+    if speed.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True)
+    if world > 1:
+        backend = "nccl" if torch_device.type == "cuda" else "gloo"
+        dist.init_process_group(backend, timeout=datetime.timedelta(minutes=30))
+    try:
+        memory_before = 0 if torch_device.type == "cuda" else _process_memory()
+        yield Device(torch_device, precision, rank, world, memory_before)
+    finally:
+        if speed.deterministic:
+            torch.use_deterministic_algorithms(False)
+        if world > 1:
+            dist.destroy_process_group()
+
+
+def _process_memory() -> int:
+    """The most bytes that this process has held so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def measure_matmul_peak(device: Device) -> float:
+    """FLOP/s of one large square matrix product on random data: what the share of the peak is a share of."""
+    size = 8192 if device.is_cuda else 1024
+    dtype = torch.bfloat16 if device.precision == "bf16" else torch.float32
+    left, right = torch.randn(2, size, size, device=device.torch_device).to(dtype)
+    times = []
+    for _ in range(8):
+        started = time.perf_counter()
+        left @ right
+        if device.is_cuda:
+            torch.cuda.synchronize()
+        times.append(time.perf_counter() - started)
+    return 2 * size**3 / min(times)

@@ -1,0 +1,85 @@
+"""What a run will take, before it is run: tokens, steps, hours, memory and disk; and what it took, beside that."""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from openalbert.model.cost import memory, parameters_by_part
+from openalbert.optim.schedule import DepthSchedule
+from openalbert.train.device import Device
+from openalbert.train.settings import Pretrain
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a run takes, or took."""
+
+    steps: int
+    tokens: int
+    hours: float
+    memory_bytes: int
+    disk_bytes: int
+
+    def as_dict(self) -> dict[str, float]:
+        """As JSON values."""
+        return asdict(self)
+
+
+def estimate(
+    settings: Pretrain, micro_batch: int, step_seconds: float, step_tokens: float, depth: int, device: Device
+) -> Needs:
+    """The needs of a run, one of whose steps at this depth took so long and saw so many tokens."""
+    budget = settings.budget
+    # A step's time goes with the depth it runs at.
+    mean_seconds = step_seconds * mean_depth(settings.depths) / depth
+    if budget.steps is not None:
+        steps = float(budget.steps)
+    elif budget.tokens is not None:
+        steps = budget.tokens / step_tokens
+    else:
+        steps = (budget.minutes or 0.0) * 60 / mean_seconds
+    needed = memory(
+        settings.model, micro_batch, settings.objective.max_length, device.precision, settings.speed.recompute
+    )
+    parameters = sum(parameters_by_part(settings.model).values())
+    # A checkpoint is weights and two moments; the last few, the best and one being written; then the model folder.
+    disk = 12 * parameters * (settings.keep_last + 2) + 4 * parameters
+    return Needs(
+        round(steps), round(steps * step_tokens), steps * mean_seconds / 3600, device.memory_before + needed.total, disk
+    )
+
+
+def mean_depth(depths: DepthSchedule) -> float:
+    """The depth of a run, averaged over its budget."""
+    starts = [*(stage.start for stage in depths.stages), 1.0]
+    return sum(stage.depth * (end - stage.start) for stage, end in zip(depths.stages, starts[1:], strict=True))
+
+
+def measured(folder: Path, steps: int, tokens: int, seconds: float, device: Device) -> Needs:
+    """What a run really took."""
+    disk = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    return Needs(steps, tokens, seconds / 3600, device.peak_memory(), disk)
+
+
+def side_by_side(estimated: dict[str, float], truth: dict[str, float] | None = None) -> str:
+    """The figures as a table for people."""
+    formats: dict[str, Callable[[float], str]] = {
+        "steps": "{:,.0f}".format,
+        "tokens": "{:,.0f}".format,
+        "hours": _duration,
+        "memory_bytes": _gibibytes,
+        "disk_bytes": _gibibytes,
+    }
+    lines = [f"{'':10s}{'estimate':>18s}" + (f"{'truth':>18s}" if truth else "")]
+    for name, form in formats.items():
+        line = f"{name.removesuffix('_bytes'):10s}{form(estimated[name]):>18s}"
+        lines.append(line + (f"{form(truth[name]):>18s}" if truth else ""))
+    return "\n".join(lines)
+
+
+def _duration(hours: float) -> str:
+    return f"{hours:.2f}" if hours >= 1 else f"{60 * hours:.1f} min"
+
+
+def _gibibytes(number: float) -> str:
+    return f"{number / 2**30:.2f} GiB"

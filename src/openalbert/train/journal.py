@@ -1,0 +1,183 @@
+"""What a run tells: metrics.jsonl always, a bar on a terminal, plain lines elsewhere, TensorBoard on request."""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+
+from openalbert.errors import UserError
+from openalbert.train.steps import Running, Step
+
+METRICS = "metrics.jsonl"
+SECONDS_BETWEEN_LINES = 10.0
+
+
+class Window:
+    """Sums over the steps since the last record; a checkpoint holds them, so that a resumed record is the same."""
+
+    def __init__(self, state: dict[str, Any] | None = None) -> None:
+        state = state or {}
+        self.losses: dict[str, list[float]] = {name: list(sums) for name, sums in state.get("losses", {}).items()}
+        self.loss, self.norm = float(state.get("loss", 0.0)), float(state.get("norm", 0.0))
+        self.steps = int(state.get("steps", 0))
+
+    def add(self, step: Step) -> None:
+        """Take in a step; one that was skipped has no figures worth a mean."""
+        if step.is_skipped:
+            return
+        for name, figures in step.losses.items():
+            sums = self.losses.setdefault(name, [0.0, 0.0, 0.0])
+            for number, figure in enumerate(figures):
+                sums[number] += figure
+        self.loss += step.loss
+        self.norm += step.gradient_norm
+        self.steps += 1
+
+    def figures(self) -> dict[str, float]:
+        """Means over the steps of the window."""
+        steps = max(self.steps, 1)
+        figures = {"loss": self.loss / steps}
+        for name, (total, count, right) in self.losses.items():
+            figures[f"{name}_loss"] = total / max(count, 1)
+            figures[f"{name}_accuracy"] = right / max(count, 1)
+        return figures | {"gradient_norm": self.norm / steps}
+
+    def state(self) -> dict[str, Any]:
+        """As JSON values."""
+        return dict(vars(self))
+
+
+class Journal:
+    """The record of a run. Only the main process has one that writes."""
+
+    def __init__(self, folder: Path, writes: bool, tensorboard: bool, flops_per_token: float, peak: float) -> None:
+        self.folder, self.writes = folder, writes
+        self.flops_per_token, self.peak = flops_per_token, peak
+        self.window = Window()
+        self.rate = 0.0
+        """Tokens a second, as last measured."""
+        self._measured = (0, 0.0)
+        self._line_printed = 0.0
+        self._bar: Progress | None = None
+        self._board = _open_tensorboard(folder / "tensorboard") if writes and tensorboard else None
+
+    @property
+    def size(self) -> int:
+        """Bytes of metrics.jsonl: what a checkpoint notes, and a resumed run cuts the file back to."""
+        path = self.folder / METRICS
+        return path.stat().st_size if path.exists() else 0
+
+    def resume(self, size: int, window: dict[str, Any], running: Running) -> None:
+        """Go on from a checkpoint: what was recorded after it will be recorded again."""
+        self.window = Window(window)
+        self._measured = (running.tokens, running.seconds)
+        path = self.folder / METRICS
+        if not self.writes:
+            return
+        if self.size < size:
+            raise UserError(f"{path}: it is shorter than the checkpoint says: it was changed; start over with --fresh")
+        if path.exists():
+            os.truncate(path, size)
+
+    def record(self, values: dict[str, Any]) -> None:
+        """Append one line to metrics.jsonl, and have it on the disk at the latest when a checkpoint notes it."""
+        if not self.writes:
+            return
+        with (self.folder / METRICS).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(values) + "\n")
+        if self._board is not None:
+            for name, value in values.items():
+                if isinstance(value, int | float) and name != "step":
+                    self._board.add_scalar(f"{values['kind']}/{name}", value, values["step"])
+
+    def take(self, step: Step, running: Running) -> None:
+        """Count a step in, and tell what a person should know of it."""
+        self.window.add(step)
+        for what, text in step.remarks:
+            self.record({"kind": "event", "step": step.number, "what": what, "text": text})
+            self.say(text)
+        tokens, seconds = running.tokens - self._measured[0], running.seconds - self._measured[1]
+        if seconds > 0:
+            self.rate = tokens / seconds
+        self._show(step, running)
+
+    def write_window(self, step: Step, running: Running) -> None:
+        """Record the means since the last record, and begin a new window."""
+        figures = {"kind": "train", "step": step.number, "tokens": running.tokens, "progress": step.progress}
+        figures |= self.window.figures()
+        figures |= {
+            "learning_rate": step.learning_rate,
+            "depth": step.depth,
+            "skipped": running.skipped,
+            "seconds": running.seconds,
+            "tokens_per_second": self.rate,
+            "share_of_peak": self.share_of_peak(),
+        }
+        self.record(figures)
+        self.window = Window()
+        self._measured = (running.tokens, running.seconds)
+
+    def share_of_peak(self) -> float:
+        """How much of the measured matmul rate the model's own arithmetic makes use of."""
+        return self.rate * self.flops_per_token / self.peak
+
+    def say(self, sentence: str) -> None:
+        """Tell the user something, above the bar."""
+        if not self.writes:
+            return
+        if self._bar is not None:
+            self._bar.console.print(sentence, highlight=False, markup=False)
+        else:
+            print(sentence, file=sys.stderr, flush=True)
+
+    def _show(self, step: Step, running: Running) -> None:
+        if not self.writes:
+            return
+        if sys.stderr.isatty():
+            if self._bar is None:
+                columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), TextColumn("{task.fields[line]}"))
+                self._bar = Progress(*columns, console=Console(stderr=True))
+                self._task = self._bar.add_task("training", total=1.0, line="")
+                self._bar.start()
+            self._bar.update(self._task, completed=step.progress, line=self._line(step, running))
+        elif time.monotonic() - self._line_printed >= SECONDS_BETWEEN_LINES:
+            self._line_printed = time.monotonic()
+            print(f"{100 * step.progress:5.1f} %  {self._line(step, running)}", file=sys.stderr, flush=True)
+
+    def _line(self, step: Step, running: Running) -> str:
+        figures = self.window.figures()
+        left = running.seconds * (1 - step.progress) / step.progress if step.progress else 0.0
+        words = [f"step {step.number:,}", f"loss {figures['loss']:.3f}"]
+        if "masked_lm_accuracy" in figures:
+            words.append(f"words {100 * figures['masked_lm_accuracy']:.1f} %")
+        if "sentence_order_accuracy" in figures:
+            words.append(f"order {100 * figures['sentence_order_accuracy']:.1f} %")
+        words += [
+            f"{self.rate / 1000:,.1f} ktok/s",
+            f"{100 * self.share_of_peak():.0f} % of peak",
+            f"rate {step.learning_rate:.2e}",
+        ]
+        if step.depth:
+            words.append(f"depth {step.depth}")
+        return "  ".join([*words, f"left {left // 3600:.0f}:{left % 3600 // 60:02.0f}:{left % 60:02.0f}"])
+
+    def close(self) -> None:
+        """End the bar and let TensorBoard write what it holds."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+        if self._board is not None:
+            self._board.close()
+
+
+def _open_tensorboard(folder: Path) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise UserError("TensorBoard is not installed: pip install 'openalbert[tensorboard]'") from None
+    return SummaryWriter(str(folder))

@@ -1,0 +1,271 @@
+"""The training loop as an iterator: what happens between two steps is ordinary code of whoever iterates.
+
+One step is a whole global batch, whatever the number of processes and of micro-batches: each loss is divided by the
+predictions of the whole batch, so that the gradient is the same, to rounding, for any split.
+"""
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from openalbert.errors import UserError
+from openalbert.objectives.score import Score
+from openalbert.optim.groups import clip_gradients
+from openalbert.optim.lamb import Lamb
+from openalbert.optim.optimizer import set_learning_rate
+from openalbert.optim.schedule import Budget, DepthSchedule, Schedule, Spent
+from openalbert.train.device import Device
+
+WINDOW = 128  # steps over which the loss of a step is judged
+SIGMAS = 6.0  # a loss so many deviations over their mean is an explosion, and its step is skipped
+PATIENCE = 16  # so many skipped in a row are no accident any more
+
+Batch = TypeVar("Batch")
+
+
+class Source(Protocol[Batch]):
+    """What gives the loop its batches: for each step from `start` on, this process's micro-batches."""
+
+    def stream(self, *, start: int, rank: int, world: int, parts: int) -> Iterator[list[Batch]]:
+        """Batches in order, prepared ahead."""
+        ...
+
+
+@dataclass(frozen=True)
+class Learning(Generic[Batch]):
+    """What is asked of a batch."""
+
+    predictions: Callable[[Batch], dict[str, Tensor]]
+    """How many predictions of each kind a batch holds, known before any is made."""
+    scores: Callable[[Batch, int], dict[str, Score]]
+    """Each loss, summed over its predictions, with the model run at a given depth."""
+    tokens: Callable[[Batch], Tensor]
+    """How many real tokens a batch holds."""
+    drops_out: bool
+    """Whether the model draws random numbers in training."""
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How a run moves through its budget."""
+
+    budget: Budget
+    schedule: Schedule
+    highest_rate: float
+    clip_norm: float
+    depths: DepthSchedule
+    seed: int
+
+
+@dataclass
+class Running:
+    """The few figures that a run carries from step to step beside weights and optimizer: a checkpoint holds them."""
+
+    step: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+    skipped: int = 0
+    skipped_in_a_row: int = 0
+    parts: int = 1
+    """Micro-batches of a step on each process."""
+    recent: list[float] = field(default_factory=list)
+    """The losses of the last steps, to judge the next one by."""
+
+    @property
+    def spent(self) -> Spent:
+        """What has been used up of any budget."""
+        return Spent(self.step, self.tokens, self.seconds / 60)
+
+    def state(self) -> dict[str, Any]:
+        """As JSON values."""
+        return dict(vars(self))
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one step was like."""
+
+    number: int
+    """Steps taken, this one included."""
+    losses: dict[str, tuple[float, int, int]]
+    """Each loss summed over its predictions, how many they were, and how many were right."""
+    loss: float
+    """What was minimised: the sum of the losses' means."""
+    gradient_norm: float
+    learning_rate: float
+    depth: int
+    progress: float
+    is_skipped: bool
+    stop_asked: bool
+    """Whether any process was asked to stop: all of them learn of it at the same step."""
+    remarks: tuple[tuple[str, str], ...] = ()
+    """What a person should know: a kind and a sentence."""
+
+    def every(self, count: int | None) -> bool:
+        """Whether something that happens every `count` steps is due."""
+        return bool(count) and self.number % (count or 1) == 0
+
+
+def training_steps(
+    model: nn.Module,
+    optimizer: Lamb | torch.optim.AdamW,
+    source: Source[Batch],
+    learning: Learning[Batch],
+    pace: Pace,
+    device: Device,
+    running: Running,
+    stop_asked: Callable[[], bool] = lambda: False,
+) -> Iterator[Step]:
+    """Take steps until the budget is spent. `running` goes along, and is where to go on from."""
+    schedule = pace.schedule.within(pace.budget)
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    remarks: list[tuple[str, str]] = []
+    batches = source.stream(start=running.step, rank=device.rank, world=device.world, parts=running.parts)
+    last_depth = None
+    model.train()
+    while not pace.budget.is_spent(running.spent):
+        started = time.perf_counter()
+        progress = device.from_main(pace.budget.progress(running.spent))
+        depth = pace.depths.depth(progress)
+        if last_depth not in (None, depth):
+            remarks.append(("depth", f"from now on {depth} layers are run, up to here {last_depth}"))
+            running.recent.clear()  # another depth, another loss: what was usual says nothing any more
+        last_depth = depth
+        rate = schedule.learning_rate(pace.highest_rate, progress)
+        set_learning_rate(optimizer, rate)
+        parts = next(batches)
+        seeds = _dropout_seeds(pace.seed, running.step, device, parts) if learning.drops_out else None
+        sums, is_out_of_memory = _accumulate(parts, learning, depth, device, seeds)
+        totals = device.sum_over_ranks(torch.cat((sums, sums.new_tensor([is_out_of_memory, stop_asked()]))))
+        if totals[-2] > 0:
+            optimizer.zero_grad()
+            batches.close()  # type: ignore[attr-defined]
+            remarks.append(("out_of_memory", _split_further(running, parts, device)))
+            batches = source.stream(start=running.step, rank=device.rank, world=device.world, parts=running.parts)
+            continue
+        _sum_gradients(parameters, device)
+        norm = clip_gradients(parameters, pace.clip_norm)
+        names = list(learning.predictions(parts[0]))
+        tokens, *figures, _, stopping, gradient_norm = torch.cat((totals, norm.double()[None])).tolist()
+        losses = {name: (figures[i], int(figures[i + 1]), int(figures[i + 2])) for name, i in _places(names)}
+        loss = sum(total / max(count, 1) for total, count, _ in losses.values())
+        reason = _reason_to_skip(loss, gradient_norm, running)
+        if reason is None:
+            optimizer.step()
+            running.recent = [*running.recent, loss][-WINDOW:]
+            running.skipped_in_a_row = 0
+        else:
+            remarks.append(("skipped", f"step {running.step + 1} was skipped: {reason}"))
+            running.skipped += 1
+            running.skipped_in_a_row += 1
+        optimizer.zero_grad()
+        running.step += 1
+        running.tokens += int(tokens)
+        running.seconds += time.perf_counter() - started
+        yield Step(
+            running.step,
+            losses,
+            loss,
+            gradient_norm,
+            rate,
+            depth,
+            progress,
+            reason is not None,
+            stopping > 0,
+            tuple(remarks),
+        )
+        remarks.clear()
+        model.train()
+    batches.close()  # type: ignore[attr-defined]
+
+
+def _places(names: list[str]) -> list[tuple[str, int]]:
+    """Where in the list of sums the three figures of each loss begin."""
+    return [(name, 3 * number) for number, name in enumerate(names)]
+
+
+def _accumulate(
+    parts: Sequence[Batch],
+    learning: Learning[Batch],
+    depth: int,
+    device: Device,
+    seeds: list[int] | None,
+) -> tuple[Tensor, bool]:
+    """Forward and backward of all micro-batches: tokens, then for each loss its sum, predictions and right answers."""
+    counts = torch.stack([torch.stack(list(learning.predictions(part).values())) for part in parts]).sum(0)
+    counts = device.sum_over_ranks(counts.double())
+    sums = torch.zeros(1 + 3 * len(counts), dtype=torch.float64, device=device.torch_device)
+    try:
+        for number, part in enumerate(parts):
+            if seeds is not None:
+                torch.manual_seed(seeds[number])
+            with device.autocast():
+                scores = learning.scores(part, depth)
+            # Weighted by the predictions of the whole batch: one gradient for any split of it.
+            losses = [score.loss_sum / count for score, count in zip(scores.values(), counts.clamp(min=1), strict=True)]
+            torch.stack(losses).sum().backward()
+            figures = [figure.detach().double() for score in scores.values() for figure in score]
+            sums += torch.stack([learning.tokens(part).double(), *figures])
+    except torch.OutOfMemoryError:
+        return sums, True
+    return sums, False
+
+
+def _dropout_seeds(seed: int, step: int, device: Device, parts: Sequence[Batch]) -> list[int]:
+    """A seed for each micro-batch that hangs on (seed, step, rank, part) alone: a resumed run draws the same."""
+    first = ((seed * 1_000_003 + step) * 4099 + device.rank) * 65_537
+    return [(first + part) % 2**63 for part in range(len(parts))]
+
+
+def _split_further(running: Running, parts: Sequence[Any], device: Device) -> str:
+    """Halve the micro-batch, or come as near to it as the batch divides; the global batch stays what it is."""
+    if device.is_cuda:
+        torch.cuda.empty_cache()
+    size = len(parts[0].ids) if hasattr(parts[0], "ids") else len(parts[0])
+    share = size * running.parts
+    if size == 1:
+        raise UserError(
+            "the device has not enough memory for a single example: shorten it (--objective.max-length), "
+            "take a smaller model, or switch on --speed.recompute"
+        )
+    running.parts = next(count for count in range(2 * running.parts, share + 1) if share % count == 0)
+    return (
+        f"out of memory with {size} examples at a time: from now on {share // running.parts}, "
+        f"in {running.parts} micro-batches; the global batch stays the same"
+    )
+
+
+def _sum_gradients(parameters: Sequence[nn.Parameter], device: Device) -> None:
+    """One reduction a step: all gradients as one flat tensor, summed over the processes."""
+    if device.world == 1:
+        return
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    flat = device.sum_over_ranks(torch.cat([gradient.flatten() for gradient in gradients]))
+    for gradient, summed in zip(gradients, flat.split([gradient.numel() for gradient in gradients]), strict=True):
+        gradient.copy_(summed.view_as(gradient))
+
+
+def _reason_to_skip(loss: float, gradient_norm: float, running: Running) -> str | None:
+    """Why a step must not be taken, if it must not."""
+    if not (math.isfinite(loss) and math.isfinite(gradient_norm)):
+        if running.skipped_in_a_row >= PATIENCE:
+            raise UserError(
+                f"{PATIENCE} steps in a row had a loss or gradient that is no finite number: "
+                "lower the learning rate, or lengthen the warm-up, and start from the last checkpoint"
+            )
+        return f"its loss is {loss} and its gradient norm {gradient_norm}"
+    if len(running.recent) < WINDOW:
+        return None
+    mean, deviation = statistics.fmean(running.recent), statistics.stdev(running.recent)
+    if loss <= mean + SIGMAS * deviation:
+        return None
+    if running.skipped_in_a_row >= PATIENCE:
+        running.recent.clear()  # no accident: this is what the loss is now
+        return None
+    return f"its loss {loss:.3f} lies more than {SIGMAS:g} deviations over {mean:.3f}, the mean of {WINDOW} steps"
