@@ -1,0 +1,148 @@
+"""A whole corpus prepared as a user would: time, memory of all processes together, and what became of the text.
+
+python bench/prepare.py FILES … --tokenizer FOLDER --shards FOLDER [--workers 2] [--out results/prepare-full-corpus]
+
+Memory is the proportional set size (PSS) of the command and all its children, added up and looked at ten times a
+second: pages that several processes share count once. The shards are checked bit by bit afterwards.
+"""
+
+import argparse
+import json
+import os
+import platform
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "src"))
+
+from openalbert.text.manifest import read_manifest  # noqa: E402
+
+SECONDS_BETWEEN_LOOKS = 0.1
+
+
+def family(process: int) -> list[int]:
+    """A process and all below it."""
+    found = [process]
+    for listed in Path(f"/proc/{process}/task").glob("*/children"):
+        try:
+            found += [below for child in listed.read_text().split() for below in family(int(child))]
+        except OSError:
+            continue  # it has ended
+    return found
+
+
+def memory(processes: list[int]) -> int:
+    total = 0
+    for process in processes:
+        try:
+            lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
+        except OSError:
+            continue
+        total += sum(1024 * int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+    return total
+
+
+def run(words: list[str], cores: list[int]) -> dict[str, float]:
+    """Run a command on some cores, watching its memory."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    started = time.perf_counter()
+    running = subprocess.Popen(words, preexec_fn=lambda: os.sched_setaffinity(0, cores))
+    peak = most = 0
+    while running.poll() is None:
+        processes = family(running.pid)
+        peak, most = max(peak, memory(processes)), max(most, len(processes))
+        time.sleep(SECONDS_BETWEEN_LOOKS)
+    seconds = time.perf_counter() - started
+    if running.returncode:
+        sys.exit(running.returncode)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    processor_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return {"wall_s": seconds, "processor_s": processor_s, "peak_pss_bytes": peak, "processes": most}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="+")
+    parser.add_argument("--tokenizer", required=True)
+    parser.add_argument("--shards", type=Path, required=True)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--heldout", type=float, default=0.01)
+    parser.add_argument("--describe", default="text", help="what the files are, for the report")
+    parser.add_argument("--out", type=Path, default=ROOT / "results" / "prepare-full-corpus")
+    asked = parser.parse_args()
+    cores = sorted(os.sched_getaffinity(0))[: asked.workers]
+    command = [sys.executable, "-m", "openalbert"]
+    options = ["--workers", str(asked.workers), "--heldout", str(asked.heldout), "--drop-duplicates", "--fresh"]
+    places = ["--tokenizer", asked.tokenizer, "--out", str(asked.shards)]
+    figures = run([*command, "prepare", *asked.files, *places, *options], cores)
+    check = run([*command, "verify", str(asked.shards)], cores)
+    manifest = read_manifest(asked.shards)
+    outcome: dict[str, Any] = {
+        "text": asked.describe,
+        "files": len(asked.files),
+        "workers": asked.workers,
+        "settings": manifest.settings,
+        "prepare": figures,
+        "verify": check,
+        "characters_per_s": manifest.counts["characters"] / figures["wall_s"],
+        "bytes_of_shards": sum(entry.size for entry in manifest.files),
+        "shards": {split: len(entries) for split, entries in manifest.splits.items()},
+        "counts": manifest.counts,
+        "tokenizer": manifest.tokenizer,
+        "machine": {"processor": processor(), "cores": len(cores), "python": platform.python_version()},
+    }
+    report = table(outcome)
+    print(report)
+    asked.out.mkdir(parents=True, exist_ok=True)
+    (asked.out / "run.json").write_text(json.dumps(outcome, indent=2) + "\n")
+    (asked.out / "report.md").write_text(report)
+
+
+def table(outcome: dict[str, Any]) -> str:
+    counts, figures = outcome["counts"], outcome["prepare"]
+    tokens = counts["train_tokens"] + counts.get("heldout_tokens", 0)
+    lines = [
+        "# A whole corpus, prepared",
+        "",
+        f"{outcome['text']}: {counts['documents']:,} documents of {counts['characters']:,} characters in "
+        f"{outcome['files']} files, {counts['bytes_read'] / 1e6:.1f} MB on disk. `openalbert prepare` with "
+        f"{outcome['workers']} workers on {outcome['machine']['cores']} cores ({outcome['machine']['processor']}), "
+        f"{outcome['settings']['heldout']:.0%} held out, duplicates looked for (which reads all text twice). "
+        "Made by `bench/prepare.py`.",
+        "",
+        "| | |",
+        "|---|---|",
+        f"| time | {figures['wall_s']:.0f} s, {outcome['characters_per_s'] / 1e6:.1f} million characters/s |",
+        f"| processor time, all processes | {figures['processor_s']:.0f} s |",
+        f"| memory, all {figures['processes']} processes together | {figures['peak_pss_bytes'] / 1e6:.0f} MB at most |",
+        f"| shards | {sum(outcome['shards'].values())}, {outcome['bytes_of_shards'] / 1e6:.0f} MB on disk |",
+        f"| every bit checked (`verify`) | {outcome['verify']['wall_s']:.1f} s |",
+        f"| tokens | {tokens:,}, {counts['characters'] / tokens:.2f} characters each |",
+        f"| unknown tokens | {counts['unknown_tokens']:,} ({counts['unknown_tokens'] / tokens:.3%}) |",
+        "",
+        "| split | documents | sentences | tokens |",
+        "|---|---|---|---|",
+    ]
+    for split in outcome["shards"]:
+        numbers = [counts[f"{split}_{kind}"] for kind in ("documents", "sentences", "tokens")]
+        lines.append(f"| {split} | " + " | ".join(f"{number:,}" for number in numbers) + " |")
+    others = {name: count for name, count in counts.items() if count and ("dropped" in name or "removed" in name)}
+    said = "; ".join(f"{name.replace('_', ' ')}: {count:,}" for name, count in others.items()) or "nothing"
+    return "\n".join([*lines, "", f"Dropped or changed: {said}.", ""])
+
+
+def processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.partition(": ")[2] for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor()
+
+
+if __name__ == "__main__":
+    main()
