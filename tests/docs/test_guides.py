@@ -50,10 +50,11 @@ def test_the_commands_of_your_own_text_make_the_shards_it_speaks_of(own_text: Pa
     for done, (_, block) in zip(ran, blocks, strict=True):
         assert done.returncode == 0, f"{block}\n{done.stderr}"
     said = [done.stdout + done.stderr for done in ran]
-    assert [kind for kind, _ in blocks] == ["sh"] * 6 + ["python"]
+    assert [kind for kind, _ in blocks] == ["sh"] * 7 + ["python"]
     assert "1 duplicate documents dropped" in said[1]
     assert "already done" in said[2]
     assert "every bit is as it was written" in said[3]
+    assert "shards, split train" in said[4]
     splits = [open_shards(own_text / "shards", split) for split in ("train", "heldout")]
     documents = [sum(entry.documents for entry in split.entries) for split in splits]
     assert sum(documents) == len(made_text.documents(200_000, 6))
@@ -61,4 +62,4 @@ def test_the_commands_of_your_own_text_make_the_shards_it_speaks_of(own_text: Pa
     assert sum(entry.documents for entry in open_shards(own_text / "book-shards").entries) == 3
     assert sum(entry.documents for entry in open_shards(own_text / "review-shards").entries) == 5
     first = made_text.documents(200_000, 6)[0].lower()
-    assert ran[6].stdout.split() == first.split()
+    assert ran[7].stdout.split() == first.split()
