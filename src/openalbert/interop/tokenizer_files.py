@@ -180,21 +180,23 @@ def _comma_cuts(tokenizer: Tokenizer) -> list[dict[str, Any]]:
     shows where, for a word that begins with one and goes on with up to three digits.
     """
     without = tokenizer.model
-    heads = []
-    for number in tokenizer.splits:
+    heads = {}
+    for number, split in tokenizer.splits.items():
         piece = tokenizer.pieces([number])[0]
-        score = tokenizer.processor.get_score(number)
         tag = piece.encode() + b"\x15"  # the field of a score follows the field of its piece
-        without = without.replace(tag + struct.pack("<f", score), tag + struct.pack("<f", NEVER))
+        score = struct.pack("<f", tokenizer.processor.get_score(number))
+        without = without.replace(tag + score, tag + struct.pack("<f", NEVER))
         if piece.startswith(SPACE):
-            heads.append(piece.strip(SPACE + ","))
-    rests = [f"{number:0{digits}d}" for digits in (1, 2, 3) for number in range(10**digits)]
+            heads[piece.strip(SPACE + ",")] = number, split
     other = sentencepiece.SentencePieceProcessor(model_proto=without)
+    rests = [f"{number:0{digits}d}" for digits in (1, 2, 3) for number in range(10**digits)]
     cuts = []
-    for head in heads:
+    for head, (number, split) in heads.items():
         texts = [f"{head},{rest}" for rest in rests]
-        both = zip(rests, tokenizer.encode_batch(texts), other.encode(texts, num_threads=1), strict=True)
-        if lost := [rest for rest, ours, found in both if ours != found]:
+        chosen, left = (model.encode(texts, num_threads=1) for model in (tokenizer.processor, other))
+        both = zip(rests, chosen, left, strict=True)
+        lost = [rest for rest, first, second in both if first[0] == number and [*split, *first[1:]] != second]
+        if lost:
             cuts.append(f"(?<={SPACE}{head}),(?=(?:{'|'.join(lost)})(?![0-9]))")
     if not cuts:
         return []
@@ -222,26 +224,28 @@ def _read_model(model: bytes) -> tuple[list[tuple[str, float, int]], str]:
 def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
     """The fields of a protocol buffer, number and value; the protobuf package is not needed for so little."""
     place = 0
-
-    def varint() -> int:
-        nonlocal place
-        value = shift = 0
-        while True:
-            byte = message[place]
-            place += 1
-            value |= (byte & 0x7F) << shift
-            shift += 7
-            if byte < 0x80:
-                return value
-
     while place < len(message):
-        key = varint()
+        key, place = _varint(message, place)
         if key & 7 == 0:
-            yield key >> 3, varint()
+            value, place = _varint(message, place)
+            yield key >> 3, value
             continue
-        size = {1: 8, 5: 4}[key & 7] if key & 7 != 2 else varint()
+        if key & 7 == 2:
+            size, place = _varint(message, place)
+        else:
+            size = {1: 8, 5: 4}[key & 7]
         yield key >> 3, message[place : place + size]
         place += size
+
+
+def _varint(message: bytes, place: int) -> tuple[int, int]:
+    """A number of seven bits a byte, and where the next field begins."""
+    value = shift = 0
+    while message[place] >= 0x80:
+        value |= (message[place] & 0x7F) << shift
+        shift += 7
+        place += 1
+    return value | message[place] << shift, place + 1
 
 
 def _post_processor(tokenizer: Tokenizer) -> dict[str, Any]:
