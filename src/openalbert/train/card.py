@@ -1,0 +1,247 @@
+"""README.md of a pretrained model: what it is, how it came about, how good it is and how to use it, from the run's own
+records. Nothing is left blank, and what is not known is said to be unknown."""
+
+import json
+import math
+from pathlib import Path
+
+from openalbert.errors import UserError
+from openalbert.interop.card import size_table
+from openalbert.interop.names import family_of
+from openalbert.model.albert import AlbertModel
+from openalbert.settings import from_json
+from openalbert.text.manifest import read_manifest
+from openalbert.train.figures import NOTHING, count, duration, moment, number, percent, present, rate
+from openalbert.train.results import (
+    final_results,
+    hardware,
+    judged_by,
+    last_step,
+    passes,
+    tokens_seen,
+    training_seconds,
+    verdict,
+)
+from openalbert.train.run_folder import SETTINGS, Run, read_run
+from openalbert.train.settings import Pretrain
+
+PAPER_TOKENS = 125_000 * 4096 * 512  # section 4.1: steps, batch, length
+MOST_INPUTS = 8
+OPTIMIZERS = {"lamb": "LAMB", "adamw": "AdamW"}
+ORDERS = {
+    "sop": "sentence order (are the two segments swapped?)",
+    "nsp": "next sentence (is the second segment from another document?)",
+}
+
+
+def pretrained_card(model: AlbertModel, run_folder: Path, data_licence: str | None = None) -> str:
+    """The model card of a run's model; `data_licence` is that of the texts, if somebody knows it."""
+    run = read_run(run_folder)
+    settings = from_json((run_folder / SETTINGS).read_text(encoding="utf-8"), Pretrain, str(run_folder / SETTINGS))
+    kind = "BERT" if family_of(model.config) == "bert" else "ALBERT"
+    objectives = " and ".join(name.split(" (")[0] for name in _objectives(settings))
+    return f"""{_front_matter(run, model)}
+
+# {_line(run.name)}
+
+A {kind} of {model.num_parameters():,} parameters ({_line(settings.preset)}), pretrained with openalbert on {objectives}
+over {count(tokens_seen(run))} tokens of text. It is an encoder to fine-tune; as it is, it fills in masked words.
+
+## How good it is
+
+{_results(run)}
+
+{verdict(run)}
+
+## How to use it
+
+{_usage(model)}
+
+## How big it is
+
+{size_table(model)}
+
+## How it was trained
+
+{_training(run, settings)}
+
+## What it read
+
+{_data(run, data_licence)}
+
+## Limits
+
+{_limits(run, settings)}
+"""
+
+
+def _objectives(settings: Pretrain) -> list[str]:
+    asked = settings.objective.sentence_order.objective
+    return ["masked LM", *([ORDERS[asked]] if asked in ORDERS else [])]
+
+
+def _front_matter(run: Run, model: AlbertModel) -> str:
+    """What Hugging Face's hub reads of a card; JSON values are YAML, whatever stands in a name."""
+    family = family_of(model.config)
+    lines = [
+        f"library_name: {'transformers' if family else 'openalbert'}",
+        "pipeline_tag: fill-mask",
+        "license: unknown",
+        f"tags: {json.dumps([family or 'albert', 'openalbert', 'masked-lm'])}",
+    ]
+    found = {result.name: result.value for result in final_results(run)} if len(run.evaluation) else {}
+    metrics = [
+        {"type": kind, "name": name, "value": value}
+        for name, kind in (
+            ("perplexity", "perplexity"),
+            ("masked-LM accuracy", "accuracy"),
+            ("sentence-order accuracy", "accuracy"),
+        )
+        if (value := found.get(name)) is not None and math.isfinite(value)
+    ]
+    if metrics:
+        dataset = {"type": "held-out", "name": f"held-out part of {run.fact('data', 'folder') or 'the shards'}"}
+        task = {"type": "fill-mask", "name": "masked words of held-out text"}
+        index = [{"name": run.name, "results": [{"task": task, "dataset": dataset, "metrics": metrics}]}]
+        lines.append(f"model-index: {json.dumps(index)}")
+    return "\n".join(["---", *lines, "---"])
+
+
+def _results(run: Run) -> str:
+    records = judged_by(run)
+    if not len(records):
+        return "Nothing was recorded of this run, so nothing is known of its quality."
+    on = (
+        f"On held-out text ({count(run.evaluation.last('examples'))} examples)"
+        if len(run.evaluation)
+        else "No held-out text was evaluated; on its own training batches"
+    )
+    rows = [f"| {result.name} | {result.written} | {result.beside or NOTHING} |" for result in final_results(run)]
+    head = f"{on}, after {int(records.last('step') or 0):,} steps:\n\n| | | to compare with |\n|---|---|---|\n"
+    return head + "\n".join(rows)
+
+
+def _usage(model: AlbertModel) -> str:
+    ours = """In openalbert, in this folder:
+
+```python
+import openalbert
+import torch
+from openalbert.text.tokenizer import Tokenizer
+from pathlib import Path
+
+model, tokenizer = openalbert.load("."), Tokenizer.load(Path("."))
+before, after = tokenizer.encode("the old man went to the"), tokenizer.encode("and slept.")
+ids = [tokenizer.cls_id, *before, tokenizer.mask_id, *after, tokenizer.sep_id]
+with torch.no_grad():
+    scores = model.scores("masked_lm", model.encode(torch.tensor([ids])))[0, ids.index(tokenizer.mask_id)]
+print(tokenizer.pieces(scores.topk(5).indices.tolist()))
+```
+"""
+    if family_of(model.config) is None:
+        return (
+            ours + "\nHugging Face `transformers` cannot express this model: its attention and feed-forward parts are "
+            "shared differently."
+        )
+    return (
+        ours
+        + """
+In Hugging Face's `transformers`, as it is:
+
+```python
+from transformers import pipeline
+
+fill = pipeline("fill-mask", model=".")
+for answer in fill(f"the old man went to the {fill.tokenizer.mask_token} and slept."):
+    print(answer["token_str"], answer["score"])
+```
+
+For a task of your own, load it with `AutoModelForSequenceClassification.from_pretrained(".")` and fine-tune it."""
+    )
+
+
+def _training(run: Run, settings: Pretrain) -> str:
+    masking, schedule, optimizer = settings.objective.masked_lm, settings.schedule, settings.optimizer
+    unit = "word" if masking.unit == "word" else "token"
+    ngrams = f"single {unit}s" if masking.max_ngram == 1 else f"n-grams of up to {masking.max_ngram} {unit}s"
+    warmup = f"{schedule.warmup_steps:,} steps" if schedule.warmup_steps is not None else percent(schedule.warmup_share)
+    decay = {"paper": "linear decay counted from the start", "linear": "linear decay", "constant": "no decay"}
+    seconds = training_seconds(run)
+    rows = [
+        ("objective", ", ".join(_objectives(settings))),
+        ("masking", f"{percent(masking.rate)} of the tokens, {ngrams}"),
+        ("input", f"two segments, at most {settings.objective.max_length} tokens"),
+        ("steps", f"{last_step(run):,}"),
+        ("batch", f"{settings.batch_size:,} examples"),
+        ("tokens seen", count(tokens_seen(run))),
+        (
+            "optimizer",
+            f"{OPTIMIZERS[optimizer.kind]}, learning rate {number(settings.learning_rate, 3)}, "
+            f"weight decay {optimizer.weight_decay:g}, gradients clipped to a norm of {optimizer.clip_norm:g}",
+        ),
+        ("schedule", f"warm-up over {warmup}, then {decay[schedule.kind]}"),
+        ("depth", settings.depth_schedule or f"{settings.model.num_layers} layers throughout"),
+        ("dropout", f"hidden {settings.model.hidden_dropout:g}, attention {settings.model.attention_dropout:g}"),
+        ("seed", str(settings.seed)),
+        ("begun with", settings.warm_start or "weights drawn at random"),
+        ("hardware", hardware(run)),
+        ("time", f"{duration(seconds)} of training" if seconds is not None else "not recorded"),
+        ("throughput", f"{rate(run.train.median('tokens_per_second'))} tokens per second (median)"),
+        ("skipped steps, restarts", f"{count(run.train.last('skipped') or 0)}, {count(run.fact('restarts') or 0)}"),
+        ("started", moment(run.fact("started"))),
+        ("software", f"openalbert {run.fact('openalbert') or '?'}, torch {run.fact('torch') or '?'}"),
+    ]
+    return "| | |\n|---|---|\n" + "\n".join(f"| {name} | {_line(value)} |" for name, value in rows)
+
+
+def _data(run: Run, licence: str | None) -> str:
+    folder = run.fact("data", "folder")
+    seen = passes(run)
+    words = (
+        f"{count(run.fact('data', 'train_tokens'))} training tokens in {count(run.fact('data', 'train_documents'))} "
+        f"documents; {count(run.fact('data', 'heldout_tokens'))} tokens were held out for evaluation. "
+    )
+    if seen is not None:
+        words += f"The model saw the training tokens {number(seen, 3)} times. "
+    words += f"The vocabulary has {count(run.fact('vocab_size'))} pieces. "
+    words += f"{_inputs(Path(str(folder)))}\n\n" if folder else "Where they came from is not recorded.\n\n"
+    return words + (
+        f"Licence of the texts: {_line(licence)}."
+        if licence
+        else "The licence of the texts is not recorded and so unknown: ask whoever trained the model before you pass it on."
+    )
+
+
+def _inputs(folder: Path) -> str:
+    """The names of the texts, as the shards know them."""
+    try:
+        inputs = [Path(name).name for name in read_manifest(folder).inputs]
+    except (UserError, OSError):
+        return f"The shards were `{_line(folder.name)}`; they are no longer there to be asked what they were made of."
+    named = ", ".join(f"`{_line(name)}`" for name in inputs[:MOST_INPUTS])
+    more = f" and {len(inputs) - MOST_INPUTS:,} more" if len(inputs) > MOST_INPUTS else ""
+    return f"They were made of {len(inputs):,} file{'s' if len(inputs) != 1 else ''}: {named}{more}."
+
+
+def _limits(run: Run, settings: Pretrain) -> str:
+    tokens = tokens_seen(run) or 0.0
+    share = f", {number(PAPER_TOKENS / tokens, 2)} times as many" if 0 < tokens < PAPER_TOKENS else ""
+    sentences = [
+        f"It saw {count(tokens)} tokens; the paper's ALBERT-base saw {count(PAPER_TOKENS)}{share}.",
+        f"It read inputs of at most {settings.objective.max_length} tokens; longer ones it has never seen.",
+        "It repeats what its texts say, errors and prejudices among them; nothing was filtered for that here.",
+        "It was not evaluated on any task: the figures above are those of its pretraining alone.",
+    ]
+    if not run.is_finished and (run.train.last("progress") or 0) < 1:
+        sentences.append("The run's records do not reach the end of its budget.")
+    if present(run.train.last("skipped")):
+        sentences.append(f"{count(run.train.last('skipped'))} steps were skipped as not finite or exploding.")
+    return "\n".join(f"- {sentence}" for sentence in sentences)
+
+
+def _line(text: str) -> str:
+    """Text from a file as one line of Markdown: it can break neither a table nor the page."""
+    plain = " ".join(str(text).split())
+    for sign in "\\`|<>*_[]#":
+        plain = plain.replace(sign, f"\\{sign}")
+    return plain

@@ -1,0 +1,95 @@
+"""Numbers as people read them: counts, shares, times, sizes. A figure that is not there is a dash."""
+
+import math
+from datetime import datetime
+
+NOTHING = "–"
+PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"))
+
+
+def present(value: object) -> float | None:
+    """The value if it is a number, and nothing for anything else that a file may hold in its place."""
+    return None if isinstance(value, bool) or not isinstance(value, int | float) else float(value)
+
+
+def number(value: object, digits: int = 4) -> str:
+    """A number with so many digits that count; not-a-number and infinity are named."""
+    amount = present(value)
+    if amount is None:
+        return NOTHING
+    if math.isnan(amount):
+        return "not a number"
+    if math.isinf(amount):
+        return "∞" if amount > 0 else "−∞"
+    if amount == 0:
+        return "0"
+    magnitude = math.floor(math.log10(abs(amount)))
+    if magnitude < -3 or magnitude > 14:
+        mantissa, _, exponent = f"{amount:.{digits - 1}e}".partition("e")
+        trimmed = mantissa.rstrip("0").rstrip(".") if "." in mantissa else mantissa
+        return f"{trimmed}e{int(exponent)}".replace("-", "−")
+    return f"{amount:,.{max(0, digits - 1 - magnitude)}f}".replace("-", "−")
+
+
+def count(value: object) -> str:
+    """How many: every digit below a million, then 43.8 M, 262 G."""
+    amount = present(value)
+    if amount is None or not math.isfinite(amount):
+        return number(value)
+    for size, prefix in PREFIXES:
+        if abs(amount) >= 0.99995 * size:
+            return f"{number(amount / size, 3)} {prefix}"
+    return f"{amount:,.0f}"
+
+
+def rate(value: object) -> str:
+    """How many a second: 740 k, 1.39 M."""
+    amount = present(value)
+    if amount is None or not math.isfinite(amount) or amount >= 999_500:
+        return count(value)
+    return f"{number(amount / 1000, 3)} k" if amount >= 1000 else number(amount, 3)
+
+
+def percent(value: object) -> str:
+    """A share in percent, with one digit behind the point, or more where it is very small."""
+    amount = present(value)
+    if amount is None or not math.isfinite(amount):
+        return number(value)
+    return f"{100 * amount:.1f} %" if abs(amount) >= 0.001 or amount == 0 else f"{number(100 * amount, 2)} %"
+
+
+def duration(seconds: object) -> str:
+    """A time in the two units that matter: 45 s, 18 min 5 s, 3 h 12 min, 2 d 4 h."""
+    amount = present(seconds)
+    if amount is None or not math.isfinite(amount):
+        return number(seconds)
+    if amount < 99.5:
+        return f"{number(amount, 2)} s"
+    whole = round(amount)
+    for size, unit, smaller_size, smaller in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
+        if whole >= size:
+            rest = whole % size // smaller_size
+            return f"{whole // size} {unit}" + (f" {rest} {smaller}" if rest else "")
+    return f"{whole} s"
+
+
+def size(value: object) -> str:
+    """Bytes: 512 B, 22.6 MiB, 50.1 GiB."""
+    amount = present(value)
+    if amount is None or not math.isfinite(amount):
+        return number(value)
+    for power, unit in ((4, "TiB"), (3, "GiB"), (2, "MiB"), (1, "KiB")):
+        if abs(amount) >= 1024**power:
+            return f"{number(amount / 1024**power, 3)} {unit}"
+    return f"{amount:,.0f} B"
+
+
+def moment(text: object) -> str:
+    """An ISO time as `12 March 2026, 14:03`, with its offset if it has one; other text as it is."""
+    if not isinstance(text, str):
+        return NOTHING
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        return text
+    return f"{time.day} {time:%B %Y, %H:%M}" + (f" {time:%Z}" if time.tzinfo else "")

@@ -1,0 +1,111 @@
+"""What a run came to, in figures: the page and the model card take them from here, so that they say the same."""
+
+import math
+from dataclasses import dataclass
+
+from openalbert.train.figures import count, duration, number, percent, present
+from openalbert.train.run_folder import Records, Run
+
+
+@dataclass(frozen=True)
+class Result:
+    """One figure beside what it is to be compared with."""
+
+    name: str
+    value: float | None
+    written: str
+    beside: str
+    """The unigram plateau and chance, in words; empty where there is nothing to compare with."""
+
+
+def last_step(run: Run) -> int:
+    """The last step that anything is recorded of."""
+    return int(max(run.train.last("step") or 0, run.evaluation.last("step") or 0))
+
+
+def tokens_seen(run: Run) -> float | None:
+    """Tokens read up to the last record."""
+    truth = present(run.fact("truth", "tokens"))
+    found = [records.last("tokens") for records in (run.train, run.evaluation)]
+    return truth if truth is not None else max((tokens for tokens in found if tokens is not None), default=None)
+
+
+def training_seconds(run: Run) -> float | None:
+    """Time of training, all restarts together."""
+    hours = present(run.fact("truth", "hours"))
+    return run.train.last("seconds") if hours is None else 3600 * hours
+
+
+def passes(run: Run) -> float | None:
+    """How often the training tokens were seen."""
+    tokens, all_tokens = tokens_seen(run), present(run.fact("data", "train_tokens"))
+    return tokens / all_tokens if tokens is not None and all_tokens else None
+
+
+def judged_by(run: Run) -> Records:
+    """The records that a run is judged by: held-out text, or without it its own training batches."""
+    return run.evaluation if len(run.evaluation) else run.train
+
+
+def final_results(run: Run) -> list[Result]:
+    """The figures of the last evaluation (or training record), each beside its plateau and chance."""
+    records = judged_by(run)
+    entropy, vocab_size = present(run.fact("unigram_entropy")), present(run.fact("vocab_size"))
+    loss = records.last("masked_lm_loss")
+    perplexity = math.exp(min(loss, 700)) if loss is not None and math.isfinite(loss) else loss
+    uniform = math.log(vocab_size) if vocab_size and vocab_size > 0 else None
+    results = [
+        Result("masked-LM loss", loss, number(loss), _beside(entropy, uniform, number)),
+        Result(
+            "perplexity",
+            perplexity,
+            number(perplexity, 3),
+            _beside(None if entropy is None else math.exp(min(entropy, 700)), vocab_size, lambda v: number(v, 3)),
+        ),
+        Result(
+            "masked-LM accuracy",
+            records.last("masked_lm_accuracy"),
+            percent(records.last("masked_lm_accuracy")),
+            _beside(None, 1 / vocab_size if vocab_size else None, percent),
+        ),
+    ]
+    if records.has("sentence_order_accuracy"):
+        order = records.last("sentence_order_accuracy")
+        results.append(Result("sentence-order accuracy", order, percent(order), "chance 50.0 %"))
+    return results
+
+
+def _beside(plateau: float | None, chance: float | None, write: object) -> str:
+    assert callable(write)
+    words = [f"unigram plateau {write(plateau)}"] if plateau is not None else []
+    return " · ".join([*words, *([f"chance {write(chance)}"] if chance is not None else [])])
+
+
+def verdict(run: Run) -> str:
+    """Whether the model has learned more than how often each word occurs."""
+    loss, entropy = judged_by(run).last("masked_lm_loss"), present(run.fact("unigram_entropy"))
+    if loss is None or entropy is None:
+        return ""
+    if not math.isfinite(loss):
+        return "The loss is not finite: this run has diverged."
+    where = "held-out text" if len(run.evaluation) else "its training batches"
+    gap = entropy - loss
+    if gap < 0.1:
+        return f"On {where} the loss is not clearly under what word frequencies alone give ({number(entropy)})."
+    return f"On {where} the loss is {number(gap, 3)} nats under what word frequencies alone give."
+
+
+def length(run: Run) -> str:
+    """How long the run was, in a sentence."""
+    words = [f"{last_step(run):,} steps"]
+    if tokens_seen(run) is not None:
+        words.append(f"{count(tokens_seen(run))} tokens")
+    seconds = training_seconds(run)
+    return ", ".join(words) + (f" in {duration(seconds)} of training" if seconds is not None else "")
+
+
+def hardware(run: Run) -> str:
+    """What it ran on."""
+    device = str(run.fact("device") or "hardware that is not recorded")
+    world = present(run.fact("world_size")) or 1
+    return f"{world:.0f} × {device}" if world > 1 else device
