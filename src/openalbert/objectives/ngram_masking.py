@@ -98,13 +98,15 @@ def mask(
     settings: NgramMasking,
 ) -> Masked:
     """Hide tokens of `[CLS] first [SEP] second [SEP]`; the two keys of an example decide which, and behind what."""
-    batch, length = ids.shape
+    length = ids.shape[1]
     num_predictions = settings.budget(length)
     chosen = choose(ids, first_length, second_length, keys[:, 0], vocabulary.word_starts, settings)
 
-    # The k-th chosen token stands where the number of chosen ones reaches k. A void prediction points at [CLS].
-    count = torch.arange(1, num_predictions + 1, device=ids.device)
-    positions = torch.searchsorted(chosen.cumsum(1), count.repeat(batch, 1))
+    # Chosen places in front, the others behind them. A void prediction points at [CLS].
+    place = (~chosen).int()
+    place *= length
+    place += torch.arange(length, dtype=torch.int32, device=ids.device)
+    positions = _lowest(place, num_predictions).long()
     valid = positions < length
     positions *= valid
     labels = ids.gather(1, positions)
@@ -171,12 +173,13 @@ def choose(
     rank |= number_32
     rank |= ((until_separator - 1) >> 31) & _LAST
 
-    kept = _without_rivals(rank, ngram, longest, rounds=5 if settings.rate <= 0.2 else 11)
+    # meets[k]: does the n-gram of a word go over the word k + 1 further on?
+    meets = [_shifted(ngram, gap)[0] > gap for gap in range(1, longest)]
+    kept = _without_rivals(rank, meets, rounds=5 if settings.rate <= 0.2 else 11)
     # The same as `settings.budget`: torch rounds doubles as Python does.
     most = settings.budget(length)
     budget = ((second_end + 1).double() * settings.rate).round_().clamp_(1, most).int()[:, None]
-    taken = _within_budget(rank, kept, ngram, tokens, budget, most, longest, number_mask)
-    return _covered(taken, longest).gather(1, word)
+    return _within_budget(rank, kept, ngram, meets, tokens, budget, most, number_mask).gather(1, word)
 
 
 def _drawn_ngram(drawn: Int32[Tensor, "batch words"], probabilities: list[float]) -> Int32[Tensor, "batch words"]:
@@ -197,7 +200,7 @@ def _shifted(words: Shaped[Tensor, "batch words"], gap: int) -> tuple[Shaped[Ten
 
 
 def _without_rivals(
-    rank: Int32[Tensor, "batch words"], ngram: Int32[Tensor, "batch words"], longest: int, rounds: int
+    rank: Int32[Tensor, "batch words"], meets: list[Bool[Tensor, "_"]], rounds: int
 ) -> Bool[Tensor, "batch words"]:
     """The n-grams that are chosen where there is no budget: those that meet no chosen one of lower rank.
 
@@ -207,14 +210,14 @@ def _without_rivals(
     """
     kept = torch.ones_like(rank, dtype=torch.bool)
     right, left = [], []
-    for gap in range(1, longest):
+    for gap, meet in enumerate(meets, 1):
         here, there = _shifted(rank, gap)
-        meets, before = _shifted(ngram, gap)[0] > gap, here < there
-        right.append(meets & before)
-        left.append(meets & ~before)
-    for _ in range(rounds if longest > 1 else 0):
+        before = here < there
+        right.append(meet & before)
+        left.append(meet & ~before)
+    for _ in range(rounds if meets else 0):
         blocked = torch.zeros_like(kept)
-        for gap in range(1, longest):
+        for gap in range(1, len(meets) + 1):
             (here, there), (blocked_here, blocked_there) = _shifted(kept, gap), _shifted(blocked, gap)
             blocked_there.bitwise_or_(here & right[gap - 1])
             blocked_here.bitwise_or_(there & left[gap - 1])
@@ -226,18 +229,20 @@ def _within_budget(
     rank: Int32[Tensor, "batch words"],
     kept: Bool[Tensor, "batch words"],
     ngram: Int32[Tensor, "batch words"],
+    meets: list[Bool[Tensor, "_"]],
     tokens: Int32[Tensor, "batch words"],
     budget: Int32[Tensor, "batch 1"],
     most: int,
-    longest: int,
     number_mask: int,
-) -> Int32[Tensor, "batch words"]:
-    """How many words are chosen from each word on: `kept` n-grams while the budget lasts, then what still fits."""
+) -> Bool[Tensor, "batch words"]:
+    """The words that are chosen: those of `kept` n-grams while the budget lasts, then what still fits."""
     num_words = rank.shape[1]
-    size = tokens * (ngram > 0).int()
-    for gap in range(1, longest):
-        _shifted(size, gap)[0].add_(_shifted(tokens, gap)[1] * (_shifted(ngram, gap)[0] > gap).int())
-    # Few candidates meet one chosen before: no more are looked at than this.
+    size = tokens.clone()
+    for gap, meet in enumerate(meets, 1):
+        _shifted(size, gap)[0].add_(_shifted(tokens, gap)[1] * meet.int())
+    # Few candidates meet one chosen before: no more are looked at than this. Where there are too few, the last column
+    # fills up, which never holds a candidate.
+    size[:, -1] = 0
     considered = min(num_words, 3 * most // 2 + _TAIL_CANDIDATES)
     order = _lowest(rank, considered + _TAIL_CANDIDATES)
     who = (order & number_mask).clamp_(max=num_words - 1).long()
@@ -248,29 +253,31 @@ def _within_budget(
     lasting = lasts.cumprod(1)
     reached = lasting.sum(1, keepdim=True)
     left = budget - (paid * lasting).sum(1, keepdim=True)
-    taken = ngram * (kept & (rank < order.gather(1, reached))).int()
-    return _tail(
-        who.gather(1, reached + torch.arange(_TAIL_CANDIDATES, device=who.device)), left, ngram, taken, tokens, longest
-    )
+    taken = kept & (rank < order.gather(1, reached))
+    covered = taken.clone()
+    for gap, meet in enumerate(meets, 1):
+        _shifted(covered, gap)[1].bitwise_or_(_shifted(taken, gap)[0] & meet)
+    turn = torch.arange(_TAIL_CANDIDATES, device=rank.device)
+    return _with_tail(covered, who.gather(1, reached + turn), left, ngram, tokens, len(meets) + 1)
 
 
-def _tail(
+def _with_tail(
+    covered: Bool[Tensor, "batch words"],
     who: Int64[Tensor, "batch candidates"],
     left: Int64[Tensor, "batch 1"],
     ngram: Int32[Tensor, "batch words"],
-    taken: Int32[Tensor, "batch words"],
     tokens: Int32[Tensor, "batch words"],
     longest: int,
-) -> Int32[Tensor, "batch words"]:
+) -> Bool[Tensor, "batch words"]:
     """Give the tokens that are left to the candidates whose turn it is now, in order."""
     words = torch.arange(1, longest + 1, device=who.device)
     first = who[:, :, None]
     beyond = first + words
     # Of each candidate's first one, two, three words: their tokens, and whether one of them is covered already.
-    ahead = (beyond - 1).clamp_(max=ngram.shape[1] - 1).flatten(1)
-    sizes = tokens.gather(1, ahead).view_as(beyond).cumsum(2)
+    ahead = (beyond - 1).clamp_(max=ngram.shape[1] - 1)
+    sizes = tokens.gather(1, ahead.flatten(1)).view_as(ahead).cumsum(2)
     sizes += (words > ngram.gather(1, who)[:, :, None]) * ngram.shape[1]
-    met = _covered(taken, longest).gather(1, ahead).view_as(beyond).cumsum(2) > 0
+    met = covered.gather(1, ahead.flatten(1)).view_as(ahead).cumsum(2) > 0
     given = torch.zeros_like(who)
     open_ = torch.ones_like(who, dtype=torch.bool)
     for _ in range(_TAIL_CHOICES):
@@ -286,26 +293,19 @@ def _tail(
         left = left - (sizes.gather(2, with_fit)[:, :, 0] * chosen).sum(1, keepdim=True)
         begin = (who * chosen).sum(1)[:, None, None]
         met = met | ((first < begin + won.sum(1)[:, None, None]) & (begin < beyond))
-    return taken.scatter_add(1, who, given.int())
+    # What nobody has won falls on column 0, where there is no word.
+    return covered.scatter_(1, (ahead * (words <= given[:, :, None])).flatten(1), True)
 
 
-def _lowest(rank: Int32[Tensor, "batch words"], count: int) -> Int32[Tensor, "batch count"]:
-    """The lowest `count` ranks of each row in order, filled up with the last rank."""
-    if rank.device.type == "cpu" and not torch.compiler.is_compiling():
+def _lowest(numbers: Int32[Tensor, "batch columns"], count: int) -> Int32[Tensor, "batch count"]:
+    """The lowest `count` numbers of each row in order, filled up with the last rank where there are fewer."""
+    if numbers.device.type == "cpu" and not torch.compiler.is_compiling():
         # numpy sorts 32-bit integers in vector registers, some 20 times as fast as torch does on a CPU.
-        order = torch.from_numpy(np.sort(rank.numpy(), axis=1))
+        order = torch.from_numpy(np.sort(numbers.numpy(), axis=1))
     else:
-        order = rank.sort(1).values
-    short = count - rank.shape[1]
+        order = numbers.sort(1).values
+    short = count - numbers.shape[1]
     return torch.nn.functional.pad(order, (0, short), value=_LAST) if short > 0 else order[:, :count]
-
-
-def _covered(taken: Int32[Tensor, "batch words"], longest: int) -> Bool[Tensor, "batch words"]:
-    """Is a word in one of the n-grams, of which `taken` has the length at the first word of each?"""
-    covered = taken > 0
-    for gap in range(1, longest):
-        _shifted(covered, gap)[1].bitwise_or_(_shifted(taken, gap)[0] > gap)
-    return covered
 
 
 def masked_lm_loss(
