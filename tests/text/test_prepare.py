@@ -210,7 +210,7 @@ import sys
 from openalbert.cli import main
 from openalbert.text import groups
 if __name__ == "__main__":
-    groups.BLOCK_CHARACTERS, groups.GROUP_BYTES = 4_000, 120_000
+    groups.BLOCK_CHARACTERS, groups.GROUP_BYTES = 6_000, 120_000
     main(sys.argv[1:])
 """
 
@@ -227,7 +227,7 @@ def running(process: int) -> bool:
         return False
 
 
-@pytest.mark.parametrize(("workers", "kills"), [(1, 5), (2, 5), pytest.param(3, 40, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("workers", "kills"), [(1, 4), (2, 3), pytest.param(3, 40, marks=pytest.mark.slow)])
 def test_killed_at_any_moment_and_run_again_it_ends_with_the_same_bytes(
     tmp_path: Path, files: tuple[str, ...], vocabulary: Path, workers: int, kills: int
 ) -> None:
@@ -272,7 +272,7 @@ def test_killed_at_any_moment_and_run_again_it_ends_with_the_same_bytes(
             time.sleep(0.01)
         with pytest.raises(UserError, match=r"not finished|no shards here"):
             open_shards(out)
-    assert len(set(kills_at)) >= 3
+    assert len(set(kills_at)) >= 2
     assert start("killed").wait(timeout=120) == 0
     assert tree(out) == tree(tmp_path / "whole")
 
@@ -307,6 +307,35 @@ def test_a_finished_folder_is_left_alone_and_other_settings_or_texts_are_refused
     assert before == {path: path.stat().st_mtime_ns for path in (tmp_path / "s").rglob("*")}
     prepare(dataclasses.replace(asked, fresh=True))
     assert read_manifest(tmp_path / "s").counts["train_documents"] == 2
+
+
+def test_a_finished_folder_that_has_lost_a_file_is_not_called_done(tmp_path: Path, vocabulary: Path) -> None:
+    (tmp_path / "a.txt").write_text("One sentence. Another one.")
+    asked = Prepare((str(tmp_path / "a.txt"),), vocabulary, tmp_path / "s", workers=1)
+    prepare(asked)
+    (tmp_path / "s/shards/00000-00000/train.tokens.npy").unlink()
+    with pytest.raises(UserError, match=r"train.tokens.npy: missing, .* prepare the text again with --fresh"):
+        prepare(asked)
+    prepare(dataclasses.replace(asked, fresh=True))
+    verify(Verify(tmp_path / "s"))
+
+
+def test_a_text_that_changes_while_it_is_read_is_refused(
+    tmp_path: Path, vocabulary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = tmp_path / "a.txt"
+    text.write_text("One sentence. Another one.")
+    write_piece = shards.write_piece
+
+    def change(*given: object) -> shards.Piece:
+        text.write_text("One sentence. Another one. A third one.")
+        return write_piece(*given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(shards, "write_piece", change)
+    with pytest.raises(UserError, match="have changed while they were read"):
+        prepare(Prepare((str(text),), vocabulary, tmp_path / "s", workers=1))
+    with pytest.raises(UserError, match="not finished"):
+        open_shards(tmp_path / "s")
 
 
 def test_a_folder_with_something_else_in_it_is_never_written_to(tmp_path: Path, vocabulary: Path) -> None:

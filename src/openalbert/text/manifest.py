@@ -138,6 +138,13 @@ def visible_problem(folder: Path, entry: FileEntry) -> str | None:
     return None
 
 
+def check_sizes(folder: Path, manifest: Manifest) -> None:
+    """Refuse a folder in which a file is missing or has another size."""
+    for entry in manifest.files:
+        if problem := visible_problem(folder, entry):
+            raise UserError(problem)
+
+
 def problems(folder: Path, manifest: Manifest) -> Iterator[tuple[FileEntry, str | None]]:
     """Read every file the manifest lists; with each comes a sentence on what is wrong with it, or None."""
     for entry in manifest.files:

@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +25,7 @@ from openalbert.settings import to_dict
 from openalbert.text import corpus, engines, groups, shards
 from openalbert.text.corpus import Counts, Reading, Source
 from openalbert.text.groups import Group, Job
-from openalbert.text.manifest import MANIFEST, PLAN, Manifest, Vocabulary, problems, read_manifest
+from openalbert.text.manifest import MANIFEST, PLAN, Manifest, Vocabulary, check_sizes, problems, read_manifest
 from openalbert.text.shards import Piece
 from openalbert.text.tokenizer import Tokenizer
 
@@ -99,8 +100,14 @@ def prepare(settings: Prepare) -> None:
             if not _begin(settings, plan, tokenizer):
                 print(f"{settings.out}: already done; --fresh would make it anew", file=sys.stderr)
                 manifest = read_manifest(settings.out)
+                check_sizes(settings.out, manifest)
             else:
-                manifest = _work(settings, sources, tokenizer, [source.name for source in named])
+                pieces = _make_pieces(settings, sources, tokenizer)
+                if _inputs(sources) != plan["inputs"]:
+                    raise UserError("the texts have changed while they were read: start over with --fresh")
+                names = [source.name for source in named]
+                settled = {"version": __version__, **_deciding(settings)}
+                manifest = shards.finish(settings.out, _vocabulary(tokenizer), settled, names, _counts(pieces), pieces)
     except OSError as error:
         if error.errno not in FULL:
             raise
@@ -137,8 +144,8 @@ def _absolute(source: Source) -> Source:
 
 def _plan(settings: Prepare, sources: Sequence[Source], tokenizer: Tokenizer) -> dict[str, Any]:
     """Everything that decides the bytes. Inputs are known by name, size and time of change."""
-    inputs = [[source.name, source.size_bytes, _changed(source)] for source in sources]
-    return {"version": __version__, "tokenizer": tokenizer.fingerprint, **_deciding(settings), "inputs": inputs}
+    known = {"version": __version__, "tokenizer": tokenizer.fingerprint, **_deciding(settings)}
+    return {**known, "inputs": _inputs(sources)}
 
 
 def _deciding(settings: Prepare) -> dict[str, Any]:
@@ -152,8 +159,12 @@ def _deciding(settings: Prepare) -> dict[str, Any]:
     }
 
 
-def _changed(source: Source) -> int | None:
-    return None if source.size_bytes is None else Path(source.name).stat().st_mtime_ns
+def _inputs(sources: Sequence[Source]) -> list[list[str | int | None]]:
+    found: list[list[str | int | None]] = []
+    for source in sources:
+        status = None if source.size_bytes is None else Path(source.name).stat()
+        found.append([source.name, status and status.st_size, status and status.st_mtime_ns])
+    return found
 
 
 @contextlib.contextmanager
@@ -224,24 +235,25 @@ def _compare(folder: Path, path: Path, asked: dict[str, Any]) -> None:
 # --- doing it --------------------------------------------------------------------------------------------------------
 
 
-def _work(settings: Prepare, sources: Sequence[Source], tokenizer: Tokenizer, names: Sequence[str]) -> Manifest:
-    vocabulary = Vocabulary(
-        tokenizer.fingerprint,
-        tokenizer.vocab_size,
-        {name: getattr(tokenizer, f"{name}_id") for name in ("pad", "unk", "cls", "sep", "mask")},
-    )
+def _vocabulary(tokenizer: Tokenizer) -> Vocabulary:
+    special_ids = {name: getattr(tokenizer, f"{name}_id") for name in ("pad", "unk", "cls", "sep", "mask")}
+    return Vocabulary(tokenizer.fingerprint, tokenizer.vocab_size, special_ids)
+
+
+def _make_pieces(settings: Prepare, sources: Sequence[Source], tokenizer: Tokenizer) -> dict[str, Piece]:
+    """Make the pieces that are not there yet; return all of them, in corpus order."""
     job = Job(
         settings.out.absolute(),
         settings.reading,
         settings.heldout,
         settings.drop_duplicates,
         settings.shard_tokens,
-        vocabulary.dtype,
+        _vocabulary(tokenizer).dtype,
         groups.BLOCK_CHARACTERS,
     )
     parts = groups.make_groups(sources)
     with _engine(settings) as engine:
-        if settings.drop_duplicates:
+        if settings.drop_duplicates and not all(groups.is_done(groups.pieces_of(job.folder, part)) for part in parts):
             _find_duplicates(job, parts, engine)
         watch = engines.Watch(job, parts)
         sizes = [source.size_bytes for source in sources]
@@ -249,20 +261,11 @@ def _work(settings: Prepare, sources: Sequence[Source], tokenizer: Tokenizer, na
         with Work("preparing", total=total, unit="MB", scale=1e6) as work:
             watch.show_on(work)
             engine.prepare(job, parts, watch)
-    pieces = {part.number: groups.pieces_of(job.folder, part) for part in parts}
-    counts = _counts(list(pieces.values()))
-    if not counts.get("train_tokens", 0) + counts.get("heldout_tokens", 0):
+    pieces = {name: piece for part in parts for name, piece in groups.pieces_of(job.folder, part).items()}
+    if not any(piece.shards for piece in pieces.values()):
         raise UserError(f"there is no text in {', '.join(settings.files)}: nothing was made")
-    manifest = shards.finish(
-        job.folder,
-        vocabulary,
-        {"version": __version__, **_deciding(settings)},
-        names,
-        counts,
-        {name: piece for group in pieces.values() for name, piece in group.items()},
-    )
     _remove(job.folder / groups.DUPLICATES)
-    return manifest
+    return pieces
 
 
 @contextlib.contextmanager
@@ -284,24 +287,18 @@ def _find_duplicates(job: Job, parts: list[Group], engine: engines.Engine) -> No
             groups.find_duplicates(job.folder, parts)
 
 
-def _counts(pieces: list[dict[str, Piece]]) -> dict[str, int]:
-    """What was read of all groups, what became of it, and what is in each split."""
+def _counts(pieces: dict[str, Piece]) -> dict[str, int]:
+    """What was read, what became of it, and what is in each split."""
     read = Counts()
-    others: dict[str, int] = {}
-
-    def add(name: str, count: int) -> None:
-        others[name] = others.get(name, 0) + count
-
-    for group in pieces:
-        read += Counts(**list(group.values())[-1].facts["read"])
-        for piece in group.values():
-            for name, count in piece.facts["encoded"].items():
-                add(name, count)
-            for split, entry in piece.shards.items():
-                add(f"{split}_documents", entry.documents)
-                add(f"{split}_sentences", entry.sentences)
-                add(f"{split}_tokens", entry.tokens)
-    return dataclasses.asdict(read) | others
+    others: Counter[str] = Counter()
+    for piece in pieces.values():
+        if piece.facts["last"]:  # of its group, all of which it has counted
+            read += Counts(**piece.facts["read"])
+        others.update(piece.facts["encoded"])
+        for split, entry in piece.shards.items():
+            for kind in ("documents", "sentences", "tokens"):
+                others[f"{split}_{kind}"] += getattr(entry, kind)
+    return {**dataclasses.asdict(read), **others}
 
 
 def _report(manifest: Manifest) -> None:

@@ -33,6 +33,7 @@ from openalbert.text.manifest import (
     Manifest,
     ShardEntry,
     Vocabulary,
+    check_sizes,
     file_entry,
     read_manifest,
     visible_problem,
@@ -319,7 +320,5 @@ def open_shards(folder: Path, split: str = "train") -> ShardSet:
     if split not in manifest.splits:
         hint = suggestion(split, manifest.splits) if manifest.splits else "there are none"
         raise UserError(f"{folder}: no split '{split}' in these shards: {hint}")
-    for entry in manifest.files:
-        if problem := visible_problem(folder, entry):
-            raise UserError(problem)
+    check_sizes(folder, manifest)
     return ShardSet(folder, manifest, split, MappedShards(folder, manifest.splits[split], manifest.dtype))
