@@ -1,0 +1,1 @@
+"""Complete runs as functions: settings for every preset, and the demo."""

@@ -1,0 +1,1 @@
+"""A trained model answers: words for [MASK]."""
