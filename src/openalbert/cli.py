@@ -49,7 +49,7 @@ VERBS = {
         recipes="openalbert.interop.show",
     ),
     "convert": Verb("other people's models in, a model folder out", "openalbert.interop.convert", "Convert", "convert"),
-    "fill": Verb("words for [MASK]", "openalbert.serve.fill", "Fill", "fill_verb"),
+    "fill": Verb("words for [MASK]", "openalbert.serve.fill", "Fill", "fill_texts"),
 }
 
 
