@@ -116,7 +116,10 @@ def _results(run: Run) -> str:
         if len(run.evaluation)
         else "No held-out text was evaluated; on its own training batches"
     )
-    rows = [f"| {result.name} | {result.written} | {result.beside or NOTHING} |" for result in final_results(run)]
+    rows = [
+        f"| {result.name} | {result.written} | {', '.join(map(' '.join, result.levels.items())) or NOTHING} |"
+        for result in final_results(run)
+    ]
     head = f"{on}, after {int(records.last('step') or 0):,} steps:\n\n| | | to compare with |\n|---|---|---|\n"
     return head + "\n".join(rows)
 
@@ -208,7 +211,7 @@ def _data(run: Run, licence: str | None) -> str:
     return words + (
         f"Licence of the texts: {_line(licence)}."
         if licence
-        else "The licence of the texts is not recorded and so unknown: ask whoever trained the model before you pass it on."
+        else "The licence of the texts is not recorded and so unknown: ask whoever trained it before you pass it on."
     )
 
 

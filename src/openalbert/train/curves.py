@@ -18,7 +18,8 @@ from openalbert.train.scale import Scale, scale_for, thin, ticks
 
 AXES = ("steps", "tokens", "minutes")
 WIDTH, HEIGHT = 440, 264
-LEFT, RIGHT, TOP, BOTTOM = 56, 428, 14, 222
+LEFT, RIGHT, TOP, BOTTOM = 58, 416, 14, 220
+DOT = 4  # room for a dot that stands on an edge
 MOST_POINTS = 1_200  # of one curve: about three for each point of a picture's width
 MOST_POINTS_OF_A_PAGE = 24_000  # keeps a page with many runs well under 2 MB
 MOST_MARKS = 60
@@ -154,8 +155,12 @@ def _draw(number: int, picture: Picture, runs: Sequence[Run], most: int) -> tupl
         axes[axis] = Scale(0.0, float(finite.max()) if len(finite) and finite.max() > 0 else 1.0, LEFT, RIGHT)
     clip = f"inside-{number}"
     body = joined(
-        element("clipPath", element("rect", x=LEFT, y=TOP, width=RIGHT - LEFT, height=BOTTOM - TOP), id=clip),
-        _vertical_axis(picture, y),
+        element(
+            "clipPath",
+            element("rect", x=LEFT - DOT, y=TOP - DOT, width=RIGHT - LEFT + 2 * DOT, height=BOTTOM - TOP + DOT),
+            id=clip,
+        ),
+        _vertical_axis(picture, y, values),
         *(_level(line, y) for line in lines),
         *(_over(axis, scale, curves, y, picture, runs, clip) for axis, scale in axes.items()),
         element("line", class_="pointer", x1=LEFT, x2=LEFT, y1=TOP, y2=BOTTOM, visibility="hidden"),
@@ -205,9 +210,11 @@ def _without_spikes(picture: Picture, values: Float64[np.ndarray, "n"]) -> tuple
     return finite, remark.strip()
 
 
-def _vertical_axis(picture: Picture, y: Scale) -> Markup:
+def _vertical_axis(picture: Picture, y: Scale, values: Float64[np.ndarray, "n"]) -> Markup:
     parts = []
-    for value in ticks(y, whole=picture.stairs):
+    levels = np.unique(values[np.isfinite(values)]).tolist()
+    # Of something that goes in stairs, the few values that it takes are the ones to name.
+    for value in (levels if len(levels) <= 6 else ticks(y, whole=True)) if picture.stairs else ticks(y):
         place = round(y.place(value), 1)
         parts.append(element("line", x1=LEFT, x2=RIGHT, y1=place, y2=place))
         parts.append(element("text", _tick_text(picture.hover, value), x=LEFT - 6, y=place + 4, text_anchor="end"))

@@ -29,22 +29,21 @@ def joined(*parts: str) -> Markup:
     return Markup("".join(map(text_of, parts)))
 
 
+SHORT = 16  # characters of a cell that is kept on one line, so that no number stands apart from its unit
+
+
 def table(head: list[str], rows: list[list[str]], numbers_from: int = 1) -> Markup:
     """A table whose first columns are names and whose others, from `numbers_from` on, are set to the right."""
 
-    def cells(kind: str, row: list[str]) -> Markup:
-        return joined(
-            *(
-                element(
-                    "th" if column == 0 and kind == "td" else kind,
-                    cell,
-                    scope="row" if column == 0 and kind == "td" else "col" if kind == "th" else None,
-                    class_="figure" if column >= numbers_from else None,
-                )
-                for column, cell in enumerate(row)
-            )
-        )
+    def figure(column: int) -> str | None:
+        return "figure" if column >= numbers_from else None
 
-    body = [element("tr", cells("td", row)) for row in rows]
-    heading = [element("thead", element("tr", cells("th", head)))] if any(head) else []
+    def cell(column: int, text: str) -> Markup:
+        if len(text) <= SHORT and not isinstance(text, Markup):
+            text = text.replace(" ", "\u00a0")
+        return element("td", text, class_=figure(column)) if column else element("th", text, scope="row")
+
+    body = [element("tr", *(cell(column, text) for column, text in enumerate(row))) for row in rows]
+    titles = [element("th", text, scope="col", class_=figure(column)) for column, text in enumerate(head)]
+    heading = [element("thead", element("tr", *titles))] if any(head) else []
     return element("div", element("table", *heading, element("tbody", *body)), class_="scroll")

@@ -50,6 +50,8 @@ for (const figure of document.querySelectorAll("figure[data-picture]")) {
     for (const curve of picture.curves) {
       const i = nearest(curve[unit], wanted);
       if (i < 0 || curve.y[i] === null) continue;
+      // A run that ended before this place has nothing to say here.
+      if (i === curve.y.length - 1 && wanted - curve[unit][i] > 0.02 * picture.ends[unit]) continue;
       const name = (page.runs.length > 1 ? page.runs[curve.run] + ", " : "") + (curve.heldOut ? "held out" : "training");
       rows.push(row(name + " at " + counted(curve[unit][i], unit), written(curve.y[i], picture.write), curve.run));
     }
@@ -57,7 +59,7 @@ for (const figure of document.querySelectorAll("figure[data-picture]")) {
     box.hidden = rows.length === 0;
     const left = event.clientX - figure.getBoundingClientRect().left;
     box.style.left = Math.max(0, Math.min(left + 14, figure.clientWidth - box.offsetWidth)) + "px";
-    box.style.top = (event.clientY - figure.getBoundingClientRect().top + 18) + "px";
+    box.style.top = (frame.bottom - figure.getBoundingClientRect().top) + "px";
     pointer.setAttribute("x1", place);
     pointer.setAttribute("x2", place);
     pointer.setAttribute("visibility", "visible");

@@ -128,14 +128,14 @@ def _tiles(run: Run) -> list[Markup]:
             "div",
             element("dt", result.name),
             element("dd", result.written, class_="big"),
-            element("dd", result.beside, class_="beside"),
+            *(element("dd", f"{name} {level}", class_="beside") for name, level in result.levels.items()),
             class_="tile",
         )
         for result in final_results(run)
     ]
     examples = run.evaluation.last("examples")
-    on = f" on {count(examples)} held-out examples" if held_out and examples is not None else ""
-    where = f"{'Held out' if held_out else 'Training'}, at step {int(records.last('step') or 0):,}{on}."
+    on = f"On {count(examples)} held-out examples" if held_out else "On training batches"
+    where = f"{on}, at step {int(records.last('step') or 0):,}."
     return [element("dl", *tiles, class_="tiles"), element("p", where, class_="remark")]
 
 
@@ -153,17 +153,19 @@ def _final_table(runs: Sequence[Run]) -> Markup:
                 duration(training_seconds(run)),
                 rate(run.train.median("tokens_per_second")),
                 hardware(run),
-                "finished" if run.is_finished else "no end recorded",
             ]
         )
-    levels: dict[str, set[str]] = {name: set() for name in names}
-    for run in runs:
-        for result in final_results(run):
-            levels[result.name].add(result.beside)
-    beside = [next(iter(found)) if len(found := levels[name]) == 1 else NOTHING for name in names]
-    if any(text != NOTHING for text in beside):
-        rows.append(["to compare with", *beside, *[""] * 6])
-    return table(["run", *names, "steps", "tokens", "training time", "tokens/s (median)", "on", "state"], rows)
+    for level in ("unigram plateau", "chance"):
+        shared = [_shared_level(runs, name, level) for name in names]
+        if any(shared):
+            rows.append([level, *shared, *[""] * 5])
+    return table(["run", *names, "steps", "tokens", "training time", "tokens/s (median)", "on"], rows)
+
+
+def _shared_level(runs: Sequence[Run], name: str, level: str) -> str:
+    """The plateau or chance level of a figure, if it is the same for all runs."""
+    found = {result.levels.get(level, "") for run in runs for result in final_results(run) if result.name == name}
+    return found.pop() if len(found) == 1 else ""
 
 
 def _pictures(runs: Sequence[Run], pictures: Sequence[Markup]) -> Markup:
@@ -204,7 +206,7 @@ def _swatch(index: int) -> Markup:
     return element(
         "svg",
         element("path", d="M0 6h30", class_="held-out" + (" again" if index >= curves.NUM_COLOURS else "")),
-        class_=f"run-{index % curves.NUM_COLOURS}",
+        class_=f"swatch run-{index % curves.NUM_COLOURS}",
         viewBox="0 0 30 12",
         aria_hidden="true",
     )
@@ -214,7 +216,7 @@ def _sample(kind: str) -> Markup:
     paths = [element("path", d="M15 12v-9" if kind == "mark" else "M0 6h30", class_=kind)]
     if kind == "held-out":
         paths.append(element("path", d="M15 6h0", class_="dots"))
-    return element("svg", *paths, viewBox="0 0 30 12", aria_hidden="true")
+    return element("svg", *paths, class_="swatch", viewBox="0 0 30 12", aria_hidden="true")
 
 
 def flat(values: dict[str, Any], before: str = "") -> dict[str, str]:

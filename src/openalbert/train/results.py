@@ -1,6 +1,7 @@
 """What a run came to, in figures: the page and the model card take them from here, so that they say the same."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from openalbert.train.figures import count, duration, number, percent, present
@@ -14,8 +15,8 @@ class Result:
     name: str
     value: float | None
     written: str
-    beside: str
-    """The unigram plateau and chance, in words; empty where there is nothing to compare with."""
+    levels: dict[str, str]
+    """What it is to be compared with: the unigram plateau and chance, as far as they are known."""
 
 
 def last_step(run: Run) -> int:
@@ -55,30 +56,29 @@ def final_results(run: Run) -> list[Result]:
     perplexity = math.exp(min(loss, 700)) if loss is not None and math.isfinite(loss) else loss
     uniform = math.log(vocab_size) if vocab_size and vocab_size > 0 else None
     results = [
-        Result("masked-LM loss", loss, number(loss), _beside(entropy, uniform, number)),
+        Result("masked-LM loss", loss, number(loss), _levels(entropy, uniform, number)),
         Result(
             "perplexity",
             perplexity,
             number(perplexity, 3),
-            _beside(None if entropy is None else math.exp(min(entropy, 700)), vocab_size, lambda v: number(v, 3)),
+            _levels(None if entropy is None else math.exp(min(entropy, 700)), vocab_size, lambda v: number(v, 3)),
         ),
         Result(
             "masked-LM accuracy",
             records.last("masked_lm_accuracy"),
             percent(records.last("masked_lm_accuracy")),
-            _beside(None, 1 / vocab_size if vocab_size else None, percent),
+            _levels(None, 1 / vocab_size if vocab_size else None, percent),
         ),
     ]
     if records.has("sentence_order_accuracy"):
         order = records.last("sentence_order_accuracy")
-        results.append(Result("sentence-order accuracy", order, percent(order), "chance 50.0 %"))
+        results.append(Result("sentence-order accuracy", order, percent(order), {"chance": "50.0 %"}))
     return results
 
 
-def _beside(plateau: float | None, chance: float | None, write: object) -> str:
-    assert callable(write)
-    words = [f"unigram plateau {write(plateau)}"] if plateau is not None else []
-    return " · ".join([*words, *([f"chance {write(chance)}"] if chance is not None else [])])
+def _levels(plateau: float | None, chance: float | None, write: Callable[[object], str]) -> dict[str, str]:
+    named = (("unigram plateau", plateau), ("chance", chance))
+    return {name: write(value) for name, value in named if value is not None}
 
 
 def verdict(run: Run) -> str:
