@@ -17,8 +17,8 @@ from openalbert.train.run_folder import Records, Run
 from openalbert.train.scale import Scale, scale_for, thin, ticks
 
 AXES = ("steps", "tokens", "minutes")
-WIDTH, HEIGHT = 440, 264
-LEFT, RIGHT, TOP, BOTTOM = 58, 416, 14, 220
+WIDTH, HEIGHT = 440.0, 264.0
+LEFT, RIGHT, TOP, BOTTOM = 58.0, 416.0, 14.0, 220.0
 DOT = 4  # room for a dot that stands on an edge
 MOST_POINTS = 1_200  # of one curve: about three for each point of a picture's width
 MOST_POINTS_OF_A_PAGE = 24_000  # keeps a page with many runs well under 2 MB
@@ -166,7 +166,7 @@ def _draw(number: int, picture: Picture, runs: Sequence[Run], most: int) -> tupl
         element("line", class_="pointer", x1=LEFT, x2=LEFT, y1=TOP, y2=BOTTOM, visibility="hidden"),
     )
     picture_of = element(
-        "svg", body, viewBox=f"0 0 {WIDTH} {HEIGHT}", role="img", aria_label=_in_words(picture, curves, runs)
+        "svg", body, viewBox=f"0 0 {WIDTH:g} {HEIGHT:g}", role="img", aria_label=_in_words(picture, curves, runs)
     )
     caption = element("figcaption", element("b", picture.title), f" {picture.unit}" if picture.unit else "")
     note = [element("p", remark, class_="remark")] if remark else []
@@ -314,7 +314,7 @@ def _marks(run: Run, number: int, axis: str, x: Scale) -> list[Markup]:
     steps = np.unique(np.array([event.step for event in run.events], np.float64))
     steps = steps[thin(steps, MOST_MARKS)]
     places = {"steps": steps, "tokens": run.tokens_at(steps), "minutes": run.seconds_at(steps) / 60}[axis]
-    words = [f"M{place:.1f} {BOTTOM}v-7" for place in x(places).tolist() if LEFT <= place <= RIGHT]
+    words = [f"M{place:.1f} {BOTTOM:g}v-7" for place in x(places).tolist() if LEFT <= place <= RIGHT]
     if not words:
         return []
     return [element("path", class_=f"run-{number % NUM_COLOURS} mark", d="".join(words))]
@@ -331,10 +331,10 @@ def _in_words(picture: Picture, curves: Sequence[Curve], runs: Sequence[Run]) ->
     return f"{picture.title}: {'; '.join(parts)}."
 
 
-def _numbers(values: Float64[np.ndarray, "n"]) -> list[float | None]:
+def _numbers(values: Float64[np.ndarray, "n"]) -> list[int | float | None]:
     """Numbers for the script, with the digits it shows; what is not finite is null."""
     return [_short(value) if math.isfinite(value) else None for value in values.tolist()]
 
 
-def _short(value: float) -> float:
+def _short(value: float) -> int | float:
     return int(value) if value == int(value) and abs(value) < 2**53 else float(f"{value:.5g}")

@@ -14,13 +14,13 @@ def text_of(child: str) -> Markup:
     return child if isinstance(child, Markup) else Markup(html.escape(child))
 
 
-def element(name: str, *children: str, **attributes: str | float | None) -> Markup:
+def element(name: str, *children: str, **attributes: str | int | float | None) -> Markup:
     """An element. `class_` is written class and `stroke_width` stroke-width; an attribute that is None is left out."""
-    written = "".join(
-        f' {key.rstrip("_").replace("_", "-")}="{html.escape(str(value))}"'
-        for key, value in attributes.items()
-        if value is not None
-    )
+    written = ""
+    for key, value in attributes.items():
+        if value is not None:
+            text = f"{value:g}" if isinstance(value, float) else str(value)
+            written += f' {key.rstrip("_").replace("_", "-")}="{html.escape(text)}"'
     return Markup(f"<{name}{written}>{''.join(map(text_of, children))}</{name}>")
 
 

@@ -37,7 +37,7 @@ class Report:
 
 def report(settings: Report) -> None:
     """Write the page and print where it is."""
-    total = sum(path.stat().st_size for run in settings.runs if (path := run / METRICS).is_file())
+    total = sum(float(path.stat().st_size) for run in settings.runs if (path := run / METRICS).is_file())
     with Work("reading metrics", total=total or None, unit="MB", scale=1e6) as work:
         runs = read_runs(settings.runs, work.advance)
     settings.target.parent.mkdir(parents=True, exist_ok=True)

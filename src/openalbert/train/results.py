@@ -28,7 +28,11 @@ def tokens_seen(run: Run) -> float | None:
     """Tokens read up to the last record."""
     truth = present(run.fact("truth", "tokens"))
     found = [records.last("tokens") for records in (run.train, run.evaluation)]
-    return truth if truth is not None else max((tokens for tokens in found if tokens is not None), default=None)
+    return (
+        truth
+        if truth is not None
+        else max((tokens for tokens in found if tokens is not None and math.isfinite(tokens)), default=None)
+    )
 
 
 def training_seconds(run: Run) -> float | None:

@@ -41,8 +41,8 @@ class Records:
         return bool(np.isfinite(self.columns[name]).any())
 
     def last(self, name: str) -> float | None:
-        """What the last record says, None where it says nothing."""
-        return float(self.columns[name][-1]) if len(self) and not np.isnan(self.columns[name][-1]) else None
+        """What the last record says, which may be that it is not a number; None where no record ever gave a figure."""
+        return float(self.columns[name][-1]) if self.has(name) else None
 
     def median(self, name: str) -> float | None:
         """The middle of all finite values."""
