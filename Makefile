@@ -8,7 +8,10 @@ RUN := $(VENV)/bin
 # The mark of a finished environment; it is made anew only when the dependencies change.
 ENVIRONMENT := $(VENV)/installed
 
-.PHONY: test test-full check format clean
+.PHONY: demo test test-full check format clean
+
+demo: $(ENVIRONMENT)  ## all of it on text of this machine: vocabulary, shards, pretraining, report; minutes on two cores
+	$(RUN)/openalbert demo
 
 test: $(ENVIRONMENT)  ## the tests, in a few minutes on two cores
 	$(RUN)/python -m pytest -n 2 -m "not slow"

@@ -50,6 +50,7 @@ VERBS = {
     ),
     "convert": Verb("other people's models in, a model folder out", "openalbert.interop.convert", "Convert", "convert"),
     "fill": Verb("words for [MASK]", "openalbert.serve.fill", "Fill", "fill_texts"),
+    "demo": Verb("all of it in minutes, on text of this machine", "openalbert.recipes.demo", "Demo", "demo"),
 }
 
 

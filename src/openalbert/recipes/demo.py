@@ -1,0 +1,211 @@
+"""The verb `demo`: everything once, from raw text to a model that fills in [MASK], in minutes on two processor cores.
+
+Each stage is a command that the reader can run alone, and is shown before it runs. Started again, every stage looks at
+what is there and goes on.
+"""
+
+import json
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+
+from openalbert import durable
+from openalbert.errors import UserError
+from openalbert.interop.huggingface import load
+from openalbert.recipes.demo_corpus import write_corpus
+from openalbert.serve.fill import MASK, fill, readable
+from openalbert.text.shards import ShardSet, open_shards
+from openalbert.text.tokenizer import SPACE, Tokenizer
+
+RECIPE = "albert-demo"  # its settings are in recipes/pretraining.py
+STAGES = 6
+FIXED_TEXTS = (
+    "Return a [MASK] of all the files in the directory.",
+    "If the argument is not a string, a TypeError is [MASK].",
+    "This [MASK] should be called before the program ends.",
+    "The default [MASK] is used if no other is given.",
+)
+HELDOUT_TEXTS = 6
+
+
+@dataclass(frozen=True)
+class Demo:
+    """From the documentation on this machine to a tiny ALBERT that fills in [MASK]. Run again, it goes on."""
+
+    out: Path = Path("demo")
+    """The folder that takes everything."""
+    corpus_megabytes: float = 40.0
+    """At most so much text is collected."""
+    vocab_size: int = 4000
+    """Pieces in the vocabulary."""
+    heldout: float = 0.05
+    """Share of the documents that the model is not trained on but judged by."""
+    steps: int | None = None
+    """Length of the training; not given: the recipe's own."""
+    fresh: bool = False
+    """Remove what an earlier demo left in the folder, and start over."""
+
+
+def demo(settings: Demo) -> None:
+    """All stages, then what came out."""
+    started = time.monotonic()
+    place = settings.out
+    corpus, vocabulary, shards, run = (place / name for name in ("corpus.txt", "vocabulary", "shards", "run"))
+    if settings.fresh:
+        for path in (corpus, _facts_of(corpus), vocabulary, shards, run):
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    place.mkdir(parents=True, exist_ok=True)
+
+    _heading(1, "text: the documentation in Python's library and in the packages installed here")
+    _collect(corpus, settings)
+    _heading(2, "a vocabulary: the pieces that words are written in")
+    words = ["tokenizer", "train", str(corpus), "--out", str(vocabulary), "--vocab-size", str(settings.vocab_size)]
+    report = json.loads(_command(*words, "--sample-megabytes", "4", quiet=True))
+    print(f"{report['vocab_size']:,} pieces; one stands for {report['characters_per_token']:.1f} characters on average")
+    _heading(3, "shards: the text as numbers, some documents held out to judge the model by")
+    words = ["prepare", str(corpus), "--tokenizer", str(vocabulary), "--out", str(shards)]
+    _command(*words, "--heldout", str(settings.heldout))
+    _heading(4, "pretraining: a tiny ALBERT learns to fill in hidden words and to tell the order of sentences")
+    words = ["pretrain", RECIPE, "--data", str(shards), "--out", str(run)]
+    _command(*words, *(["--steps", str(settings.steps)] if settings.steps else []))
+    _heading(5, "a report page: curves, settings, data and speed")
+    _command("report", str(run))
+    _heading(6, f"{MASK} filled in, on sentences the model has never seen")
+    _say("$ " + shlex.join(["openalbert", "fill", str(run / "model"), FIXED_TEXTS[0]]))
+    _fill_in(run / "model", open_shards(shards, "heldout"))
+    _summary(settings, run, time.monotonic() - started)
+
+
+def _collect(corpus: Path, settings: Demo) -> None:
+    facts = _facts_of(corpus)
+    if corpus.exists() and facts.exists():
+        _say(f"{corpus} is there already")
+    else:
+        durable.write_text(facts, json.dumps(asdict(write_corpus(corpus, int(settings.corpus_megabytes * 1e6)))) + "\n")
+    found = json.loads(facts.read_text())
+    most = ", ".join(f"{name} {characters / 1e6:.1f}" for name, characters in found["packages"][:5])
+    _say(
+        f"{found['documents']:,} documents, {found['characters'] / 1e6:.1f} MB of prose from {found['files']:,} source "
+        f"files (MB from {most}); {found['repeated']:,} paragraphs left out because they repeat others"
+    )
+
+
+def _facts_of(corpus: Path) -> Path:
+    return corpus.with_suffix(".json")
+
+
+def _heading(number: int, what: str) -> None:
+    _say(f"\n--- {number}/{STAGES}  {what}")
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+def _command(*words: str, quiet: bool = False) -> str:
+    """Show a command, run it in a process of its own, and end as it did if it did not end well."""
+    _say("$ " + shlex.join(["openalbert", *words]))
+    command = [sys.executable, "-m", "openalbert", *words]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE if quiet else None, text=True)
+
+    def pass_on(number: int, _: FrameType | None) -> None:
+        # A terminal sends Ctrl-C to the command too, which ends in its own time, with a checkpoint: wait for it.
+        if number != signal.SIGINT:
+            process.send_signal(number)
+
+    before = {number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        printed, _ = process.communicate()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if process.returncode:
+        if process.returncode in (130, 143):
+            print("stopped; the same command goes on from here", file=sys.stderr)
+        sys.exit(process.returncode if process.returncode > 0 else 128 - process.returncode)
+    return printed or ""
+
+
+def _fill_in(folder: Path, heldout: ShardSet) -> None:
+    model, tokenizer = load(folder), Tokenizer.load(folder)
+    for text, truth in heldout_texts(heldout, tokenizer, HELDOUT_TEXTS):
+        _say("\n".join(readable(text, fill(model, tokenizer, text))) + f"   (it was: {truth})")
+    _say("and some that were made up:")
+    for text in FIXED_TEXTS:
+        _say("\n".join(readable(text, fill(model, tokenizer, text))))
+
+
+def heldout_texts(shards: ShardSet, tokenizer: Tokenizer, number: int) -> Iterator[tuple[str, str]]:
+    """Sentences of a split, evenly spread, each with its middle word hidden, and that word."""
+    found: list[tuple[str, str]] = []
+    for shard in shards.shards:
+        for begin, end in zip(shard.sentence_starts[:-1], shard.sentence_starts[1:], strict=True):
+            ids = np.asarray(shard.tokens[begin:end]).tolist()
+            pieces = tokenizer.pieces(ids)
+            whole = [
+                place
+                for place, piece in enumerate(pieces[:-1])
+                if piece.startswith(SPACE)
+                and piece[1:].isalpha()
+                and len(piece) > 4
+                and _begins_word(pieces[place + 1])
+            ]
+            if whole and 8 <= len(ids) <= 24 and tokenizer.unk_id not in ids:
+                place = min(whole, key=lambda place: abs(2 * place - len(ids)))
+                left, right = tokenizer.decode(ids[:place]), "".join(pieces[place + 1 :]).replace(SPACE, " ")
+                found.append((f"{left} {MASK}{right}".strip(), pieces[place].removeprefix(SPACE)))
+    spread = np.linspace(0, len(found) - 1, min(number, len(found))).round().astype(int)
+    yield from (found[index] for index in spread.tolist())
+
+
+def _begins_word(piece: str) -> bool:
+    return not piece[0].isalpha()
+
+
+def _summary(settings: Demo, run: Path, seconds: float) -> None:
+    facts = json.loads((run / "facts.json").read_text())
+    last = _last_evaluation(run / "metrics.jsonl")
+    rows = [
+        (
+            "masked-LM loss",
+            f"{last['masked_lm_loss']:.2f}",
+            f"word frequencies alone give {facts['unigram_entropy']:.2f}",
+        ),
+        ("masked-LM accuracy", f"{last['masked_lm_accuracy']:.1%}", f"{facts['vocab_size']:,} pieces to choose from"),
+        ("sentence order", f"{last['sentence_order_accuracy']:.1%}", "chance is 50%"),
+    ]
+    _say(f"\n--- done in {seconds / 60:.1f} minutes: {facts['parameters']:,} parameters, {facts['device']}")
+    _say("on held-out text:")
+    for name, value, beside in rows:
+        _say(f"  {name:20s}{value:>8s}   {beside}")
+    _say(f"the report page:   {run / 'report.html'}")
+    _say(f"the model folder:  {run / 'model'} (Hugging Face loads it as it is)")
+    _say("\nwhere to go next:")
+    own = settings.out.with_name("own")
+    for command, what in (
+        (["fill", str(run / "model"), f"A sentence of your own with a {MASK} in it."], "ask it something"),
+        (["tokenizer", "train", "my-texts/", "--out", f"{own}/vocabulary"], "the same with your own text"),
+        (
+            ["pretrain", "albert-base-budget", "--dry-run", "--data", f"{own}/shards"],
+            "a real model: what would it take?",
+        ),
+    ):
+        _say(f"  $ {shlex.join(['openalbert', *command])}\n      {what}")
+
+
+def _last_evaluation(metrics: Path) -> dict[str, Any]:
+    records = [json.loads(line) for line in metrics.read_text().splitlines()]
+    found: list[dict[str, Any]] = [record for record in records if record["kind"] == "evaluation"]
+    if not found:
+        raise UserError(f"{metrics} has no evaluation: is there text in the held-out split?")
+    return found[-1]
