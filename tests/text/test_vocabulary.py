@@ -1,11 +1,14 @@
+import contextlib
 import json
 import lzma
+import os
 import re
 import signal
 import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -137,31 +140,56 @@ def test_a_vocabulary_of_unknown_origin_is_not_overwritten(text: Path, tmp_path:
     assert (tmp_path / "spiece.model").read_bytes() == b"somebody's"
 
 
-def test_an_interrupted_training_leaves_nothing_behind(text: Path, tmp_path: Path) -> None:
+@pytest.fixture
+def running(text: Path, tmp_path: Path) -> subprocess.Popen[str]:
+    """A training that has begun."""
     big = tmp_path / "big.txt"
     big.write_text(text.read_text() * 60)
-    out = tmp_path / "out"
-    command = [
-        sys.executable,
-        "-m",
-        "openalbert",
-        "tokenizer",
-        "train",
-        str(big),
-        "--out",
-        str(out),
-        "--vocab-size",
-        "900",
-    ]
-    process = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-    partial = tmp_path / "out.partial"
-    deadline = time.monotonic() + 60
-    while not (partial / "sample.txt").exists() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=60) == 130
+    command = ["tokenizer", "train", str(big), "--out", str(tmp_path / "out"), "--vocab-size", "900"]
+    process = subprocess.Popen([sys.executable, "-m", "openalbert", *command], stderr=subprocess.PIPE, text=True)
+    wait_until(lambda: bool(working_in(tmp_path / "out.partial")))
+    return process
+
+
+@pytest.mark.parametrize(("sign", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)])
+def test_a_stopped_training_stops_sentencepiece_too(
+    text: Path, tmp_path: Path, running: subprocess.Popen[str], sign: signal.Signals, code: int
+) -> None:
+    out, partial = tmp_path / "out", tmp_path / "out.partial"
+    running.send_signal(sign)
+    running.communicate(timeout=60)
+    assert running.returncode == code
+    wait_until(lambda: not working_in(partial))
     assert not out.exists()
+    assert partial.exists() == (sign == signal.SIGKILL)
+    train_vocabulary(TrainVocabulary((str(text),), out, 500))  # what a killed one has left is no hindrance
     assert not partial.exists()
+
+
+def test_a_lack_of_memory_is_told_as_one(tmp_path: Path, running: subprocess.Popen[str]) -> None:
+    os.kill(int(working_in(tmp_path / "out.partial")[0]), signal.SIGKILL)
+    _, error = running.communicate(timeout=60)
+    assert running.returncode == 1
+    assert "error: SentencePiece was killed by signal 9" in error
+    assert "lower --sample-megabytes" in error
+    assert [path.name for path in tmp_path.iterdir()] == ["big.txt"]
+
+
+def working_in(folder: Path) -> list[str]:
+    """The processes whose working folder this is."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if (process / "cwd").readlink() == folder:
+                found.append(process.name)
+    return found
+
+
+def wait_until(fact: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not fact():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 @given(

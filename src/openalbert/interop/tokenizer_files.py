@@ -35,8 +35,9 @@ _NORMAL, _USER_DEFINED = 1, 4  # kinds of entries in a SentencePiece model
 
 def write_tokenizer_files(tokenizer: Tokenizer, folder: Path, max_length: int) -> None:
     """Write the files from which AutoTokenizer makes this tokenizer, and the SentencePiece model itself."""
+    whole = json.dumps(_tokenizer_json(tokenizer), ensure_ascii=False) + "\n"
     tokenizer.save(folder)
-    durable.write_text(folder / "tokenizer.json", json.dumps(_tokenizer_json(tokenizer), ensure_ascii=False) + "\n")
+    durable.write_text(folder / "tokenizer.json", whole)
     durable.write_text(folder / "tokenizer_config.json", json.dumps(_config(tokenizer, max_length), indent=2) + "\n")
 
 

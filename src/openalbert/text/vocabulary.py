@@ -47,7 +47,13 @@ ALBERT_FLAGS: dict[str, Any] = {
 }
 
 _SAMPLE_FILE = "sample.txt"
-_PROGRAM = "import json, sys, sentencepiece; sentencepiece.SentencePieceTrainer.train(**json.load(sys.stdin))"
+# It reads its flags, trains, and ends at once when its standard input ends, that is with the process that started it.
+_PROGRAM = """
+import json, os, sys, threading, sentencepiece
+flags = json.loads(sys.stdin.readline())
+threading.Thread(target=lambda: os.read(0, 1) or os._exit(1), daemon=True).start()
+sentencepiece.SentencePieceTrainer.train(**flags)
+"""
 _PASS = re.compile(r"EM sub_iter=\d+ size=(\d+)")
 _PHASE = re.compile(r"\] ([A-Z][a-z]+ing [a-z ]+)")
 _TOO_HIGH = re.compile(r"Vocabulary size too high .* value <= (\d+)")
@@ -271,8 +277,8 @@ def _follow(flags: dict[str, Any], folder: Path) -> str:
     assert process.stderr is not None
     log = ""
     try:
-        process.stdin.write(json.dumps(flags).encode())
-        process.stdin.close()
+        process.stdin.write(json.dumps(flags).encode() + b"\n")
+        process.stdin.flush()
         with Work("training", unit="passes") as work, selectors.DefaultSelector() as selector:
             selector.register(process.stderr, selectors.EVENT_READ)
             while True:
@@ -289,10 +295,15 @@ def _follow(flags: dict[str, Any], folder: Path) -> str:
                 )
                 work.advance(float(len(passes)), note)
                 log = (log + new)[-10_000:]
-        process.wait()
+        if process.wait() < 0:
+            raise UserError(
+                f"SentencePiece was killed by signal {-process.returncode} while training, as happens where memory "
+                "is short: lower --sample-megabytes"
+            )
     finally:
         process.kill()
         process.wait()
+        process.stdin.close()
         process.stderr.close()
     return log
 
