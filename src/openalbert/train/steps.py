@@ -72,6 +72,8 @@ class Running:
     seconds: float = 0.0
     skipped: int = 0
     skipped_in_a_row: int = 0
+    depth: int | None = None
+    """Layers that the last step ran; None before the first."""
     parts: int = 1
     """Micro-batches of a step on each process."""
     recent: list[float] = field(default_factory=list)
@@ -127,16 +129,15 @@ def training_steps(
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     remarks: list[tuple[str, str]] = []
     batches = source.stream(start=running.step, rank=device.rank, world=device.world, parts=running.parts)
-    last_depth = None
     model.train()
     while not pace.budget.is_spent(running.spent):
         started = time.perf_counter()
-        progress = device.from_main(pace.budget.progress(running.spent))
+        progress = pace.budget.progress(running.spent)
         depth = pace.depths.depth(progress)
-        if last_depth not in (None, depth):
-            remarks.append(("depth", f"from now on {depth} layers are run, up to here {last_depth}"))
+        if running.depth not in (None, depth):
+            remarks.append(("depth", f"from now on {depth} layers are run, up to here {running.depth}"))
             running.recent.clear()  # another depth, another loss: what was usual says nothing any more
-        last_depth = depth
+        running.depth = depth
         rate = schedule.learning_rate(pace.highest_rate, progress)
         set_learning_rate(optimizer, rate)
         parts = next(batches)
@@ -167,7 +168,8 @@ def training_steps(
         optimizer.zero_grad()
         running.step += 1
         running.tokens += int(tokens)
-        running.seconds += time.perf_counter() - started
+        # One clock for all: whether the budget is spent must not be decided differently by any process.
+        running.seconds = device.from_main(running.seconds + time.perf_counter() - started)
         yield Step(
             running.step,
             losses,
