@@ -5,6 +5,7 @@ what is there and goes on.
 """
 
 import json
+import os
 import shlex
 import shutil
 import signal
@@ -116,7 +117,9 @@ def _command(*words: str, quiet: bool = False) -> str:
     """Show a command, run it in a process of its own, and end as it did if it did not end well."""
     _say("$ " + shlex.join(["openalbert", *words]))
     command = [sys.executable, "-m", "openalbert", *words]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE if quiet else None, text=True)
+    # Threads that wait for each other without a pause crawl where something else runs on the same cores.
+    environment = {"OMP_WAIT_POLICY": "passive"} | os.environ
+    process = subprocess.Popen(command, stdout=subprocess.PIPE if quiet else None, text=True, env=environment)
 
     def pass_on(number: int, _: FrameType | None) -> None:
         # A terminal sends Ctrl-C to the command too, which ends in its own time, with a checkpoint: wait for it.

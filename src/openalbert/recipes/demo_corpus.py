@@ -11,7 +11,6 @@ import multiprocessing
 import os
 import re
 import sysconfig
-import textwrap
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -141,17 +140,14 @@ def _attached(call: ast.Call) -> Iterator[str]:
 
 
 def prose(text: str) -> list[str]:
-    """The paragraphs of a documentation text that are prose, each on one line."""
+    """The paragraphs of a documentation text that are prose, each on one line.
+
+    Blank lines separate blocks; what is indented belongs to the block before it.
+    """
     paragraphs: list[str] = []
-    _collect(text.expandtabs().split("\n"), paragraphs)
-    return paragraphs
-
-
-def _collect(lines: list[str], paragraphs: list[str]) -> None:
-    """Go through the blocks that blank lines separate; what is indented belongs to the block before it."""
     skipping = -1  # everything indented deeper than this is left out
     section = False  # so is everything up to the next heading
-    for block in _blocks(lines):
+    for block in _blocks(_with_notes(text.expandtabs().split("\n"))):
         indent = _indent(block[0])
         first = block[0].strip()
         if 0 <= skipping < indent:
@@ -166,12 +162,8 @@ def _collect(lines: list[str], paragraphs: list[str]) -> None:
         elif section and indent == 0 and not _SECTION.fullmatch(first):
             # numpy's sections reach to the next underlined heading
             continue
-        if directive := _DIRECTIVE.match(first):
-            if directive[1] in _SPOKEN_DIRECTIVES:
-                rest = textwrap.dedent("\n".join(block[1:])).split("\n")
-                _collect(rest if not directive[2] else [directive[2], *rest], paragraphs)
-            else:
-                skipping = indent
+        if _DIRECTIVE.match(first):
+            skipping = indent
             continue
         if _SECTION.fullmatch(first) and (first.endswith(":") or len(block) == 1):
             skipping = indent
@@ -181,9 +173,30 @@ def _collect(lines: list[str], paragraphs: list[str]) -> None:
         if indent >= 4:
             continue
         _take(block, paragraphs)
+    return paragraphs
 
 
-def _blocks(lines: list[str]) -> Iterator[list[str]]:
+def _with_notes(lines: list[str]) -> Iterator[str]:
+    """Take notes, warnings and the like for what they are: paragraphs as all others."""
+    margin, shift = -1, 0  # of the directive, and how much deeper its text stands
+    for line in lines:
+        indent = _indent(line)
+        if margin >= 0 and line.strip():
+            if indent <= margin:
+                margin = -1
+            else:
+                shift = shift or indent - margin
+                line = line[min(shift, indent) :]
+        directive = _DIRECTIVE.match(line.strip())
+        if directive and directive[1] in _SPOKEN_DIRECTIVES:
+            margin, shift = _indent(line), 0
+            yield ""
+            yield " " * margin + directive[2]
+        else:
+            yield line
+
+
+def _blocks(lines: Iterable[str]) -> Iterator[list[str]]:
     block: list[str] = []
     for line in lines:
         if line.strip():
