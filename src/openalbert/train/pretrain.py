@@ -18,7 +18,7 @@ from openalbert import durable
 from openalbert.errors import UserError
 from openalbert.interop import huggingface
 from openalbert.model.albert import AlbertModel
-from openalbert.model.config import PRETRAINING_HEADS, AlbertConfig
+from openalbert.model.config import PRETRAINING_HEADS
 from openalbert.model.cost import memory, training_flops_per_token
 from openalbert.model.encoder import run_layer
 from openalbert.model.presets import PRESETS
@@ -138,8 +138,8 @@ class Run:
     def _fitted(self, settings: Pretrain) -> Pretrain:
         """The settings with the vocabulary of the shards."""
         vocab_size, model = self.shards.manifest.vocab_size, settings.model
-        # A preset's 30,000 is a default, not a wish; any other number is one, and may leave room for more pieces.
-        if model.vocab_size == AlbertConfig.vocab_size:
+        # A preset's number of pieces is no wish; any other is one, and may leave room for more than the shards have.
+        if model.vocab_size in {config.vocab_size for config in PRESETS.values()}:
             model = replace(model, vocab_size=vocab_size)
         if model.vocab_size < vocab_size:
             raise UserError(
