@@ -1,0 +1,199 @@
+"""The loop: one gradient for any split of a batch, steps that must not be taken, memory that runs out."""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from openalbert.errors import UserError
+from openalbert.objectives.score import Score
+from openalbert.optim.optimizer import make_optimizer
+from openalbert.optim.schedule import Budget, DepthSchedule, DepthStage, Schedule
+from openalbert.optim.settings import OptimizerSettings
+from openalbert.train.device import Device
+from openalbert.train.steps import PATIENCE, WINDOW, Learning, Pace, Running, Step, training_steps
+
+CPU = Device(torch.device("cpu"), "fp32")
+
+
+@dataclass
+class Piece:
+    """A batch for a made-up model: `ids` are inputs, of which only some ask for a prediction."""
+
+    ids: Tensor
+    asked: Tensor
+
+
+class Numbers:
+    """A source of made-up batches, cut into any number of parts."""
+
+    def __init__(self, size: int = 12) -> None:
+        self.size = size
+        self.asked_for: list[tuple[int, int]] = []
+
+    def stream(self, *, start: int, rank: int, world: int, parts: int) -> Iterator[list[Piece]]:
+        step = start
+        while True:
+            self.asked_for.append((step, parts))
+            generator = torch.Generator().manual_seed(step)
+            ids = torch.randn(self.size, 4, generator=generator)
+            asked = torch.rand(self.size, generator=generator) < 0.4
+            mine = slice(rank * self.size // world, (rank + 1) * self.size // world)
+            yield [Piece(*piece) for piece in zip(ids[mine].chunk(parts), asked[mine].chunk(parts), strict=True)]
+            step += 1
+
+
+def learning(model: nn.Module, spoil: Callable[[Tensor, int], Tensor] = lambda loss, _: loss) -> Learning[Piece]:
+    calls = iter(range(10**9))
+
+    def scores(piece: Piece, depth: int) -> dict[str, Score]:
+        output = model(piece.ids)[:, 0]
+        uneven = (output.square() * piece.asked).sum()
+        every = (output - 1).abs().sum()
+        count = torch.tensor(len(piece.ids))
+        return {
+            "masked_lm": Score(spoil(uneven, next(calls)), piece.asked.sum(), piece.asked.sum()),
+            "sentence_order": Score(every, count, count),
+        }
+
+    def predictions(piece: Piece) -> dict[str, Tensor]:
+        return {"masked_lm": piece.asked.sum(), "sentence_order": torch.tensor(len(piece.ids))}
+
+    return Learning(predictions, scores, lambda piece: torch.tensor(piece.ids.numel()), drops_out=False)
+
+
+def run(
+    parts: int = 1,
+    steps: int = 3,
+    source: Numbers | None = None,
+    spoil: Callable[[Tensor, int], Tensor] = lambda loss, _: loss,
+    running: Running | None = None,
+    **changes: Any,
+) -> tuple[list[Step], nn.Module, Running]:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+    settings = OptimizerSettings(kind="adamw", learning_rate=0.01)
+    running = running or Running(parts=parts)
+    pace = Pace(
+        budget=changes.pop("budget", Budget(steps=steps)),
+        schedule=Schedule(kind="constant", warmup_share=0.0),
+        highest_rate=0.01,
+        clip_norm=1e9,
+        depths=changes.pop("depths", DepthSchedule((DepthStage(1),))),
+        seed=0,
+    )
+    taken = list(
+        training_steps(
+            model,
+            make_optimizer(model, settings),
+            source or Numbers(),
+            learning(model, spoil),
+            pace,
+            CPU,
+            running,
+            **changes,
+        )
+    )
+    return taken, model, running
+
+
+@pytest.mark.parametrize("parts", [2, 3, 4, 6, 12])
+def test_any_number_of_micro_batches_gives_the_same_steps(parts: int) -> None:
+    whole, model, _ = run(1)
+    split, other, _ = run(parts)
+    for left, right in zip(whole, split, strict=True):
+        assert math.isclose(left.loss, right.loss, rel_tol=1e-6)
+        assert math.isclose(left.gradient_norm, right.gradient_norm, rel_tol=1e-5)
+        assert left.losses["masked_lm"][1] == right.losses["masked_lm"][1]
+    for left, right in zip(model.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(left, right, rtol=1e-5, atol=1e-6)
+
+
+def test_out_of_memory_halves_the_micro_batch_and_loses_no_example() -> None:
+    source = Numbers()
+
+    def full(loss: Tensor, call: int) -> Tensor:
+        if source.asked_for[-1][1] < 4:  # room for a quarter of the batch only
+            raise torch.OutOfMemoryError("made up")
+        return loss
+
+    taken, model, running = run(1, source=source, spoil=full)
+    assert running.parts == 4
+    assert [(step, parts) for step, parts in source.asked_for][:3] == [(0, 1), (0, 2), (0, 4)]
+    assert [what for what, _ in taken[0].remarks] == ["out_of_memory", "out_of_memory"]
+    assert "global batch stays the same" in taken[0].remarks[0][1]
+    _, expected, _ = run(4)
+    for left, right in zip(model.parameters(), expected.parameters(), strict=True):
+        assert torch.equal(left, right)
+
+
+def test_memory_too_small_for_one_example_says_what_to_do() -> None:
+    def full(loss: Tensor, call: int) -> Tensor:
+        raise torch.OutOfMemoryError("made up")
+
+    with pytest.raises(UserError, match="not enough memory for a single example"):
+        run(1, spoil=full)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_step_that_is_no_finite_number_is_skipped_and_counted(value: float) -> None:
+    taken, model, running = run(steps=4, spoil=lambda loss, call: loss * value if call == 2 else loss)
+    assert [step.is_skipped for step in taken] == [False, False, True, False]
+    assert running.skipped == 1
+    assert taken[2].remarks[0][0] == "skipped"
+    assert all(torch.isfinite(parameter).all() for parameter in model.parameters())
+
+
+def test_a_run_that_gives_no_finite_number_any_more_ends_with_advice() -> None:
+    with pytest.raises(UserError, match="lower the learning rate"):
+        run(steps=100, spoil=lambda loss, call: loss * math.nan)
+
+
+def test_an_exploding_step_is_skipped_but_a_new_level_is_accepted_in_the_end() -> None:
+    def spoil(loss: Tensor, call: int) -> Tensor:
+        return loss * (1000.0 if call == WINDOW + 3 or call >= WINDOW + 10 else 1.0)
+
+    taken, _, running = run(steps=WINDOW + 10 + PATIENCE + 5, spoil=spoil)
+    skipped = [step.number for step in taken if step.is_skipped]
+    assert skipped == [WINDOW + 4, *range(WINDOW + 11, WINDOW + 11 + PATIENCE)]
+    assert "6 deviations over" in taken[WINDOW + 3].remarks[0][1]
+    assert running.skipped == len(skipped)
+
+
+def test_the_depth_follows_its_schedule_and_is_told() -> None:
+    depths = DepthSchedule((DepthStage(1), DepthStage(2, 0.5)))
+    taken, _, _ = run(steps=4, depths=depths)
+    assert [step.depth for step in taken] == [1, 1, 2, 2]
+    assert taken[2].remarks[0][0] == "depth"
+
+
+def test_a_budget_in_tokens_ends_when_they_are_seen() -> None:
+    taken, _, running = run(budget=Budget(tokens=100))
+    assert running.tokens == 144  # a step sees 48
+    assert len(taken) == 3
+    assert [round(step.progress, 2) for step in taken] == [0.0, 0.48, 0.96]
+
+
+def test_a_budget_in_minutes_ends_by_the_clock() -> None:
+    _, _, running = run(budget=Budget(minutes=0.005))
+    assert 0.3 <= running.seconds < 5
+
+
+def test_a_resumed_run_takes_the_same_next_step() -> None:
+    source = Numbers()
+    run(source=source, running=Running(step=2), steps=3)
+    assert source.asked_for[0] == (2, 1)
+
+
+def test_a_request_to_stop_reaches_the_step() -> None:
+    taken, _, _ = run(steps=3, stop_asked=lambda: True)
+    assert all(step.stop_asked for step in taken)
+
+
+def test_running_figures_read_back_equal() -> None:
+    running = Running(step=3, tokens=4, seconds=5.5, skipped=1, parts=2, recent=[1.25, 0.1])
+    assert Running(**running.state()) == running
