@@ -34,6 +34,11 @@ def albert(real_data: Path) -> Tokenizer:
 
 
 @pytest.fixture(scope="module")
+def auto_small(small: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return auto_tokenizer(small, tmp_path_factory.mktemp("auto"))
+
+
+@pytest.fixture(scope="module")
 def auto_albert(albert: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> Any:
     return auto_tokenizer(albert, tmp_path_factory.mktemp("albert"))
 
@@ -96,11 +101,10 @@ def test_auto_tokenizer_gives_our_ids_for_numbers_with_commas(albert: Tokenizer,
     assert numbers.total() < 30  # 1,666 and the like
 
 
-def test_auto_tokenizer_gives_our_ids_with_a_vocabulary_trained_here(small: Tokenizer, tmp_path: Path) -> None:
-    theirs = auto_tokenizer(small, tmp_path)
+def test_auto_tokenizer_gives_our_ids_with_a_vocabulary_trained_here(small: Tokenizer, auto_small: Any) -> None:
     words = [re.sub(r"[\d,]+", "", line) for line in plain_lines(1000, seed=11)]
-    assert differences(small, theirs, words) == {}
-    nasty = differences(small, theirs, nasty_lines(2000, seed=12))
+    assert differences(small, auto_small, words) == {}
+    nasty = differences(small, auto_small, nasty_lines(2000, seed=12))
     assert nasty["the text spells a special token"] > 0
     assert not [why for why in nasty if why.startswith("not understood")]
 
@@ -116,29 +120,27 @@ def test_a_cased_vocabulary_with_bytes_goes_the_same_way(cased: Tokenizer, tmp_p
     assert not [why for why in nasty if why.startswith("not understood")]
 
 
-def test_pairs_have_alberts_form_and_token_types(small: Tokenizer, tmp_path: Path) -> None:
-    theirs = auto_tokenizer(small, tmp_path)
+def test_pairs_have_alberts_form_and_token_types(small: Tokenizer, auto_small: Any) -> None:
     first, second = small.encode("The house"), small.encode("and water")
-    encoded = theirs("The house", "and water")
+    encoded = auto_small("The house", "and water")
     assert encoded["input_ids"] == [2, *first, 3, *second, 3]
     assert encoded["token_type_ids"] == [0] * (len(first) + 2) + [1] * (len(second) + 1)
     assert encoded["attention_mask"] == [1] * len(encoded["input_ids"])
-    assert theirs("The house")["token_type_ids"] == [0] * (len(first) + 2)
-    padded = theirs(["The house", "a"], padding=True)["input_ids"]
+    assert auto_small("The house")["token_type_ids"] == [0] * (len(first) + 2)
+    padded = auto_small(["The house", "a"], padding=True)["input_ids"]
     assert padded[1][-1] == 0
-    long = theirs("the " * 2000, truncation=True)["input_ids"]
+    long = auto_small("the " * 2000, truncation=True)["input_ids"]
     assert (len(long), long[0], long[-1]) == (512, 2, 3)
     names = ("pad", "unk", "cls", "sep", "mask")
-    assert [getattr(theirs, f"{name}_token_id") for name in names] == [0, 1, 2, 3, 4]
-    assert (theirs.vocab_size, theirs.model_max_length) == (small.vocab_size, 512)
+    assert [getattr(auto_small, f"{name}_token_id") for name in names] == [0, 1, 2, 3, 4]
+    assert (auto_small.vocab_size, auto_small.model_max_length) == (small.vocab_size, 512)
 
 
-def test_a_mask_in_the_text_is_the_mask_and_adds_no_space(small: Tokenizer, tmp_path: Path) -> None:
-    theirs = auto_tokenizer(small, tmp_path)
+def test_a_mask_in_the_text_is_the_mask_and_adds_no_space(small: Tokenizer, auto_small: Any) -> None:
     the, house, stop = small.encode("the"), small.encode("house"), small.piece_id(".")
-    assert theirs("The [MASK].")["input_ids"] == [2, *the, 4, stop, 3]
-    assert theirs("The [MASK] house")["input_ids"] == [2, *the, 4, *house, 3]
-    assert theirs("[MASK] house")["input_ids"] == [2, 4, *house, 3]
+    assert auto_small("The [MASK].")["input_ids"] == [2, *the, 4, stop, 3]
+    assert auto_small("The [MASK] house")["input_ids"] == [2, *the, 4, *house, 3]
+    assert auto_small("[MASK] house")["input_ids"] == [2, 4, *house, 3]
 
 
 def test_the_folder_is_our_tokenizer_too(cased: Tokenizer, tmp_path: Path) -> None:

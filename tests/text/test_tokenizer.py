@@ -144,12 +144,12 @@ def check_offsets(tokenizer: Tokenizer, text: str) -> None:
 
 
 def test_offsets_give_back_the_exact_substring_on_real_lines(albert: Tokenizer, real_data: Path) -> None:
-    for line in real_lines(real_data, 1500):
+    for line in real_lines(real_data, 800):
         check_offsets(albert, line)
 
 
 def test_offsets_give_back_the_exact_substring_on_nasty_lines(small: Tokenizer, cased: Tokenizer) -> None:
-    for line in nasty_lines(1200, seed=3):
+    for line in nasty_lines(700, seed=3):
         check_offsets(small, line)
         if all(len(unicodedata.normalize("NFKC", char)) == 1 for char in line):
             check_offsets(cased, line)
