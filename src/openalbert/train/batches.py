@@ -7,7 +7,7 @@ ones and hides n-grams, in operations of fixed shape.
 
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields
 
 import numpy as np
@@ -98,6 +98,36 @@ def make_batch(
     )
 
 
+class _Recorded:
+    """`make_batch` for batches of one size, recorded as a CUDA graph: hundreds of small operations start as one."""
+
+    def __init__(
+        self,
+        make: Callable[[Tensor, Tensor, Tensor, Objective], PretrainingBatch],
+        tokens: Int[Tensor, "tokens"],
+        rows: Int64[Tensor, "batch 7"],
+        word_starts: Bool[Tensor, "vocabulary"],
+        objective: Objective,
+    ) -> None:
+        self.tokens, self.rows = tokens, rows
+        with torch.cuda.device(rows.device):
+            # Once beforehand, so that whatever is set up or compiled at the first call is not recorded.
+            make(tokens, rows, word_starts, objective)
+            torch.cuda.synchronize()
+            self.graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
+                self.made = make(tokens, rows, word_starts, objective)
+
+    def __call__(self, tokens: Int[Tensor, "tokens"], rows: Int64[Tensor, "batch 7"]) -> PretrainingBatch:
+        """The batch of other rows, and of other tokens unless they are those of all shards."""
+        if tokens is not self.tokens:
+            self.tokens.copy_(tokens, non_blocking=True)
+        self.rows.copy_(rows, non_blocking=True)
+        self.graph.replay()
+        # The next replay writes over what was recorded.
+        return PretrainingBatch(*(getattr(self.made, tensor.name).clone() for tensor in fields(PretrainingBatch)))
+
+
 class Batches:
     """The batches of a run. `at` gives any of them at once; `stream` gives them in order, prepared ahead."""
 
@@ -128,6 +158,7 @@ class Batches:
         self._plans: dict[int, Pairs] = {}
         self._planning = threading.Lock()
         self._make = torch.compile(make_batch, dynamic=False) if compiled else make_batch
+        self._recorded: dict[int, _Recorded] = {}
         self.examples_per_epoch = len(self.plan(0))
         if not self.examples_per_epoch:
             raise UserError(
@@ -261,9 +292,15 @@ class Batches:
         begin = np.arange(len(pairs)) * width
         return _as_tensor(fetched.reshape(-1)), begin, begin + pairs["first_length"]
 
+    # Buffers that were made in inference mode could not be written to outside of it.
+    @torch.inference_mode(False)
     def _finish(self, tokens: Int[Tensor, "tokens"], rows: Int64[Tensor, "batch 7"]) -> PretrainingBatch:
-        tokens, rows = tokens.to(self.device, non_blocking=True), rows.to(self.device, non_blocking=True)
-        return self._make(tokens, rows, self.word_starts, self.objective)
+        if self.device.type != "cuda":
+            return self._make(tokens, rows, self.word_starts, self.objective)
+        if len(rows) not in self._recorded:
+            on_gpu = tokens.to(self.device), rows.to(self.device)
+            self._recorded[len(rows)] = _Recorded(self._make, *on_gpu, self.word_starts, self.objective)
+        return self._recorded[len(rows)](tokens, rows)
 
     def _pinned(self, tensor: Tensor) -> Tensor:
         return tensor.pin_memory() if self.device.type == "cuda" else tensor
