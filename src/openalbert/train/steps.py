@@ -9,7 +9,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +29,7 @@ PATIENCE = 16  # so many skipped in a row are no accident any more
 Batch = TypeVar("Batch")
 
 
+@runtime_checkable
 class Source(Protocol[Batch]):
     """What gives the loop its batches: for each step from `start` on, this process's micro-batches."""
 

@@ -1,0 +1,127 @@
+"""What only a GPU can show: its attention kernels, compiled layers, memory that really runs out, a run that goes on."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from openalbert.model.albert import AlbertModel
+from openalbert.model.config import PRETRAINING_HEADS
+from openalbert.model.encoder import run_layer
+from openalbert.model.presets import preset
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+SHARDS = os.environ.get("OPENALBERT_SHARDS", "")
+SMALL = replace(preset("albert-base-v2"), num_layers=3)
+
+
+def batch(lengths: list[int]) -> tuple[Tensor, Tensor]:
+    ids = torch.randint(5, 30000, (len(lengths), max(lengths)), device="cuda")
+    return ids, torch.arange(max(lengths), device="cuda") < torch.tensor(lengths, device="cuda")[:, None]
+
+
+def test_the_packed_kernel_gives_what_the_padded_one_gives() -> None:
+    torch.manual_seed(0)
+    model = AlbertModel(SMALL, PRETRAINING_HEADS).cuda()
+    lengths = [512, 17, 130, 64]
+    ids, mask = batch(lengths)
+    at = torch.tensor([[3, 9], [1, 16], [100, 2], [0, 63]], device="cuda")
+    starts = torch.tensor([0, 512, 529, 659], device="cuda")
+    with torch.no_grad():
+        exact = model.encode(ids, mask=mask)
+        with torch.autocast("cuda", torch.bfloat16):
+            padded = model.encode(ids, mask=mask)
+            packed = model.encode_packed(ids[mask], lengths)
+            asked = model.encode(ids, mask=mask, at=at)
+            asked_packed = model.encode_packed(ids[mask], lengths, at=(starts[:, None] + at).flatten())
+    for hidden in (padded.hidden[mask], packed.hidden):
+        assert (hidden.float() - exact.hidden[mask]).norm() < 0.02 * exact.hidden[mask].norm()
+    rows = exact.hidden[torch.arange(4)[:, None], at]
+    for hidden in (asked.hidden, asked_packed.hidden.view(4, 2, -1)):
+        assert (hidden.float() - rows).norm() < 0.02 * rows.norm()
+    exact_again = model.encode_packed(ids[mask], lengths)  # fp32 takes the padded copy
+    torch.testing.assert_close(exact_again.hidden, exact.hidden[mask], rtol=0, atol=2e-2)
+
+
+def test_packed_attention_drops_out_in_training() -> None:
+    model = AlbertModel(replace(SMALL, attention_dropout=0.5)).cuda().train()
+    ids, mask = batch([40, 9])
+    with torch.autocast("cuda", torch.bfloat16):
+        draws = [model.encode_packed(ids[mask], [40, 9]).hidden.float() for _ in range(2)]
+    assert (draws[0] - draws[1]).abs().max() > 0.05
+    draws[0].sum().backward()
+
+
+def test_one_compiled_layer_serves_every_depth_and_every_part() -> None:
+    torch._dynamo.reset()
+    for name in ("albert-base-v2", "bert-base"):
+        model = AlbertModel(replace(preset(name), hidden_dropout=0.0, attention_dropout=0.0), PRETRAINING_HEADS).cuda()
+        model.encoder.run_layer = torch.compile(run_layer, dynamic=False)
+        torch._dynamo.utils.counters.clear()
+        ids, mask = batch([128] * 8)
+        started = time.perf_counter()
+        for depth in (3, 6, 12):
+            with torch.autocast("cuda", torch.bfloat16):
+                model.encode(ids, mask=mask, depth=depth).hidden.float().square().mean().backward()
+        torch.cuda.synchronize()
+        graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+        print(f"{name}: {graphs} graphs, {time.perf_counter() - started:.1f} s with compiling")
+        assert graphs <= 2, name
+
+
+def openalbert(*words: str) -> list[str]:
+    return [sys.executable, "-m", "openalbert", *words]
+
+
+def settings(out: Path, *more: str) -> list[str]:
+    return openalbert(
+        "pretrain", "albert-base", "--data", SHARDS, "--out", str(out), "--objective.max-length", "128",
+        "--batch-size", "64", "--save-every", "20", "--log-every", "5", "--evaluation-examples", "128", *more,
+    )  # fmt: skip
+
+
+def metrics(folder: Path) -> list[dict[str, object]]:
+    times = ("seconds", "tokens_per_second", "share_of_peak")
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in line.items() if name not in times} for line in lines]
+
+
+@pytest.mark.skipif(not SHARDS, reason="OPENALBERT_SHARDS names no folder of shards")
+def test_a_run_trains_stops_when_asked_and_goes_on_to_the_same_bits(tmp_path: Path) -> None:
+    words = ["--steps", "60", "--speed.deterministic"]  # with dropout, as the preset has it
+    started = time.perf_counter()
+    whole = subprocess.run(settings(tmp_path / "whole", *words), capture_output=True, text=True, check=False)
+    print(whole.stderr[-1500:], f"{time.perf_counter() - started:.1f} s")
+    assert whole.returncode == 0
+    for number, code in ((signal.SIGTERM, 143), (signal.SIGKILL, -9)):
+        folder = tmp_path / str(code)
+        process = subprocess.Popen(settings(folder, *words), stderr=subprocess.DEVNULL)
+        while not (folder / "checkpoints" / "step-00000020").exists():
+            assert process.poll() is None
+            time.sleep(0.05)
+        process.send_signal(number)
+        assert process.wait() == code
+        subprocess.run(settings(folder, *words), check=True, stderr=subprocess.DEVNULL)
+        assert metrics(folder) == metrics(tmp_path / "whole")
+
+
+@pytest.mark.skipif(not SHARDS, reason="OPENALBERT_SHARDS names no folder of shards")
+def test_memory_that_runs_out_halves_the_micro_batch(tmp_path: Path) -> None:
+    words = openalbert(
+        "pretrain", "albert-xlarge", "--data", SHARDS, "--out", str(tmp_path / "run"), "--steps", "2",
+        "--batch-size", "256", "--speed.micro-batch", "256", "--speed.compile", "none", "--evaluation-examples", "64",
+    )  # fmt: skip
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    print(done.stderr[-1500:])
+    assert done.returncode == 0
+    assert "out of memory with 256 examples at a time" in done.stderr
+    kinds = [line.get("what") for line in metrics(tmp_path / "run")]
+    assert "out_of_memory" in kinds
