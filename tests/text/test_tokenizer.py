@@ -258,6 +258,17 @@ def test_a_vocabulary_without_alberts_special_tokens_is_refused(tmp_path: Path) 
         Tokenizer.load(tmp_path / "other.model")
 
 
+def test_a_vocabulary_whose_special_tokens_text_could_forge_is_refused(tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("\n".join(plain_lines(300)))
+    ids = {"pad_id": 0, "unk_id": 1, "bos_id": -1, "eos_id": -1, "user_defined_symbols": ["[CLS]", "[SEP]", "[MASK]"]}
+    sentencepiece.SentencePieceTrainer.train(
+        input=str(text), model_prefix=str(tmp_path / "other"), vocab_size=200, minloglevel=2, **ids
+    )
+    with pytest.raises(UserError, match="must be control symbols"):
+        Tokenizer.load(tmp_path / "other.model")
+
+
 def test_a_broken_treatment_file_is_refused(small: Tokenizer, tmp_path: Path) -> None:
     small.save(tmp_path)
     (tmp_path / "treatment.json").write_text(json.dumps({"case": True}))

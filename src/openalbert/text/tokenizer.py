@@ -57,6 +57,11 @@ class Tokenizer:
                 f"{where}: ids 0 to 4 must be {' '.join(SPECIAL_PIECES)} but are {' '.join(found)}: "
                 "take an ALBERT vocabulary, or train one with `openalbert tokenizer train`"
             )
+        if not all(self.processor.is_control(self._ids[piece]) for piece in SPECIAL_PIECES if piece != "<unk>"):
+            raise UserError(
+                f"{where}: [CLS], [SEP], [MASK] and <pad> must be control symbols, or text could forge them: "
+                "train the vocabulary with `openalbert tokenizer train`"
+            )
         self.word_starts = np.array([_starts_word(piece) for piece in self._pieces])
         self.byte_ids = np.array([self.processor.is_byte(number) for number in range(self.vocab_size)])
         self._visible: dict[str, bool] = {}
