@@ -64,6 +64,7 @@ def test_ticks_are_round_few_and_within_the_scale(low: float, span: float, wante
 def test_a_logarithmic_axis_names_powers_of_ten() -> None:
     assert ticks(Scale(0.05, 300.0, 0.0, 1.0, log=True)) == [0.1, 1.0, 10.0, 100.0]
     assert ticks(Scale(0.8, 12.0, 0.0, 1.0, log=True)) == [1.0, 2.0, 5.0, 10.0]
+    assert ticks(Scale(0.7, 1.9, 0.0, 1.0, log=True)) == [1.0, 1.5]  # less than a decade
     assert len(ticks(Scale(1e-30, 1e30, 0.0, 1.0, log=True))) <= 6
 
 

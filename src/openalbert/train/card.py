@@ -11,7 +11,7 @@ from openalbert.interop.names import family_of
 from openalbert.model.albert import AlbertModel
 from openalbert.settings import from_json
 from openalbert.text.manifest import read_manifest
-from openalbert.train.figures import NOTHING, count, duration, moment, number, percent, present, rate
+from openalbert.train.figures import NOTHING, count, duration, moment, number, percent, rate
 from openalbert.train.results import (
     final_results,
     hardware,
@@ -38,13 +38,13 @@ def pretrained_card(model: AlbertModel, run_folder: Path, data_licence: str | No
     """The model card of a run's model; `data_licence` is that of the texts, if somebody knows it."""
     run = read_run(run_folder)
     settings = from_json((run_folder / SETTINGS).read_text(encoding="utf-8"), Pretrain, str(run_folder / SETTINGS))
-    kind = "BERT" if family_of(model.config) == "bert" else "ALBERT"
+    kind = "A BERT" if family_of(model.config) == "bert" else "An ALBERT"
     objectives = " and ".join(name.split(" (")[0] for name in _objectives(settings))
     return f"""{_front_matter(run, model)}
 
 # {_line(run.name)}
 
-A {kind} of {model.num_parameters():,} parameters ({_line(settings.preset)}), pretrained with openalbert on {objectives}
+{kind} of {model.num_parameters():,} parameters ({_line(settings.preset)}), pretrained with openalbert on {objectives}
 over {count(tokens_seen(run))} tokens of text. It is an encoder to fine-tune; as it is, it fills in masked words.
 
 ## How good it is
@@ -100,7 +100,7 @@ def _front_matter(run: Run, model: AlbertModel) -> str:
         if (value := found.get(name)) is not None and math.isfinite(value)
     ]
     if metrics:
-        dataset = {"type": "held-out", "name": f"held-out part of {run.fact('data', 'folder') or 'the shards'}"}
+        dataset = {"type": "held-out", "name": "text held out from the training data"}
         task = {"type": "fill-mask", "name": "masked words of held-out text"}
         index = [{"name": run.name, "results": [{"task": task, "dataset": dataset, "metrics": metrics}]}]
         lines.append(f"model-index: {json.dumps(index)}")
@@ -220,8 +220,8 @@ def _inputs(folder: Path) -> str:
     try:
         inputs = [Path(name).name for name in read_manifest(folder).inputs]
     except (UserError, OSError):
-        return f"The shards were `{_line(folder.name)}`; they are no longer there to be asked what they were made of."
-    named = ", ".join(f"`{_line(name)}`" for name in inputs[:MOST_INPUTS])
+        return f"The shards were {_code(folder.name)}; they are no longer there to be asked what they were made of."
+    named = ", ".join(map(_code, inputs[:MOST_INPUTS]))
     more = f" and {len(inputs) - MOST_INPUTS:,} more" if len(inputs) > MOST_INPUTS else ""
     return f"They were made of {len(inputs):,} file{'s' if len(inputs) != 1 else ''}: {named}{more}."
 
@@ -235,10 +235,8 @@ def _limits(run: Run, settings: Pretrain) -> str:
         "It repeats what its texts say, errors and prejudices among them; nothing was filtered for that here.",
         "It was not evaluated on any task: the figures above are those of its pretraining alone.",
     ]
-    if not run.is_finished and (run.train.last("progress") or 0) < 1:
-        sentences.append("The run's records do not reach the end of its budget.")
-    if present(run.train.last("skipped")):
-        sentences.append(f"{count(run.train.last('skipped'))} steps were skipped as not finite or exploding.")
+    if skipped := run.train.last("skipped"):
+        sentences.append(f"Steps skipped since they were not finite or exploded: {count(skipped)}.")
     return "\n".join(f"- {sentence}" for sentence in sentences)
 
 
@@ -248,3 +246,8 @@ def _line(text: str) -> str:
     for sign in "\\`|<>*_[]#":
         plain = plain.replace(sign, f"\\{sign}")
     return plain
+
+
+def _code(text: str) -> str:
+    """A name from a file, set as code."""
+    return f"`{' '.join(text.split()).replace('`', ' ')}`"

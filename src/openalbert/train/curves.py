@@ -163,6 +163,7 @@ def _draw(number: int, picture: Picture, runs: Sequence[Run], most: int) -> tupl
         _vertical_axis(picture, y, values),
         *(_level(line, y) for line in lines),
         *(_over(axis, scale, curves, y, picture, runs, clip) for axis, scale in axes.items()),
+        *(_level_name(line, y) for line in lines),
         element("line", class_="pointer", x1=LEFT, x2=LEFT, y1=TOP, y2=BOTTOM, visibility="hidden"),
     )
     picture_of = element(
@@ -231,18 +232,15 @@ def _tick_text(kind: str, value: float) -> str:
 
 def _level(line: Line, y: Scale) -> Markup:
     place = round(y.place(line.value), 1)
-    below = place - TOP < 14  # no room for the label above it
-    return joined(
-        element("line", class_="level", x1=LEFT, x2=RIGHT, y1=place, y2=place),
-        element(
-            "text",
-            f"{line.label} {figures.number(line.value, 3)}" if line.label != "chance" else line.label,
-            class_="level",
-            x=RIGHT - 3,
-            y=place + (13 if below else -4),
-            text_anchor="end",
-        ),
-    )
+    return element("line", class_="level", x1=LEFT, x2=RIGHT, y1=place, y2=place)
+
+
+def _level_name(line: Line, y: Scale) -> Markup:
+    """Drawn over the curves, or they would cross it out."""
+    place = round(y.place(line.value), 1)
+    below = place - TOP < 14  # no room for it above the line
+    name = line.label if line.label == "chance" else f"{line.label} {figures.number(line.value, 3)}"
+    return element("text", name, class_="level", x=RIGHT - 3, y=place + (13 if below else -5), text_anchor="end")
 
 
 def _over(

@@ -25,7 +25,7 @@ def number(value: object, digits: int = 4) -> str:
         return "0"
     amount = float(f"{amount:.{digits - 1}e}")  # rounded first: 9.9999 has the digits of 10
     magnitude = math.floor(math.log10(abs(amount)))
-    if magnitude < -3 or magnitude > 14:
+    if magnitude < -4 or magnitude > 14:
         mantissa, _, exponent = f"{amount:.{digits - 1}e}".partition("e")
         trimmed = mantissa.rstrip("0").rstrip(".") if "." in mantissa else mantissa
         return f"{trimmed}e{int(exponent)}".replace("-", "−")

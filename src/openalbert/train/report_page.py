@@ -334,7 +334,7 @@ def _estimate(run: Run) -> Markup:
         ratio = f"{second / first:.2f}" if first and second is not None else NOTHING
         rows.append([name, write(before), write(after), ratio])
     note = [] if run.is_finished else [element("p", "The truth comes at the end of the run.", class_="remark")]
-    return joined(table(["", "estimate", "truth", "truth / estimate"], rows), *note)
+    return joined(table(["", "estimate", "truth", "ratio"], rows), *note)
 
 
 def _events(run: Run) -> Markup:

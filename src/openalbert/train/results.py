@@ -110,6 +110,4 @@ def length(run: Run) -> str:
 
 def hardware(run: Run) -> str:
     """What it ran on."""
-    device = str(run.fact("device") or "hardware that is not recorded")
-    world = present(run.fact("world_size")) or 1
-    return f"{world:.0f} × {device}" if world > 1 else device
+    return str(run.fact("device") or "hardware that is not recorded")

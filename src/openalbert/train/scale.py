@@ -70,8 +70,12 @@ def _log_ticks(scale: Scale, wanted: int) -> list[float]:
     for factors in ((1, 2, 5), (1, 3), (1,)):
         found = [factor * 10.0**power for power in powers for factor in factors]
         within = [value for value in found if scale.low <= value <= scale.high]
+        if len(within) < 2:
+            break  # less than a decade: values in equal steps say more
         if len(within) <= wanted:
-            return within or [math.sqrt(scale.low * scale.high)]
+            return within
+    if len(within) < 2:
+        return ticks(Scale(scale.low, scale.high, scale.start, scale.end), wanted)
     return within[:: math.ceil(len(within) / wanted)]
 
 
