@@ -243,15 +243,18 @@ def test_a_single_document_of_one_sentence_makes_no_example() -> None:
         assert len(paired([[5]], how)) == 0
 
 
+@pytest.mark.parametrize("width", [16, 32])
 @given(documents=documents_of, max_length=st.integers(SHORTEST, 40), seed=st.integers(0, 9))
 @settings(max_examples=50)
-def test_assembled_examples_read_as_their_segments(documents: Documents, max_length: int, seed: int) -> None:
-    total = sum(map(sum, documents))
-    tokens = (np.arange(total) + 40_000).astype(np.uint16)  # over 32,767: signs must not leak in
+def test_assembled_examples_read_as_their_segments(
+    width: int, documents: Documents, max_length: int, seed: int
+) -> None:
+    # Ids over 32,767 in 16 bits: signs must not leak in.
+    tokens = (np.arange(sum(map(sum, documents))) + (40_000 if width == 16 else 70_000)).astype(f"uint{width}")
     rows = paired(documents, SOP, max_length, seed).rows
     names = ("first_begin", "first_length", "second_begin", "second_length")
     segments = torch.from_numpy(np.stack([rows[name].astype(np.int64) for name in names], axis=1))
-    ids = assemble(torch.from_numpy(tokens.view(np.int16)), segments, max_length, cls_id=2, sep_id=3)
+    ids = assemble(torch.from_numpy(tokens.view(f"int{width}")), segments, max_length, cls_id=2, sep_id=3)
     for row, made in zip(rows, ids.tolist(), strict=True):
         first = tokens[row["first_begin"] :][: row["first_length"]].tolist()
         second = tokens[row["second_begin"] :][: row["second_length"]].tolist()

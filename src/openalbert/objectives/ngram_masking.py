@@ -281,6 +281,8 @@ def _with_tail(
     given = torch.zeros_like(who)
     open_ = torch.ones_like(who, dtype=torch.bool)
     for _ in range(_TAIL_CHOICES):
+        if _is_eager_cpu(left) and not left.any():
+            break  # a GPU would have to wait for the answer; more rounds change nothing
         # As many words as still fit; then the first in order who meets nobody with them.
         fit = (sizes <= left[:, :, None]).sum(2)
         with_fit = (fit - 1).clamp_(min=0)[:, :, None]
@@ -299,13 +301,14 @@ def _with_tail(
 
 def _lowest(numbers: Int32[Tensor, "batch columns"], count: int) -> Int32[Tensor, "batch count"]:
     """The lowest `count` numbers of each row in order, filled up with the last rank where there are fewer."""
-    if numbers.device.type == "cpu" and not torch.compiler.is_compiling():
-        # numpy sorts 32-bit integers in vector registers, some 20 times as fast as torch does on a CPU.
-        order = torch.from_numpy(np.sort(numbers.numpy(), axis=1))
-    else:
-        order = numbers.sort(1).values
+    # numpy sorts 32-bit integers in vector registers, some 20 times as fast as torch does on a CPU.
+    in_order = torch.from_numpy(np.sort(numbers.numpy(), axis=1)) if _is_eager_cpu(numbers) else numbers.sort(1).values
     short = count - numbers.shape[1]
-    return torch.nn.functional.pad(order, (0, short), value=_LAST) if short > 0 else order[:, :count]
+    return torch.nn.functional.pad(in_order, (0, short), value=_LAST) if short > 0 else in_order[:, :count]
+
+
+def _is_eager_cpu(tensor: Tensor) -> bool:
+    return tensor.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
 def masked_lm_loss(
