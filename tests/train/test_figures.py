@@ -11,6 +11,8 @@ from openalbert.train import figures
     ("write", "value", "expected"),
     [
         (figures.number, 3.91234, "3.912"),
+        (figures.number, 9.99996, "10.00"),
+        (figures.number, 1064223.0, "1,064,223"),
         (figures.number, 0.000001234, "1.234e−6"),
         (figures.number, -0.5, "−0.5000"),
         (figures.number, math.nan, "not a number"),

@@ -23,8 +23,8 @@ def number(value: object, digits: int = 4) -> str:
         return "∞" if amount > 0 else "−∞"
     if amount == 0:
         return "0"
-    amount = float(f"{amount:.{digits - 1}e}")  # rounded first: 9.9999 has the digits of 10
-    magnitude = math.floor(math.log10(abs(amount)))
+    rounded = float(f"{amount:.{digits - 1}e}")  # 9.9999 is written with the digits of 10
+    magnitude = math.floor(math.log10(abs(rounded)))
     if magnitude < -4 or magnitude > 14:
         mantissa, _, exponent = f"{amount:.{digits - 1}e}".partition("e")
         trimmed = mantissa.rstrip("0").rstrip(".") if "." in mantissa else mantissa

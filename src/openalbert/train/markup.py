@@ -35,15 +35,17 @@ SHORT = 16  # characters of a cell that is kept on one line, so that no number s
 def table(head: list[str], rows: list[list[str]], numbers_from: int = 1) -> Markup:
     """A table whose first columns are names and whose others, from `numbers_from` on, are set to the right."""
 
-    def figure(column: int) -> str | None:
-        return "figure" if column >= numbers_from else None
+    def look(column: int, text: str) -> str | None:
+        found = ["figure"] * (column >= numbers_from) + ["short"] * (len(text) <= SHORT)
+        return " ".join(found) or None
 
     def cell(column: int, text: str) -> Markup:
-        if len(text) <= SHORT and not isinstance(text, Markup):
-            text = text.replace(" ", "\u00a0")
-        return element("td", text, class_=figure(column)) if column else element("th", text, scope="row")
+        return element("td", text, class_=look(column, text)) if column else element("th", text, scope="row")
 
     body = [element("tr", *(cell(column, text) for column, text in enumerate(row))) for row in rows]
-    titles = [element("th", text, scope="col", class_=figure(column)) for column, text in enumerate(head)]
+    titles = [
+        element("th", text, scope="col", class_="figure" if column >= numbers_from else None)
+        for column, text in enumerate(head)
+    ]
     heading = [element("thead", element("tr", *titles))] if any(head) else []
     return element("div", element("table", *heading, element("tbody", *body)), class_="scroll")

@@ -294,7 +294,7 @@ def _data(run: Run) -> Markup:
         ["passes over the training tokens", number(seen, 3)],
         ["vocabulary", f"{count(run.fact('vocab_size'))} pieces"],
         ["entropy of single tokens", f"{number(run.fact('unigram_entropy'))} nats"],
-        ["tokenizer", str(run.fact("data", "tokenizer") or NOTHING)[:16]],
+        ["tokenizer", str(run.fact("data", "tokenizer") or NOTHING)[:12]],
     ]
     return table(["", ""], rows)
 
@@ -303,7 +303,7 @@ def _hardware(run: Run) -> Markup:
     peak = present(run.fact("matmul_peak_flops"))
     rows = [
         ["device", hardware(run)],
-        ["matmul peak, measured", f"{number(peak / 1e12, 3)} TFLOP/s" if peak is not None else NOTHING],
+        ["matmul peak, measured", f"{count(peak)}FLOP/s" if peak is not None else NOTHING],
         ["tokens per second, median", rate(run.train.median("tokens_per_second"))],
         ["share of the peak, median", percent(run.train.median("share_of_peak"))],
         ["training time", duration(training_seconds(run))],
