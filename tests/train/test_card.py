@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -113,7 +114,7 @@ def test_nothing_is_blank_and_the_figures_are_those_of_the_run(tmp_path: Path) -
         "LAMB, learning rate 0.000220, weight decay 0.01",
         "43.8 M training tokens in 6,700 documents",
         "The licence of the texts is not recorded and so unknown",
-        "It saw 52.4 M tokens; the paper's ALBERT-base saw 262 G, 5,000 times as many.",
+        "It saw 52.4 M tokens; the paper's ALBERT-base saw 262 G, about 5,000 times as many.",
     ):
         assert expected in card
     for blank in ("None", "TODO", "| |\n|---|\n", "  \n", "nan", "{", "–"):
@@ -162,7 +163,7 @@ def test_the_texts_are_named_as_the_shards_know_them(shards: Path, tmp_path: Pat
     write_manifest(folder, replace(read_manifest(shards), inputs=inputs))
     model, run = micro_run(tmp_path / "mine", data={**facts()["data"], "folder": str(folder)})
     card = pretrained_card(model, run)
-    assert "They were made of 10 files: `part|0.txt.xz`, `part|1.txt.xz`" in card
+    assert "The texts came from 10 files: `part|0.txt.xz`, `part|1.txt.xz`" in card
     assert "`part|7.txt.xz` and 2 more." in card
     assert "private" not in card
 
@@ -172,3 +173,12 @@ def test_names_cannot_break_the_page(tmp_path: Path) -> None:
     card = pretrained_card(model, run)
     assert "# a\\|b \\<script\\>" in card
     assert "| hardware | GPU \\| \\`x\\` \\# heading |" in card
+
+
+def test_weights_taken_over_are_not_called_random(tmp_path: Path) -> None:
+    model, run = micro_run(tmp_path / "mine")
+    assert "| begun with | weights drawn at random |" in pretrained_card(model, run)
+    settings = json.loads((run / "run.json").read_text())
+    (tmp_path / "shallow").mkdir()
+    (run / "run.json").write_text(json.dumps({**settings, "warm_start": str(tmp_path / "shallow")}))
+    assert "| begun with | the weights of shallow |" in pretrained_card(model, run)

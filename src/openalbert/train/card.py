@@ -9,6 +9,7 @@ from openalbert.errors import UserError
 from openalbert.interop.card import size_table
 from openalbert.interop.names import family_of
 from openalbert.model.albert import AlbertModel
+from openalbert.model.presets import PRESETS
 from openalbert.settings import from_json
 from openalbert.text.manifest import read_manifest
 from openalbert.train.figures import NOTHING, count, duration, moment, number, percent, rate
@@ -186,7 +187,7 @@ def _training(run: Run, settings: Pretrain) -> str:
         ("depth", settings.depth_schedule or f"{settings.model.num_layers} layers throughout"),
         ("dropout", f"hidden {settings.model.hidden_dropout:g}, attention {settings.model.attention_dropout:g}"),
         ("seed", str(settings.seed)),
-        ("begun with", settings.warm_start or "weights drawn at random"),
+        ("begun with", _beginning(settings)),
         ("hardware", hardware(run)),
         ("time", f"{duration(seconds)} of training" if seconds is not None else "not recorded"),
         ("throughput", f"{rate(run.train.median('tokens_per_second'))} tokens per second (median)"),
@@ -195,6 +196,12 @@ def _training(run: Run, settings: Pretrain) -> str:
         ("software", f"openalbert {run.fact('openalbert') or '?'}, torch {run.fact('torch') or '?'}"),
     ]
     return "| | |\n|---|---|\n" + "\n".join(f"| {name} | {_line(value)} |" for name, value in rows)
+
+
+def _beginning(settings: Pretrain) -> str:
+    """Where the first weights came from: a preset of a folder's name is that folder."""
+    folder = settings.warm_start or ("" if settings.preset in PRESETS else settings.preset)
+    return f"the weights of {Path(folder).name}" if folder and Path(folder).is_dir() else "weights drawn at random"
 
 
 def _data(run: Run, licence: str | None) -> str:
@@ -223,12 +230,13 @@ def _inputs(folder: Path) -> str:
         return f"The shards were {_code(folder.name)}; they are no longer there to be asked what they were made of."
     named = ", ".join(map(_code, inputs[:MOST_INPUTS]))
     more = f" and {len(inputs) - MOST_INPUTS:,} more" if len(inputs) > MOST_INPUTS else ""
-    return f"They were made of {len(inputs):,} file{'s' if len(inputs) != 1 else ''}: {named}{more}."
+    return f"The texts came from {len(inputs):,} file{'s' if len(inputs) != 1 else ''}: {named}{more}."
 
 
 def _limits(run: Run, settings: Pretrain) -> str:
     tokens = tokens_seen(run) or 0.0
-    share = f", {number(PAPER_TOKENS / tokens, 2)} times as many" if 0 < tokens < PAPER_TOKENS else ""
+    times = float(f"{PAPER_TOKENS / tokens:.1e}") if tokens else 0.0
+    share = f", about {number(times, 2)} times as many" if times > 1 else ""
     sentences = [
         f"It saw {count(tokens)} tokens; the paper's ALBERT-base saw {count(PAPER_TOKENS)}{share}.",
         f"It read inputs of at most {settings.objective.max_length} tokens; longer ones it has never seen.",

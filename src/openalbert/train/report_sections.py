@@ -1,0 +1,189 @@
+"""What stands beside the pictures of a report: data, hardware, estimate and truth, events, settings."""
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from openalbert.train import curves
+from openalbert.train.figures import NOTHING, count, duration, number, percent, present, rate, size
+from openalbert.train.markup import Markup, element, joined, table
+from openalbert.train.results import hardware, passes, tokens_seen, training_seconds
+from openalbert.train.run_folder import Run
+
+MOST_EVENTS = 100
+NOT_COMPARED = ("out",)  # differs between any two runs, and says nothing
+EVENTS = {
+    "skipped": "step skipped",
+    "out_of_memory": "out of memory",
+    "plateau": "plateau",
+    "depth": "depth changed",
+}
+
+
+def swatch(index: int) -> Markup:
+    """The colour of a run, before its name."""
+    return element(
+        "svg",
+        element("path", d="M0 6h30", class_="held-out" + (" again" if index >= curves.NUM_COLOURS else "")),
+        class_=f"swatch run-{index % curves.NUM_COLOURS}",
+        viewBox="0 0 30 12",
+        aria_hidden="true",
+    )
+
+
+def sample(kind: str) -> Markup:
+    """What a kind of line looks like, for the legend."""
+    paths = [element("path", d="M15 12v-9" if kind == "mark" else "M0 6h30", class_=kind)]
+    if kind == "held-out":
+        paths.append(element("path", d="M15 6h0", class_="dots"))
+    return element("svg", *paths, class_="swatch", viewBox="0 0 30 12", aria_hidden="true")
+
+
+def flat(values: dict[str, Any], before: str = "") -> dict[str, str]:
+    """Nested settings as one list of paths, as the command line writes them."""
+    found: dict[str, str] = {}
+    for name, value in values.items():
+        if isinstance(value, dict) and value:
+            found.update(flat(value, f"{before}{name}."))
+        else:
+            found[f"{before}{name}"] = _plain(value)
+    return found
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, str):
+        return value or "(empty)"
+    if isinstance(value, list) and all(isinstance(part, int | float | str) for part in value):
+        return ", ".join(map(str, value)) or "(none)"
+    if value is None:
+        return "(not given)"
+    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else json.dumps(value, ensure_ascii=False)
+
+
+def differences(runs: Sequence[Run]) -> Markup:
+    """The settings in which runs differ, and no others."""
+    settings = [flat(run.settings) for run in runs]
+    names = list(dict.fromkeys(name for one in settings for name in one if name not in NOT_COMPARED))
+    rows = [
+        [name, *(one.get(name, NOTHING) for one in settings)]
+        for name in names
+        if len({one.get(name) for one in settings}) > 1
+    ]
+    shown = (
+        table(["setting", *(joined(swatch(index), run.name) for index, run in enumerate(runs))], rows)
+        if rows
+        else element("p", "All settings are the same.")
+    )
+    return element("section", element("h2", "Settings that differ"), shown)
+
+
+def about(run: Run, alone: bool) -> Markup:
+    """All that is known of one run beside its curves."""
+    heading = [] if alone else [element("h2", run.name)]
+    level = "h2" if alone else "h3"
+    return element(
+        "section",
+        *heading,
+        element(
+            "div",
+            element("div", element(level, "Data"), _data(run)),
+            element("div", element(level, "Hardware and throughput"), _hardware(run)),
+            element("div", element(level, "Estimate beside truth"), _estimate(run)),
+            class_="columns",
+        ),
+        element(level, "Events"),
+        _events(run),
+        element(level, "The same run again"),
+        _command(run),
+        element(level, "Settings"),
+        element(
+            "details",
+            element("summary", f"All {len(flat(run.settings))} settings"),
+            table(["setting", "value"], [list(pair) for pair in flat(run.settings).items()], numbers_from=2),
+        ),
+    )
+
+
+def _data(run: Run) -> Markup:
+    seen = passes(run)
+    rows = [
+        ["folder", str(run.fact("data", "folder") or NOTHING)],
+        ["training tokens", count(run.fact("data", "train_tokens"))],
+        ["training documents", count(run.fact("data", "train_documents"))],
+        ["held-out tokens", count(run.fact("data", "heldout_tokens"))],
+        ["examples in an epoch", count(run.fact("data", "examples_per_epoch"))],
+        ["tokens seen", count(tokens_seen(run))],
+        ["passes over the training tokens", number(seen, 3)],
+        ["vocabulary", f"{count(run.fact('vocab_size'))} pieces"],
+        ["entropy of single tokens", f"{number(run.fact('unigram_entropy'))} nats"],
+        ["tokenizer", str(run.fact("data", "tokenizer") or NOTHING)[:12]],
+    ]
+    return table(["", ""], rows)
+
+
+def _hardware(run: Run) -> Markup:
+    peak = present(run.fact("matmul_peak_flops"))
+    rows = [
+        ["device", hardware(run)],
+        ["matmul peak, measured", f"{count(peak)}FLOP/s" if peak is not None else NOTHING],
+        ["tokens per second, median", rate(run.train.median("tokens_per_second"))],
+        ["share of the peak, median", percent(run.train.median("share_of_peak"))],
+        ["training time", duration(training_seconds(run))],
+        ["restarts", count(run.fact("restarts"))],
+        ["steps skipped", count(run.train.last("skipped"))],
+        ["openalbert", str(run.fact("openalbert") or NOTHING)],
+        ["torch", str(run.fact("torch") or NOTHING)],
+        ["Python", str(run.fact("python") or NOTHING)],
+    ]
+    if run.fact("precision"):
+        rows.insert(1, ["precision", str(run.fact("precision"))])
+    return table(["", ""], rows)
+
+
+def _estimate(run: Run) -> Markup:
+    if not isinstance(run.fact("estimate"), dict):
+        return element("p", "No estimate is recorded.", class_="soft")
+    rows = []
+    for key, name, write in (
+        ("steps", "steps", count),
+        ("tokens", "tokens", count),
+        ("hours", "training time", lambda hours: duration(None if present(hours) is None else 3600 * hours)),
+        ("memory_bytes", "memory", size),
+        ("disk_bytes", "disk", size),
+    ):
+        before, after = run.fact("estimate", key), run.fact("truth", key)
+        first, second = present(before), present(after)
+        ratio = f"{second / first:.2f}" if first and second is not None else NOTHING
+        rows.append([name, write(before), write(after), ratio])
+    note = [] if run.is_finished else [element("p", "The truth comes at the end of the run.", class_="remark")]
+    return joined(table(["", "estimate", "truth", "ratio"], rows), *note)
+
+
+def _events(run: Run) -> Markup:
+    parts: list[Markup] = []
+    restarts = present(run.fact("restarts")) or 0
+    if restarts:
+        parts.append(element("p", f"The run was taken up again {restarts:.0f} time{'s' if restarts != 1 else ''}."))
+    if not run.events:
+        parts.append(element("p", "None: no step was skipped, and memory was enough.", class_="soft"))
+        return joined(*parts)
+    kinds = Counter(EVENTS.get(event.what, event.what) for event in run.events)
+    parts.append(element("p", "; ".join(f"{name}: {times:,}" for name, times in kinds.items()) + "."))
+    rows = [[f"{event.step:,}", EVENTS.get(event.what, event.what), event.text] for event in run.events[:MOST_EVENTS]]
+    listed = table(["step", "what", ""], rows, numbers_from=3)
+    if len(run.events) > MOST_EVENTS:
+        listed = joined(
+            listed,
+            element("p", f"The first {MOST_EVENTS} of {len(run.events):,}; metrics.jsonl has all.", class_="remark"),
+        )
+    if len(rows) > 12:
+        listed = element("details", element("summary", "The list"), listed)
+    return joined(*parts, listed)
+
+
+def _command(run: Run) -> Markup:
+    command = run.fact("command")
+    if isinstance(command, str) and command:
+        return element("pre", command)
+    return element("p", "The command line was not recorded; run.json has every setting.", class_="soft")
