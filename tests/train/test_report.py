@@ -191,8 +191,9 @@ def test_equal_settings_and_more_runs_than_colours_are_told_apart(tmp_path: Path
     runs = [make_run(tmp_path / f"run-{n}", settings, metrics(10, seed=n)) for n in range(curves.NUM_COLOURS + 1)]
     page = page_of(*runs, out=tmp_path / "page.html")
     assert "All settings are the same." in page.text
-    looks = {attributes["class"] for tag, attributes in page.elements if tag == "path" and attributes.get("class")}
-    assert {"run-0 training", "run-0 again training"} <= looks
+    found = {attributes["class"] for tag, attributes in page.elements if tag == "path" and attributes.get("class")}
+    assert {"run-0 training", "run-0 dash-1 training"} <= found
+    assert len({curves.look(n) for n in range(28)}) == 28
 
 
 def test_a_run_that_is_going_on_is_shown_as_far_as_it_is(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ DOT = 4  # room for a dot that stands on an edge
 MOST_POINTS = 1_200  # of one curve: about three for each point of a picture's width
 MOST_POINTS_OF_A_PAGE = 24_000  # keeps a page with many runs well under 2 MB
 MOST_MARKS = 60
-NUM_COLOURS = 7  # the colours of report.css; further runs have the same ones, dashed
+NUM_COLOURS, NUM_DASHES = 7, 3  # of report.css: the eighth run has the first one's colour again, dashed
 
 
 @dataclass(frozen=True)
@@ -300,11 +300,17 @@ def _path(curve: Curve, x: Float64[np.ndarray, "n"], y: Float64[np.ndarray, "n"]
             words.append(f"L{across:.1f} {before:.1f}L{place}" if stairs else f"L{place}")
         dots.append(f"M{place}h0")
         broken, before = False, down
-    colour = f"run-{curve.run % NUM_COLOURS}" + (" again" if curve.run >= NUM_COLOURS else "")
+    colour = look(curve.run)
     line = element("path", class_=f"{colour} {'held-out' if curve.held_out else 'training'}", d="".join(words))
     if (curve.held_out and len(dots) <= 60) or len(dots) == 1:
         return joined(line, element("path", class_=f"{colour} dots", d="".join(dots)))
     return line
+
+
+def look(run: int) -> str:
+    """The classes that tell a run from others: its colour, and from the eighth on a dash."""
+    dash = run // NUM_COLOURS % (NUM_DASHES + 1)
+    return f"run-{run % NUM_COLOURS}" + (f" dash-{dash}" if dash else "")
 
 
 def _marks(run: Run, number: int, axis: str, x: Scale) -> list[Markup]:

@@ -22,14 +22,9 @@ EVENTS = {
 
 
 def swatch(index: int) -> Markup:
-    """The colour of a run, before its name."""
-    return element(
-        "svg",
-        element("path", d="M0 6h30", class_="held-out" + (" again" if index >= curves.NUM_COLOURS else "")),
-        class_=f"swatch run-{index % curves.NUM_COLOURS}",
-        viewBox="0 0 30 12",
-        aria_hidden="true",
-    )
+    """The line of a run, before its name."""
+    line = element("path", d="M0 6h30", class_=f"held-out {curves.look(index)}")
+    return element("svg", line, class_="swatch", viewBox="0 0 30 12", aria_hidden="true")
 
 
 def sample(kind: str) -> Markup:
