@@ -1,6 +1,6 @@
 """Masked n-grams of whole words (paper, section 4.1, equation 1): chosen, hidden and scored here.
 
-The rule is Google's, which goes through an example's words in random order, one after the other (albert's data builder,
+The rule is Google's, which goes through an example's words in random order, one after the other (its data builder,
 `create_masked_lm_predictions`); how a whole batch follows it at once is told at `choose`.
 """
 
@@ -205,8 +205,9 @@ def _without_rivals(
     """The n-grams that are chosen where there is no budget: those that meet no chosen one of lower rank.
 
     Who waits for a chain of d rivals, each before the last, is settled after d + 1 rounds. Until then he is wrongly in
-    after even rounds and wrongly out after odd ones: the number is odd, so that no two n-grams ever overlap. At a rate
-    of 15 % a chain of 5 comes up in one example of 100,000, since all of it has to come up before the budget is spent.
+    after even rounds and wrongly out after odd ones: the number is odd, so that no two n-grams ever overlap. Long
+    chains are rare at a rate of 15 %, since all of a chain has to come up before the budget is spent: the slow test of
+    test_ngram_masking.py counts what is lost.
     """
     kept = torch.ones_like(rank, dtype=torch.bool)
     right, left = [], []
