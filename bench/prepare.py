@@ -119,8 +119,8 @@ def table(outcome: dict[str, Any]) -> str:
         "| | |",
         "|---|---|",
         f"| time | {figures['wall_s']:.0f} s, {outcome['characters_per_s'] / 1e6:.1f} million characters/s |",
-        f"| processor time, all processes | {figures['processor_s']:.0f} s: {share:.0%} of the cores' time; the rest went "
-        "to other work on the machine, and to waiting |",
+        f"| processor time, all processes | {figures['processor_s']:.0f} s: {share:.0%} of the cores' time; the rest "
+        "went to other work on the machine, and to waiting |",
         f"| memory, all {figures['processes']} processes together | {figures['peak_pss_bytes'] / 1e6:.0f} MB at most |",
         f"| shards | {sum(outcome['shards'].values())}, {outcome['bytes_of_shards'] / 1e6:.0f} MB on disk |",
         f"| every bit checked (`verify`) | {outcome['verify']['wall_s']:.1f} s |",

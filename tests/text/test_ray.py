@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -121,16 +122,18 @@ def test_no_cluster_and_no_ray_each_give_a_sentence(tmp_path: Path) -> None:
     vocabulary = made_text.write_vocabulary(tmp_path / "vocabulary")
     (tmp_path / "a.txt").write_text("A text.")
     words = ["prepare", str(tmp_path / "a.txt"), "--tokenizer", str(vocabulary), "--out", str(tmp_path / "s")]
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{taken.getsockname()[1]}"  # nobody listens there
     for hide, sentence in (
-        ("", "error: no Ray cluster can be reached at 'auto'"),
+        ("", f"error: no Ray cluster can be reached at '{address}'"),
         ("import sys; sys.modules['ray'] = None; ", "error: --engine ray needs an extra: pip install openalbert[ray]"),
     ):
-        code = f"{hide}from openalbert.cli import main; main({[*words, '--engine', 'ray']!r})"
+        code = f"{hide}from openalbert.cli import main; main({[*words, '--engine', 'ray', '--ray-address', address]!r})"
         ran = subprocess.run(
             [sys.executable, "-c", code],
             capture_output=True,
             text=True,
-            env={**os.environ, "RAY_TMPDIR": str(tmp_path), "TMPDIR": str(tmp_path)},
         )
         assert ran.returncode == 1
         assert sentence in ran.stderr

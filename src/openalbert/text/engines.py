@@ -3,6 +3,7 @@
 import contextlib
 import multiprocessing
 import os
+import re
 import signal
 import socket
 import threading
@@ -221,10 +222,13 @@ def ray_cluster(address: str | None) -> Iterator[Ray]:
     if ray.is_initialized():
         yield Ray(ray)
         return
+    where = address or os.environ.get("RAY_ADDRESS") or "auto"
     try:
-        ray.init(address=address or "auto", log_to_driver=False, logging_level="ERROR")
+        if found := re.fullmatch(r"(?:ray://)?(.+):(\d+)", where):
+            # Ray itself tries for minutes where nobody listens.
+            socket.create_connection((found[1], int(found[2])), timeout=10).close()
+        ray.init(address=where, log_to_driver=False, logging_level="ERROR")
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
-        where = address or os.environ.get("RAY_ADDRESS") or "auto"
         raise UserError(
             f"no Ray cluster can be reached at '{where}' ({str(error).splitlines()[0]}): start one with "
             "`ray start --head`, or name it with --ray-address or RAY_ADDRESS"

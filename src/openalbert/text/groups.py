@@ -6,14 +6,15 @@ processes do the work, which one does what, or how often they are stopped and st
 """
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from array import array
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Integer
+from jaxtyping import Bool, Int64, UInt8
 
 from openalbert import durable
 from openalbert.text import corpus, shards
@@ -25,6 +26,7 @@ from openalbert.text.tokenizer import Tokenizer
 GROUP_BYTES = 64_000_000  # small files are put together up to this size on disk
 BLOCK_CHARACTERS = 1_000_000  # one worker's portion: a tenth of a second
 MARK_BYTES = 16
+MARKS_AT_ONCE = 1 << 18
 DUPLICATES = "duplicates"  # the folder of what is known about them while the work goes on
 
 
@@ -94,7 +96,7 @@ def documents(group: Group, reading: Reading, counts: Counts) -> Iterator[str]:
 def blocks(group: Group, job: Job, start: int) -> Iterator[Block]:
     """The documents from number `start` on, without those to be dropped, in blocks; the last one says that it is."""
     counts = Counts()
-    dropped = iter(read_duplicates(job.folder, group.number).tolist() if job.drop_duplicates else ())
+    dropped = iter(read_duplicates(job.folder, group.number) if job.drop_duplicates else ())
     next_dropped = next(dropped, None)
     texts: list[str] = []
     size = done = 0
@@ -153,7 +155,7 @@ def is_held_out(text: str, share: float) -> bool:
     return int.from_bytes(corpus.fingerprint(text)[:8], "big") < share * 2**64
 
 
-def _select(tokens: Tokens, chosen: np.ndarray) -> Tokens:
+def _select(tokens: Tokens, chosen: Bool[np.ndarray, "documents"]) -> Tokens:
     of_sentences = np.repeat(chosen, tokens.document_lengths)
     of_tokens = np.repeat(of_sentences, tokens.sentence_lengths)
     return Tokens(tokens.tokens[of_tokens], tokens.sentence_lengths[of_sentences], tokens.document_lengths[chosen])
@@ -219,35 +221,50 @@ def is_done(pieces: dict[str, Piece]) -> bool:
 
 def mark_documents(job: Job, group: Group) -> None:
     """Write down the fingerprint of each document of a group."""
-    path = job.folder / DUPLICATES / f"{group.number:05d}.marks"
-    if not path.exists():
-        marks = b"".join(corpus.fingerprint(text) for text in documents(group, job.reading, Counts()))
-        durable.write_bytes(path, marks)
+    path = _marks_file(job.folder, group)
+    if path.exists():
+        return
+    with durable.new_folder(path.parent) as aside, (aside / path.name).open("wb") as file:
+        for text in documents(group, job.reading, Counts()):
+            file.write(corpus.fingerprint(text))
 
 
-def find_duplicates(folder: Path, groups: Iterable[Group], at_once: int = 2_000_000) -> None:
+def find_duplicates(folder: Path, groups: Sequence[Group], at_once: int = 2_000_000) -> None:
     """Compare the marks of all groups and write down the numbers of the documents to drop in each.
 
     However many there are, no more than about `at_once` are compared at a time, in classes by a byte of theirs.
     """
-    paths = {group.number: folder / DUPLICATES / f"{group.number:05d}.marks" for group in groups}
-    total = sum(path.stat().st_size for path in paths.values()) // MARK_BYTES
+    total = sum(_marks_file(folder, group).stat().st_size for group in groups) // MARK_BYTES
     rounds = min(-(-total // at_once), 256)
-    found: dict[int, list[int]] = {number: [] for number in paths}
+    found = {group.number: array("q") for group in groups}
     for turn in range(rounds):
         seen = corpus.DuplicateFilter()
-        for number, path in paths.items():
-            marks = np.fromfile(path, np.uint8).reshape(-1, MARK_BYTES)
-            # The last byte, because the filter goes by the first ones.
-            documents_now = np.flatnonzero(marks[:, -1].astype(int) % rounds == turn)
-            found[number] += [int(d) for d in documents_now if not seen.add(marks[d].tobytes())]
-    for number in paths:
-        durable.write_text(duplicates_file(folder, number), " ".join(map(str, sorted(found[number]))))
+        for group in groups:
+            for start, marks in _marks(_marks_file(folder, group)):
+                # The last byte, because the filter goes by the first ones.
+                numbers = np.flatnonzero(marks[:, -1].astype(int) % rounds == turn).tolist()
+                found[group.number].extend(start + at for at in numbers if not seen.add(marks[at].tobytes()))
+    for group in groups:
+        in_order = np.sort(np.array(found[group.number], np.int64))
+        durable.write_bytes(duplicates_file(folder, group.number), in_order.tobytes())
 
 
-def read_duplicates(folder: Path, group: int) -> Integer[np.ndarray, "_"]:
-    """The numbers of the documents of a group to drop."""
-    return np.array(duplicates_file(folder, group).read_text().split(), np.int64)
+def _marks_file(folder: Path, group: Group) -> Path:
+    return folder / DUPLICATES / f"{group.number:05d}" / "marks"
+
+
+def _marks(path: Path) -> Iterator[tuple[int, UInt8[np.ndarray, "documents bytes"]]]:
+    """Marks, many at a time, and the number of the first of them."""
+    start = 0
+    with path.open("rb") as file:
+        while data := file.read(MARKS_AT_ONCE * MARK_BYTES):
+            yield start, np.frombuffer(data, np.uint8).reshape(-1, MARK_BYTES)
+            start += MARKS_AT_ONCE
+
+
+def read_duplicates(folder: Path, group: int) -> Int64[np.ndarray, "documents"]:
+    """The numbers of the documents of a group to drop, in order."""
+    return np.fromfile(duplicates_file(folder, group), np.int64)
 
 
 def duplicates_file(folder: Path, group: int) -> Path:
