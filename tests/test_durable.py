@@ -1,11 +1,13 @@
 """Files and folders are whole or not there."""
 
+import errno
 import os
 from pathlib import Path
 
 import pytest
 
 from openalbert import durable
+from openalbert.errors import UserError
 
 
 def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
@@ -38,6 +40,26 @@ def test_a_folder_takes_its_name_only_when_it_is_whole(tmp_path: Path) -> None:
         assert not target.exists()
     assert (target / "sub" / "file").read_text() == "x"
     assert [path.name for path in target.parent.iterdir()] == ["folder"]
+
+
+def test_a_folder_is_locked_for_one_at_a_time(tmp_path: Path) -> None:
+    with (
+        durable.locked(tmp_path, "work"),
+        pytest.raises(UserError, match="another `openalbert work` is at work here"),
+        durable.locked(tmp_path, "work"),
+    ):
+        pass
+    with durable.locked(tmp_path, "work"):
+        pass
+
+
+def test_a_file_system_without_locks_is_worked_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("fcntl.flock", fail)
+    with durable.locked(tmp_path, "work"):
+        pass
 
 
 def test_a_failed_folder_leaves_the_old_one_and_nothing_else(tmp_path: Path) -> None:

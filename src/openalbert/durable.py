@@ -1,10 +1,13 @@
 """Files and folders that are either whole or not there: written aside, synced to the disk, then renamed."""
 
 import contextlib
+import fcntl
 import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+
+from openalbert.errors import UserError
 
 PARTIAL = ".partial"  # the ending of everything that is not finished yet
 
@@ -14,6 +17,23 @@ def sync(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def locked(folder: Path, verb: str) -> Iterator[None]:
+    """Nobody else may work in the folder; the lock goes when the process does, however it ends."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise UserError(f"{folder}: another `openalbert {verb}` is at work here: wait for it or stop it") from None
+    except OSError:
+        pass  # a file system without locks: better none than no work at all
+    try:
+        yield
     finally:
         os.close(descriptor)
 

@@ -7,7 +7,17 @@ from pathlib import Path
 
 import mishaps
 import pytest
-from under_fire import ONE_BY_STEPS, ONE_BY_TOKENS, TWO_BY_STEPS, Attempt, Case, differences, disturbed, made_shards
+from under_fire import (
+    ONE_BY_STEPS,
+    ONE_BY_TOKENS,
+    TWO_BY_STEPS,
+    Attempt,
+    Case,
+    differences,
+    disturbed,
+    made_shards,
+    records,
+)
 from under_fire import undisturbed as run_undisturbed
 
 
@@ -75,6 +85,26 @@ def test_killed_at_the_start_in_a_step_and_in_the_model_folder_a_run_by_tokens_e
     kills = disturbed(ONE_BY_TOKENS, shards, tmp_path / "run", moments, random.Random(2))
     assert [kill.moment for kill in kills] == moments
     assert differences(undisturbed, tmp_path / "run") == []
+
+
+@pytest.mark.slow
+def test_a_run_whose_workers_outlive_a_killed_torchrun_is_not_disturbed_by_another_start(
+    tmp_path: Path, shards: Path
+) -> None:
+    case = Case("2 processes, long", 2, ("--steps", "2000"))
+    attempt = Attempt(case, shards, tmp_path / "run")
+    assert attempt.until(lambda: bool(records(tmp_path / "run")), "a record")
+    attempt.process.kill()
+    attempt.process.wait()
+    try:
+        second = Attempt(case, shards, tmp_path / "run")
+        assert second.finish() != 0
+        assert "another `openalbert pretrain` is at work here" in second.words()
+        assert len(attempt.workers()) == 2
+    finally:
+        attempt.kill()
+    steps = [record["step"] for record in records(tmp_path / "run")]
+    assert steps == sorted(steps)
 
 
 @pytest.mark.slow

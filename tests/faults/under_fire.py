@@ -151,7 +151,7 @@ class Attempt:
 
     def words(self) -> str:
         """The last of what the run said."""
-        return self.log.read_text()[-3000:]
+        return self.log.read_text()[-20_000:]
 
     def until(self, happens: Callable[[], bool], what: str) -> bool:
         """Return as soon as it happens: True; or False if the run has ended before."""

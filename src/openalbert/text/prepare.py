@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import errno
-import fcntl
 import json
 import os
 import shutil
@@ -96,7 +95,7 @@ def prepare(settings: Prepare) -> None:
     plan = _plan(settings, sources, tokenizer)
     try:
         settings.out.mkdir(parents=True, exist_ok=True)
-        with _locked(settings.out):
+        with durable.locked(settings.out, "prepare"):
             if not _begin(settings, plan, tokenizer):
                 print(f"{settings.out}: already done; --fresh would make it anew", file=sys.stderr)
                 manifest = read_manifest(settings.out)
@@ -165,19 +164,6 @@ def _inputs(sources: Sequence[Source]) -> list[list[str | int | None]]:
         status = None if source.size_bytes is None else Path(source.name).stat()
         found.append([source.name, status and status.st_size, status and status.st_mtime_ns])
     return found
-
-
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Nobody else may work in the folder; the lock goes when the process does, however it ends."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    except BlockingIOError:
-        raise UserError(f"{folder}: another `openalbert prepare` is at work here: wait for it or stop it") from None
-    finally:
-        os.close(descriptor)
 
 
 def _begin(settings: Prepare, plan: dict[str, Any], tokenizer: Tokenizer) -> bool:

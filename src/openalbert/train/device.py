@@ -85,6 +85,11 @@ class Device:
         dist.broadcast(shared, 0)
         return shared.item()
 
+    def raise_together(self, problem: UserError | None) -> None:
+        """Raise the main process's problem, if it has one; the others then end without a word."""
+        if self.from_main(float(problem is not None)):
+            raise problem or SystemExit(1)
+
     def wait_for_all(self) -> None:
         """Go on when every process has come here."""
         if self.world > 1:

@@ -1,11 +1,13 @@
 """`openalbert pretrain`: the main job. It shows what it does, survives what happens, and ends with a model folder."""
 
+import contextlib
 import json
 import platform
 import shutil
 import signal
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -30,6 +32,7 @@ from openalbert.text.shards import ShardSet, open_shards
 from openalbert.text.tokenizer import Tokenizer
 from openalbert.train import checkpoint
 from openalbert.train.batches import Batches
+from openalbert.train.card import pretrained_card
 from openalbert.train.device import Device, measure_matmul_peak, open_device
 from openalbert.train.estimate import estimate, measured, side_by_side
 from openalbert.train.journal import METRICS, Journal
@@ -77,7 +80,7 @@ def pretrain(settings: Pretrain) -> None:
     """Carry out a run, or go on with it."""
     if not settings.preset:
         raise UserError("name the model right after the verb, such as `openalbert pretrain albert-base`")
-    with Stop() as stop, open_device(settings.speed) as device:
+    with Stop() as stop, open_device(settings.speed) as device, locked(settings, device):
         run = Run(settings, device)
         if settings.dry_run:
             run.dry_run()
@@ -85,6 +88,21 @@ def pretrain(settings: Pretrain) -> None:
             run.say(f"{settings.out}: this run is done; its model is in {settings.out / MODEL}")
         else:
             run.train(stop)
+
+
+@contextlib.contextmanager
+def locked(settings: Pretrain, device: Device) -> Iterator[None]:
+    """Keep the folder to this run: the workers of a torchrun that was killed live on, and would write there too."""
+    with contextlib.ExitStack() as held:
+        problem = None
+        if device.is_main and not settings.dry_run:
+            settings.out.mkdir(parents=True, exist_ok=True)
+            try:
+                held.enter_context(durable.locked(settings.out, "pretrain"))
+            except UserError as error:
+                problem = error
+        device.raise_together(problem)
+        yield
 
 
 class Run:
@@ -105,7 +123,7 @@ class Run:
             settings.batch_size,
             settings.seed,
             device=device.torch_device,
-            compiled=device.is_cuda and self._compiles != "none",
+            compiled=self._compiles == "whole",
         )
         self.heldout = self._open_heldout()
         self.pace = Pace(
@@ -192,11 +210,20 @@ class Run:
 
     def _check_folder(self) -> None:
         """Refuse to mix two runs in one folder, or clear it where the user asked for that."""
+        problem = None
+        if self.device.is_main and not self.settings.dry_run:
+            try:
+                self._claim_folder()
+            except UserError as error:
+                problem = error
+        # Every process waits for this: none may find a checkpoint that is about to be cleared away.
+        self.device.raise_together(problem)
+
+    def _claim_folder(self) -> None:
         path = self.folder / RUN
-        if self.settings.dry_run or not self.device.is_main:
-            return
         if self.settings.fresh:
-            for name in (RUN, FACTS, METRICS, CHECKPOINTS, MODEL, "tensorboard"):
+            # The settings go last: killed in between, what is left is still known as the other run's.
+            for name in (CHECKPOINTS, METRICS, MODEL, FACTS, "tensorboard", RUN):
                 target = self.folder / name
                 shutil.rmtree(target) if target.is_dir() else target.unlink(missing_ok=True)
         if path.exists():
@@ -207,7 +234,6 @@ class Run:
                     f"{self.folder} holds a run with other settings ({'; '.join(changed)}): "
                     "give another --out, or --fresh to start over"
                 )
-        self.folder.mkdir(parents=True, exist_ok=True)
         durable.write_text(path, to_json(replace(self.settings, fresh=False)))
 
     def is_done(self) -> bool:
@@ -255,6 +281,7 @@ class Run:
         self._resume()
         settings = self.settings
         self._introduce()
+        self._compile()
         timed: list[float] = []
         steps = training_steps(
             self.model,
@@ -284,6 +311,21 @@ class Run:
         finally:
             self.journal.close()
         self._finish()
+
+    def _compile(self) -> None:
+        """Have the first batch through once before the clock starts: whatever compiles does so now."""
+        if self._compiles == "none":
+            return
+        started = time.perf_counter()
+        part = self.batches.at(0, self.device.rank, self.device.world, 0, self.running.parts)
+        try:
+            with self.device.autocast():
+                scores = self.learning.scores(part, self.settings.model.num_layers)
+            sum(score.mean for score in scores.values()).backward()  # type: ignore[union-attr]
+        except torch.OutOfMemoryError:
+            self.say("out of memory while compiling: the first step will tell")
+        self.optimizer.zero_grad()
+        self.say(f"compiled in {time.perf_counter() - started:.1f} s")
 
     def _introduce(self) -> None:
         settings, data = self.settings, self.facts["data"]
@@ -405,8 +447,9 @@ class Run:
                 self.folder, self.running.step, self.running.tokens, self.running.seconds, self.device
             ).as_dict()
             self.facts["truth"] = took
-            huggingface.save(self.model, self.folder / MODEL, tokenizer)
             self._write_facts()
+            card = pretrained_card(self.model, self.folder)
+            huggingface.save(self.model, self.folder / MODEL, tokenizer, card=card)
             if "estimate" in self.facts:
                 self.say(side_by_side(self.facts["estimate"], took))
             self.say(
