@@ -8,7 +8,7 @@ RUN := $(VENV)/bin
 # The mark of a finished environment; it is made anew only when the dependencies change.
 ENVIRONMENT := $(VENV)/installed
 
-.PHONY: demo test test-full check format clean
+.PHONY: demo test test-full faults check format clean
 
 demo: $(ENVIRONMENT)  ## all of it on text of this machine: vocabulary, shards, pretraining, report; minutes on two cores
 	$(RUN)/openalbert demo
@@ -18,6 +18,9 @@ test: $(ENVIRONMENT)  ## the tests, in a few minutes on two cores
 
 test-full: $(ENVIRONMENT)  ## every test, the long campaigns among them
 	$(RUN)/python -m pytest -n 2
+
+faults: $(ENVIRONMENT)  ## 50 kills and other faults, counted; a quarter of an hour; writes results/faults/
+	$(RUN)/python tests/faults/campaign.py
 
 check: $(ENVIRONMENT)  ## format, lint, types, import order
 	$(RUN)/ruff format --check .
