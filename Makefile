@@ -20,7 +20,7 @@ test-full: $(ENVIRONMENT)  ## every test, the long campaigns among them
 	$(RUN)/python -m pytest -n 2
 
 faults: $(ENVIRONMENT)  ## 50 kills and other faults, counted; a quarter of an hour; writes results/faults/
-	$(RUN)/python tests/faults/campaign.py
+	$(RUN)/python -m tests.faults.campaign
 
 check: $(ENVIRONMENT)  ## format, lint, types, import order
 	$(RUN)/ruff format --check .

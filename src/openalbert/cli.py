@@ -40,7 +40,7 @@ VERBS = {
         "pretrain",
         recipes="openalbert.recipes.pretraining",
     ),
-    "report": Verb("curves and facts of runs, as one page", "openalbert.train.report", "Report", "report"),
+    "report": Verb("curves and facts of runs, as one page", "openalbert.report.report", "Report", "report"),
     "show": Verb(
         "parameters, FLOPs and memory of a model",
         "openalbert.interop.show",

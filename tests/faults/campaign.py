@@ -13,9 +13,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import mishaps
 import torch
-from under_fire import (
+from tests.faults import mishaps
+from tests.faults.under_fire import (
     CASES,
     MOMENTS,
     ONE_BY_STEPS,

@@ -5,8 +5,8 @@ import signal
 import subprocess
 from pathlib import Path
 
-import under_fire
-from under_fire import Attempt, Case
+from tests.faults import under_fire
+from tests.faults.under_fire import Attempt, Case
 
 from openalbert.train import checkpoint
 from openalbert.train.checkpoint import Checkpoint

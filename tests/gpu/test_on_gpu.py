@@ -18,7 +18,10 @@ from openalbert.model.config import PRETRAINING_HEADS
 from openalbert.model.encoder import run_layer
 from openalbert.model.presets import preset
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # torch's own, when its compiler is loaded
+]
 SHARDS = os.environ.get("OPENALBERT_SHARDS", "")
 SMALL = replace(preset("albert-base-v2"), num_layers=3)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from bundle_writer import write_bundle
+from tests.interop.bundle_writer import write_bundle
 
 from openalbert.errors import UserError
 from openalbert.interop.google import (

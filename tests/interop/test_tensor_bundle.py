@@ -12,9 +12,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from bundle_writer import TYPES, block, entry, header, masked_crc, message, number, table, varint, write_bundle
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.interop.bundle_writer import (
+    TYPES,
+    block,
+    entry,
+    header,
+    masked_crc,
+    message,
+    number,
+    table,
+    varint,
+    write_bundle,
+)
 
 from openalbert.errors import UserError
 from openalbert.interop.tensor_bundle import TensorBundle

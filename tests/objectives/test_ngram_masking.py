@@ -4,11 +4,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import one_by_one
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.objectives import one_by_one
 from torch import Tensor
 
 from openalbert.errors import UserError
@@ -256,7 +256,7 @@ def test_masking_never_looks_at_a_value(how: NgramMasking) -> None:
 ONE_GRAPH = """
 import sys, torch
 sys.path.insert(0, sys.argv[1])
-from test_ngram_masking import DEFAULT, MASK, Vocabulary, made_up, mask
+from tests.objectives.test_ngram_masking import DEFAULT, MASK, Vocabulary, made_up, mask
 ids, first, second, keys, word_starts = made_up(6, 48)
 whole = torch.compile(mask, backend="eager", fullgraph=True)
 compiled = whole(ids, first, second, keys, Vocabulary(word_starts, MASK), DEFAULT)
@@ -267,8 +267,8 @@ assert all(torch.equal(a, b) for a, b in zip(compiled, expected, strict=True))
 
 def test_masking_compiles_to_one_graph() -> None:
     # In a process of its own: the checks of shapes that tests run under cannot be compiled.
-    folder = str(Path(__file__).parent)
-    done = subprocess.run([sys.executable, "-c", ONE_GRAPH, folder], capture_output=True, text=True, check=False)
+    root = str(Path(__file__).parents[2])
+    done = subprocess.run([sys.executable, "-c", ONE_GRAPH, root], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 

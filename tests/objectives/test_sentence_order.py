@@ -2,11 +2,11 @@ import dataclasses
 import random
 
 import numpy as np
-import one_by_one
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.objectives import one_by_one
 
 from openalbert.errors import UserError
 from openalbert.objectives.keyed_random import Stream, below, bits, chance, root

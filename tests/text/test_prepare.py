@@ -16,8 +16,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import made_text
 import pytest
+from tests.text import made_text
 
 from openalbert.cli import main
 from openalbert.errors import UserError

@@ -8,9 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import made_text
 import pytest
 from test_prepare import tree
+from tests.text import made_text
 
 from openalbert.cli import main
 from openalbert.errors import UserError

@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made_shards import made_shards
+from tests.train.made_shards import made_shards
 
 from openalbert.errors import UserError
 from openalbert.objectives.ngram_masking import NgramMasking

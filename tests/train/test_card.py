@@ -12,8 +12,8 @@ import pytest
 import torch
 import transformers
 from huggingface_hub import ModelCard
-from made_runs import facts, make_run, metrics
-from made_shards import made_shards
+from tests.train.made_runs import facts, make_run, metrics
+from tests.train.made_shards import made_shards
 
 from openalbert.interop import huggingface
 from openalbert.interop.names import family_of

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_shards import made_shards
+from tests.train.made_shards import made_shards
 
 from openalbert.cli import main
 from openalbert.errors import UserError

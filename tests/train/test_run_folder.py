@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made_runs import facts, make_run, metrics
+from tests.train.made_runs import facts, make_run, metrics
 
 from openalbert.errors import UserError
 from openalbert.train.run_folder import read_run, read_runs

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openalbert.train.scale import KEPT_OF_A_STRETCH, Scale, scale_for, thin, ticks
+from openalbert.report.scale import KEPT_OF_A_STRETCH, Scale, scale_for, thin, ticks
 
 CURVES = st.lists(st.floats(allow_nan=True, allow_infinity=True), max_size=300).map(lambda v: np.array(v, np.float64))
 

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64
 
+from openalbert.report.markup import Markup, element, joined
+from openalbert.report.scale import Scale, scale_for, thin, ticks
 from openalbert.train import figures
-from openalbert.train.markup import Markup, element, joined
 from openalbert.train.run_folder import Records, Run
-from openalbert.train.scale import Scale, scale_for, thin, ticks
 
 AXES = ("steps", "tokens", "minutes")
 WIDTH, HEIGHT = 440.0, 264.0

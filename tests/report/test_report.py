@@ -11,12 +11,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_runs import ENTROPY, TRUTH, facts, make_run, metrics
+from tests.train.made_runs import ENTROPY, TRUTH, facts, make_run, metrics
 
 from openalbert.cli import main
 from openalbert.errors import UserError
-from openalbert.train import curves
-from openalbert.train.report import Report, report
+from openalbert.report import curves
+from openalbert.report.report import Report, report
 from openalbert.train.settings import Pretrain
 
 VOID = {"meta", "input"}

@@ -8,10 +8,10 @@ from datetime import UTC, datetime
 from importlib import resources
 
 from openalbert import __version__
-from openalbert.train import curves
+from openalbert.report import curves
+from openalbert.report.markup import Markup, element, joined, table
+from openalbert.report.sections import about, differences, sample, swatch
 from openalbert.train.figures import NOTHING, count, duration, moment, percent, present, rate
-from openalbert.train.markup import Markup, element, joined, table
-from openalbert.train.report_sections import about, differences, sample, swatch
 from openalbert.train.results import (
     final_results,
     hardware,

@@ -5,9 +5,9 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from openalbert.train import curves
+from openalbert.report import curves
+from openalbert.report.markup import Markup, element, joined, table
 from openalbert.train.figures import NOTHING, count, duration, number, percent, present, rate, size
-from openalbert.train.markup import Markup, element, joined, table
 from openalbert.train.results import hardware, passes, tokens_seen, training_seconds
 from openalbert.train.run_folder import Run
 

@@ -8,7 +8,7 @@ from tyro.conf import Positional
 from openalbert import durable
 from openalbert.errors import UserError
 from openalbert.progress import Work
-from openalbert.train.report_page import now, page
+from openalbert.report.page import now, page
 from openalbert.train.run_folder import METRICS, read_runs
 
 
