@@ -84,7 +84,7 @@ def demo(settings: Demo) -> None:
     _heading(6, f"{MASK} filled in, on sentences the model has never seen")
     _say("$ " + shlex.join(["openalbert", "fill", str(run / "model"), FIXED_TEXTS[0]]))
     _fill_in(run / "model", open_shards(shards, "heldout"))
-    _summary(settings, run, time.monotonic() - started)
+    _summary(run, time.monotonic() - started)
 
 
 def _collect(corpus: Path, settings: Demo) -> None:
@@ -175,7 +175,7 @@ def _begins_word(piece: str) -> bool:
     return not piece[0].isalpha()
 
 
-def _summary(settings: Demo, run: Path, seconds: float) -> None:
+def _summary(run: Path, seconds: float) -> None:
     facts = json.loads((run / "facts.json").read_text())
     last = _last_evaluation(run / "metrics.jsonl")
     rows = [
@@ -194,16 +194,15 @@ def _summary(settings: Demo, run: Path, seconds: float) -> None:
     _say(f"the report page:   {run / 'report.html'}")
     _say(f"the model folder:  {run / 'model'} (Hugging Face loads it as it is)")
     _say("\nwhere to go next:")
-    own = settings.out.with_name("own")
     for command, what in (
-        (["fill", str(run / "model"), f"A sentence of your own with a {MASK} in it."], "ask it something"),
-        (["tokenizer", "train", "my-texts/", "--out", f"{own}/vocabulary"], "the same with your own text"),
+        (f'fill {run / "model"} "A sentence with a {MASK} in it."', "ask it something yourself"),
+        ("tokenizer train texts/ --out vocabulary", "the same with your own text: docs/guides/your-own-text.md"),
         (
-            ["pretrain", "albert-base-budget", "--dry-run", "--data", f"{own}/shards"],
-            "a real model: what would it take?",
+            "pretrain albert-base-budget --data shards --out runs/mine",
+            "a real ALBERT on your shards, in 20 minutes of GPU",
         ),
     ):
-        _say(f"  $ {shlex.join(['openalbert', *command])}\n      {what}")
+        _say(f"  $ openalbert {command}\n      {what}")
 
 
 def _last_evaluation(metrics: Path) -> dict[str, Any]:
