@@ -24,19 +24,29 @@ def made_text(documents: int = 60, seed: int = 0) -> str:
     return "\n\n".join(document() for _ in range(documents)) + "\n"
 
 
-def made_shards(folder: Path, text: str | None = None, shard_tokens: int = 1500) -> Path:
+def easy_text(documents: int, seed: int = 0) -> str:
+    """Documents of one syllable each, said again and again: what is hidden can be read off its neighbours."""
+    words = random.Random(seed).choices(SYLLABLES, k=documents)
+    return "\n\n".join("\n".join([" ".join([word] * 5).capitalize() + "."] * 6) for word in words) + "\n"
+
+
+def made_shards(folder: Path, text: str | None = None, shard_tokens: int = 1500, heldout: str | None = None) -> Path:
     """Several small shards and their vocabulary."""
     sample = folder / "sample.txt"
     sample.write_text(made_text(200, seed=1))
     train_vocabulary(TrainVocabulary(files=(str(sample),), out=folder / "vocabulary", vocab_size=300))
     tokenizer = Tokenizer.load(folder / "vocabulary")
-    documents = [
-        [tokenizer.encode(sentence) for sentence in document.strip().splitlines()]
-        for document in (made_text() if text is None else text).split("\n\n")
-    ]
+    texts = {"train": made_text() if text is None else text} | ({} if heldout is None else {"heldout": heldout})
+    documents = {
+        split: [
+            [tokenizer.encode(sentence) for sentence in document.strip().splitlines()]
+            for document in of_split.split("\n\n")
+        ]
+        for split, of_split in texts.items()
+    }
     out = folder / "shards"
     tokenizer.save(out / "tokenizer")
     special = {"[CLS]": tokenizer.cls_id, "[SEP]": tokenizer.sep_id, "[MASK]": tokenizer.mask_id}
     vocabulary = Vocabulary(tokenizer.fingerprint, tokenizer.vocab_size, special)
-    write_shards(out, {"train": documents}, vocabulary, shard_tokens)
+    write_shards(out, documents, vocabulary, shard_tokens)
     return out

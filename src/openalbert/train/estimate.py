@@ -67,19 +67,22 @@ def side_by_side(estimated: dict[str, float], truth: dict[str, float] | None = N
         "steps": "{:,.0f}".format,
         "tokens": "{:,.0f}".format,
         "hours": _duration,
-        "memory_bytes": _gibibytes,
-        "disk_bytes": _gibibytes,
+        "memory_bytes": _size,
+        "disk_bytes": _size,
     }
     lines = [f"{'':10s}{'estimate':>18s}" + (f"{'truth':>18s}" if truth else "")]
     for name, form in formats.items():
-        line = f"{name.removesuffix('_bytes'):10s}{form(estimated[name]):>18s}"
+        label = "time" if name == "hours" else name.removesuffix("_bytes")
+        line = f"{label:10s}{form(estimated[name]):>18s}"
         lines.append(line + (f"{form(truth[name]):>18s}" if truth else ""))
     return "\n".join(lines)
 
 
 def _duration(hours: float) -> str:
-    return f"{hours:.2f}" if hours >= 1 else f"{60 * hours:.1f} min"
+    if hours >= 1:
+        return f"{hours:,.2f} hours"
+    return f"{60 * hours:.1f} minutes" if hours >= 1 / 60 else f"{3600 * hours:.1f} seconds"
 
 
-def _gibibytes(number: float) -> str:
-    return f"{number / 2**30:.2f} GiB"
+def _size(number: float) -> str:
+    return f"{number / 2**30:,.2f} GiB" if number >= 2**30 else f"{number / 2**20:.1f} MiB"

@@ -151,7 +151,6 @@ class Journal:
 
     def _line(self, step: Step, running: Running) -> str:
         figures = self.window.figures()
-        left = running.seconds * (1 - step.progress) / step.progress if step.progress else 0.0
         words = [f"step {step.number:,}", f"loss {figures['loss']:.3f}"]
         if "masked_lm_accuracy" in figures:
             words.append(f"words {100 * figures['masked_lm_accuracy']:.1f} %")
@@ -164,7 +163,7 @@ class Journal:
         ]
         if step.depth:
             words.append(f"depth {step.depth}")
-        return "  ".join([*words, f"left {left // 3600:.0f}:{left % 3600 // 60:02.0f}:{left % 60:02.0f}"])
+        return "  ".join([*words, f"left {_time_left(step, running)}"])
 
     def close(self) -> None:
         """End the bar and let TensorBoard write what it holds."""
@@ -173,6 +172,13 @@ class Journal:
             self._bar = None
         if self._board is not None:
             self._board.close()
+
+
+def _time_left(step: Step, running: Running) -> str:
+    if not step.progress:
+        return "?"
+    left = int(running.seconds * (1 - step.progress) / step.progress)
+    return f"{left // 3600}:{left % 3600 // 60:02d}:{left % 60:02d}"
 
 
 def _open_tensorboard(folder: Path) -> Any:

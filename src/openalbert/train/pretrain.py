@@ -170,7 +170,7 @@ class Run:
         heads = PRETRAINING_HEADS if settings.objective.sentence_order.objective != "none" else PRETRAINING_HEADS[:1]
         model = AlbertModel(settings.model, heads)
         source = settings.warm_start or ("" if settings.preset in PRESETS else settings.preset)
-        if source and Path(source).is_dir():
+        if settings.warm_start or (source and Path(source).is_dir()):
             take_weights(model, Path(source))
         model.encoder.recomputes_activations = settings.speed.recompute
         if self._compiles == "layer":
@@ -226,7 +226,8 @@ class Run:
             for name in (CHECKPOINTS, METRICS, MODEL, FACTS, "tensorboard", RUN):
                 target = self.folder / name
                 shutil.rmtree(target) if target.is_dir() else target.unlink(missing_ok=True)
-        if path.exists():
+        # A start that was refused, or ended before it had learned anything, is no run to be kept from mixing.
+        if path.exists() and any((self.folder / name).exists() for name in (CHECKPOINTS, METRICS)):
             before = from_json(path.read_text(encoding="utf-8"), Pretrain, str(path))
             changed = differences(before, self.settings)
             if changed:
@@ -482,6 +483,10 @@ class Run:
 def take_weights(model: AlbertModel, source: Path) -> None:
     """Begin with the weights of a model folder or of a run."""
     folder = source / MODEL if (source / RUN).exists() else source
+    if not folder.is_dir():
+        raise UserError(
+            f"{folder}: there is no such model folder to take weights from; a run has one when it has ended"
+        )
     weights = dict(huggingface.load(folder).named_parameters())
     own = dict(model.named_parameters())
     wrong = [name for name in own if name in weights and weights[name].shape != own[name].shape]
