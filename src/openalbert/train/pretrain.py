@@ -1,16 +1,11 @@
 """`openalbert pretrain`: the main job. It shows what it does, survives what happens, and ends with a model folder."""
 
-import contextlib
 import json
 import platform
-import shutil
-import signal
+import shlex
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
@@ -19,61 +14,26 @@ import openalbert
 from openalbert import durable
 from openalbert.errors import UserError
 from openalbert.interop import huggingface
-from openalbert.model.albert import AlbertModel
-from openalbert.model.config import PRETRAINING_HEADS
-from openalbert.model.cost import memory, training_flops_per_token
-from openalbert.model.encoder import run_layer
-from openalbert.model.presets import PRESETS
+from openalbert.model.cost import training_flops_per_token
 from openalbert.optim.optimizer import load_optimizer_tensors, make_optimizer, optimizer_tensors
 from openalbert.optim.settings import scaling_sentence
-from openalbert.settings import from_json, to_json
-from openalbert.text.manifest import read_manifest
-from openalbert.text.shards import ShardSet, open_shards
+from openalbert.text.shards import open_shards
 from openalbert.text.tokenizer import Tokenizer
 from openalbert.train import checkpoint
 from openalbert.train.batches import Batches
 from openalbert.train.card import pretrained_card
+from openalbert.train.claim import CHECKPOINTS, FACTS, MODEL, claim_folder, locked
 from openalbert.train.device import Device, measure_matmul_peak, open_device
 from openalbert.train.estimate import estimate, measured, side_by_side
+from openalbert.train.interruption import Stop
 from openalbert.train.journal import METRICS, Journal
 from openalbert.train.pretraining import PLATEAU_MARGIN, evaluate, pretraining, unigram_entropy
-from openalbert.train.settings import Pretrain, differences
+from openalbert.train.settings import Pretrain
+from openalbert.train.setup import compiled_part, first_parts, fitted, load_weights, make_model, open_heldout
 from openalbert.train.steps import Pace, Running, Step, training_steps
 
-RUN, FACTS, CHECKPOINTS, MODEL = "run.json", "facts.json", "checkpoints", "model"
-HELDOUT_SEED = 0  # every run is judged by the same held-out examples under the same masks
-HELDOUT_BATCH = 64
 PLATEAU_PROGRESS = 0.2  # from here on a loss at the word frequencies is worth a word
 TIMED_STEPS = range(3, 9)  # the steps whose time the estimate rests on: after compiling, before anybody waits
-MEMORY_SHARE = 0.7  # of the free memory, for a micro-batch nobody chose
-CPU_MEMORY = 4 * 2**30
-
-
-class Stop:
-    """Remembers the signal that asked the run to end: it ends after a step, with a checkpoint."""
-
-    def __init__(self) -> None:
-        self.signal: int | None = None
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> "Stop":
-        for number in (signal.SIGTERM, signal.SIGINT):
-            self._before[number] = signal.signal(number, self._take)
-        return self
-
-    def _take(self, number: int, _: FrameType | None) -> None:
-        if self.signal is not None:
-            sys.exit(128 + number)  # asked twice: at once, and the last checkpoint stands
-        self.signal = number
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    @property
-    def exit_code(self) -> int:
-        """130 after SIGINT, 143 after SIGTERM; a process that heard of it from another one ends like that one."""
-        return 128 + (self.signal or signal.SIGTERM)
 
 
 def pretrain(settings: Pretrain) -> None:
@@ -84,25 +44,12 @@ def pretrain(settings: Pretrain) -> None:
         run = Run(settings, device)
         if settings.dry_run:
             run.dry_run()
-        elif run.is_done():
+            return
+        claim_folder(run.settings, device)
+        if run.is_done():
             run.say(f"{settings.out}: this run is done; its model is in {settings.out / MODEL}")
         else:
             run.train(stop)
-
-
-@contextlib.contextmanager
-def locked(settings: Pretrain, device: Device) -> Iterator[None]:
-    """Keep the folder to this run: the workers of a torchrun that was killed live on, and would write there too."""
-    with contextlib.ExitStack() as held:
-        problem = None
-        if device.is_main and not settings.dry_run:
-            settings.out.mkdir(parents=True, exist_ok=True)
-            try:
-                held.enter_context(durable.locked(settings.out, "pretrain"))
-            except UserError as error:
-                problem = error
-        device.raise_together(problem)
-        yield
 
 
 class Run:
@@ -111,11 +58,10 @@ class Run:
     def __init__(self, settings: Pretrain, device: Device) -> None:
         self.device, self.folder = device, settings.out
         self.shards = open_shards(settings.data)
-        self.settings = self._fitted(settings)
-        self._check_folder()
-        torch.manual_seed(settings.seed)
-        self.model = self._make_model().to(device.torch_device)
-        self.learning = pretraining(self.model, self._compiles == "whole")
+        self.settings = fitted(settings, self.shards)
+        self.compiled = compiled_part(settings, device)
+        self.model = make_model(self.settings, device)
+        self.learning = pretraining(self.model, self.compiled == "whole")
         self.optimizer = make_optimizer(self.model, settings.optimizer)
         self.batches = Batches(
             self.shards,
@@ -123,9 +69,9 @@ class Run:
             settings.batch_size,
             settings.seed,
             device=device.torch_device,
-            compiled=self._compiles == "whole",
+            compiled=self.compiled == "whole",
         )
-        self.heldout = self._open_heldout()
+        self.heldout = open_heldout(settings, self.shards, device)
         self.pace = Pace(
             settings.budget,
             settings.schedule,
@@ -134,7 +80,7 @@ class Run:
             settings.depths,
             settings.seed,
         )
-        self.running = Running(parts=self._first_parts())
+        self.running = Running(parts=first_parts(self.settings, device))
         self.best: float | None = None
         self.evaluated_at = -1
         self.is_best = False
@@ -145,97 +91,7 @@ class Run:
         writes = device.is_main and not settings.dry_run
         self.journal = Journal(self.folder, writes, settings.tensorboard, flops, self.peak)
 
-    # What a run is built from.
-
-    @property
-    def _compiles(self) -> str:
-        if self.settings.speed.compile == "auto":
-            return "layer" if self.device.is_cuda else "none"
-        return self.settings.speed.compile
-
-    def _fitted(self, settings: Pretrain) -> Pretrain:
-        """The settings with the vocabulary of the shards."""
-        vocab_size, model = self.shards.manifest.vocab_size, settings.model
-        # A preset's number of pieces is no wish; any other is one, and may leave room for more than the shards have.
-        if model.vocab_size in {config.vocab_size for config in PRESETS.values()}:
-            model = replace(model, vocab_size=vocab_size)
-        if model.vocab_size < vocab_size:
-            raise UserError(
-                f"model.vocab_size is {model.vocab_size}, but the shards have {vocab_size} pieces: leave it out"
-            )
-        return replace(settings, model=model)
-
-    def _make_model(self) -> AlbertModel:
-        settings = self.settings
-        heads = PRETRAINING_HEADS if settings.objective.sentence_order.objective != "none" else PRETRAINING_HEADS[:1]
-        model = AlbertModel(settings.model, heads)
-        source = settings.warm_start or ("" if settings.preset in PRESETS else settings.preset)
-        if settings.warm_start or (source and Path(source).is_dir()):
-            take_weights(model, Path(source))
-        model.encoder.recomputes_activations = settings.speed.recompute
-        if self._compiles == "layer":
-            model.encoder.run_layer = torch.compile(run_layer, dynamic=False)
-        return model
-
-    def _open_heldout(self) -> Batches | None:
-        settings = self.settings
-        shards: ShardSet
-        if settings.heldout is not None:
-            manifest_split = "heldout" if _has_split(settings.heldout, "heldout") else "train"
-            shards = open_shards(settings.heldout, manifest_split)
-            shards.check_vocabulary(self.shards.manifest.tokenizer, self.shards.manifest.vocab_size)
-        elif _has_split(settings.data, "heldout"):
-            shards = open_shards(settings.data, "heldout")
-        else:
-            return None
-        size = min(HELDOUT_BATCH, settings.evaluation_examples)
-        size = max(self.device.world, size // self.device.world * self.device.world)
-        return Batches(shards, settings.objective, size, HELDOUT_SEED, device=self.device.torch_device)
-
-    def _first_parts(self) -> int:
-        """Into how many micro-batches a step is cut at first."""
-        settings, world = self.settings, self.device.world
-        if settings.batch_size % world:
-            raise UserError(f"batch_size is {settings.batch_size}, which does not divide among {world} processes")
-        share = settings.batch_size // world
-        wanted = settings.speed.micro_batch
-        if wanted is None:
-            free = self.device.free_memory() or CPU_MEMORY
-            length, speed = settings.objective.max_length, settings.speed
-            of_one = memory(settings.model, 1, length, self.device.precision, speed.recompute).activations
-            wanted = max(1, int(MEMORY_SHARE * free / of_one))
-        return next(parts for parts in range(1, share + 1) if share % parts == 0 and share // parts <= wanted)
-
     # The folder of a run.
-
-    def _check_folder(self) -> None:
-        """Refuse to mix two runs in one folder, or clear it where the user asked for that."""
-        problem = None
-        if self.device.is_main and not self.settings.dry_run:
-            try:
-                self._claim_folder()
-            except UserError as error:
-                problem = error
-        # Every process waits for this: none may find a checkpoint that is about to be cleared away.
-        self.device.raise_together(problem)
-
-    def _claim_folder(self) -> None:
-        path = self.folder / RUN
-        if self.settings.fresh:
-            # The settings go last: killed in between, what is left is still known as the other run's.
-            for name in (CHECKPOINTS, METRICS, MODEL, FACTS, "tensorboard", RUN):
-                target = self.folder / name
-                shutil.rmtree(target) if target.is_dir() else target.unlink(missing_ok=True)
-        # A start that was refused, or ended before it had learned anything, is no run to be kept from mixing.
-        if path.exists() and any((self.folder / name).exists() for name in (CHECKPOINTS, METRICS)):
-            before = from_json(path.read_text(encoding="utf-8"), Pretrain, str(path))
-            changed = differences(before, self.settings)
-            if changed:
-                raise UserError(
-                    f"{self.folder} holds a run with other settings ({'; '.join(changed)}): "
-                    "give another --out, or --fresh to start over"
-                )
-        durable.write_text(path, to_json(replace(self.settings, fresh=False)))
 
     def is_done(self) -> bool:
         """Whether the run has ended and its model is there."""
@@ -261,6 +117,7 @@ class Run:
             "world_size": self.device.world,
             "matmul_peak_flops": self.peak,
             "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+            "command": shlex.join(["openalbert", *sys.argv[1:]]),
             "parameters": self.model.num_parameters(),
             "vocab_size": settings.model.vocab_size,
             "unigram_entropy": unigram_entropy(shards),
@@ -315,7 +172,7 @@ class Run:
 
     def _compile(self) -> None:
         """Have the first batch through once before the clock starts: whatever compiles does so now."""
-        if self._compiles == "none":
+        if self.compiled == "none":
             return
         started = time.perf_counter()
         part = self.batches.at(0, self.device.rank, self.device.world, 0, self.running.parts)
@@ -478,39 +335,3 @@ class Run:
             self.journal.say(sentence)
         elif self.device.is_main:
             print(sentence, flush=True)
-
-
-def take_weights(model: AlbertModel, source: Path) -> None:
-    """Begin with the weights of a model folder or of a run."""
-    folder = source / MODEL if (source / RUN).exists() else source
-    if not folder.is_dir():
-        raise UserError(
-            f"{folder}: there is no such model folder to take weights from; a run has one when it has ended"
-        )
-    weights = dict(huggingface.load(folder).named_parameters())
-    own = dict(model.named_parameters())
-    wrong = [name for name in own if name in weights and weights[name].shape != own[name].shape]
-    missing = [name for name in own if name.startswith("encoder.") and name not in weights]
-    if wrong or missing:
-        raise UserError(
-            f"{source}: its weights do not fit this model ({(wrong + missing)[0]}): a warm start needs the same sizes; "
-            "only the number of layers may differ, and only where they are shared"
-        )
-    with torch.no_grad():
-        for name, parameter in own.items():
-            if name in weights:
-                parameter.copy_(weights[name])
-
-
-def load_weights(model: AlbertModel, tensors: dict[str, torch.Tensor], where: str) -> None:
-    """Take over the weights of a checkpoint."""
-    own = dict(model.named_parameters())
-    if own.keys() != tensors.keys() or any(own[name].shape != tensors[name].shape for name in own):
-        raise UserError(f"{where}: this checkpoint is of another model: give another --out, or --fresh")
-    with torch.no_grad():
-        for name, parameter in own.items():
-            parameter.copy_(tensors[name])
-
-
-def _has_split(folder: Path, split: str) -> bool:
-    return split in read_manifest(folder).splits

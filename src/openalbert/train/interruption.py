@@ -1,0 +1,33 @@
+"""Asked to end, a run ends after its step, with a checkpoint: SIGTERM and SIGINT as a request, not as a blow."""
+
+import signal
+import sys
+from types import FrameType
+from typing import Any
+
+
+class Stop:
+    """Remembers the signal that asked the run to end: it ends after a step, with a checkpoint."""
+
+    def __init__(self) -> None:
+        self.signal: int | None = None
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> "Stop":
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._before[number] = signal.signal(number, self._take)
+        return self
+
+    def _take(self, number: int, _: FrameType | None) -> None:
+        if self.signal is not None:
+            sys.exit(128 + number)  # asked twice: at once, and the last checkpoint stands
+        self.signal = number
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    @property
+    def exit_code(self) -> int:
+        """130 after SIGINT, 143 after SIGTERM; a process that heard of it from another one ends like that one."""
+        return 128 + (self.signal or signal.SIGTERM)

@@ -1,0 +1,121 @@
+"""What a run is built from: the settings fitted to the shards, the model and its first weights, held-out text."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from openalbert.errors import UserError
+from openalbert.interop import huggingface
+from openalbert.model.albert import AlbertModel
+from openalbert.model.config import PRETRAINING_HEADS
+from openalbert.model.cost import memory
+from openalbert.model.encoder import run_layer
+from openalbert.model.presets import PRESETS
+from openalbert.text.manifest import read_manifest
+from openalbert.text.shards import ShardSet, open_shards
+from openalbert.train.batches import Batches
+from openalbert.train.claim import MODEL, RUN
+from openalbert.train.device import Device
+from openalbert.train.settings import Pretrain
+
+HELDOUT_SEED = 0  # every run is judged by the same held-out examples under the same masks
+HELDOUT_BATCH = 64
+MEMORY_SHARE = 0.7  # of the free memory, for a micro-batch nobody chose
+CPU_MEMORY = 4 * 2**30
+
+
+def fitted(settings: Pretrain, shards: ShardSet) -> Pretrain:
+    """The settings with the vocabulary of the shards."""
+    vocab_size, model = shards.manifest.vocab_size, settings.model
+    # A preset's number of pieces is no wish; any other is one, and may leave room for more than the shards have.
+    if model.vocab_size in {config.vocab_size for config in PRESETS.values()}:
+        model = replace(model, vocab_size=vocab_size)
+    if model.vocab_size < vocab_size:
+        raise UserError(
+            f"model.vocab_size is {model.vocab_size}, but the shards have {vocab_size} pieces: leave it out"
+        )
+    return replace(settings, model=model)
+
+
+def compiled_part(settings: Pretrain, device: Device) -> str:
+    """What is compiled: none, layer or whole."""
+    if settings.speed.compile == "auto":
+        return "layer" if device.is_cuda else "none"
+    return settings.speed.compile
+
+
+def make_model(settings: Pretrain, device: Device) -> AlbertModel:
+    """The model on its device: fresh weights, drawn by the run's seed, or those it is to begin with."""
+    torch.manual_seed(settings.seed)
+    heads = PRETRAINING_HEADS if settings.objective.sentence_order.objective != "none" else PRETRAINING_HEADS[:1]
+    model = AlbertModel(settings.model, heads)
+    if settings.warm_start:
+        take_weights(model, Path(settings.warm_start))
+    elif settings.preset not in PRESETS and Path(settings.preset).is_dir():
+        take_weights(model, Path(settings.preset))
+    model.encoder.recomputes_activations = settings.speed.recompute
+    if compiled_part(settings, device) == "layer":
+        model.encoder.run_layer = torch.compile(run_layer, dynamic=False)
+    return model.to(device.torch_device)
+
+
+def take_weights(model: AlbertModel, source: Path) -> None:
+    """Begin with the weights of a model folder or of a run."""
+    if not source.is_dir():
+        raise UserError(
+            f"'{source}' is no folder: a warm start needs a model folder, or the folder of a run that is done"
+        )
+    folder = source / MODEL if (source / RUN).exists() else source
+    weights = dict(huggingface.load(folder).named_parameters())
+    own = dict(model.named_parameters())
+    wrong = [name for name in own if name in weights and weights[name].shape != own[name].shape]
+    missing = [name for name in own if name.startswith("encoder.") and name not in weights]
+    if wrong or missing:
+        raise UserError(
+            f"{source}: its weights do not fit this model ({(wrong + missing)[0]}): a warm start needs the same sizes; "
+            "only the number of layers may differ, and only where they are shared"
+        )
+    with torch.no_grad():
+        for name, parameter in own.items():
+            if name in weights:
+                parameter.copy_(weights[name])
+
+
+def load_weights(model: AlbertModel, tensors: dict[str, torch.Tensor], where: str) -> None:
+    """Take over the weights of a checkpoint."""
+    own = dict(model.named_parameters())
+    if own.keys() != tensors.keys() or any(own[name].shape != tensors[name].shape for name in own):
+        raise UserError(f"{where}: this checkpoint is of another model: give another --out, or --fresh")
+    with torch.no_grad():
+        for name, parameter in own.items():
+            parameter.copy_(tensors[name])
+
+
+def open_heldout(settings: Pretrain, shards: ShardSet, device: Device) -> Batches | None:
+    """The text to judge the model by, if there is any."""
+    if settings.heldout is not None:
+        split = "heldout" if "heldout" in read_manifest(settings.heldout).splits else "train"
+        heldout = open_shards(settings.heldout, split)
+        heldout.check_vocabulary(shards.manifest.tokenizer, shards.manifest.vocab_size)
+    elif "heldout" in shards.manifest.splits:
+        heldout = open_shards(settings.data, "heldout")
+    else:
+        return None
+    size = min(HELDOUT_BATCH, settings.evaluation_examples)
+    size = max(device.world, size // device.world * device.world)
+    return Batches(heldout, settings.objective, size, HELDOUT_SEED, device=device.torch_device)
+
+
+def first_parts(settings: Pretrain, device: Device) -> int:
+    """Into how many micro-batches a step is cut at first."""
+    if settings.batch_size % device.world:
+        raise UserError(f"batch_size is {settings.batch_size}, which does not divide among {device.world} processes")
+    share = settings.batch_size // device.world
+    wanted = settings.speed.micro_batch
+    if wanted is None:
+        free = device.free_memory() or CPU_MEMORY
+        length, recompute = settings.objective.max_length, settings.speed.recompute
+        of_one = memory(settings.model, 1, length, device.precision, recompute).activations
+        wanted = max(1, int(MEMORY_SHARE * free / of_one))
+    return next(parts for parts in range(1, share + 1) if share % parts == 0 and share // parts <= wanted)
