@@ -21,6 +21,19 @@ def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
     """Write tensors with a checksum over all their names, kinds, shapes and bytes."""
     contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     save_file(contiguous, path, metadata={"format": "pt", CHECKSUM: _checksum(contiguous)})
+    _sort_metadata(path)
+
+
+def _sort_metadata(path: Path) -> None:
+    """The library writes metadata in an order that changes from run to run; equal tensors shall give equal files."""
+    with path.open("r+b") as file:
+        size = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(size))
+        header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+        text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+        if len(text) <= size:
+            file.seek(8)
+            file.write(text.ljust(size))
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
