@@ -226,8 +226,8 @@ class Kill:
     """Which processes: all, or one of several."""
     at_step: int
     """The newest checkpoint's step."""
-    in_middle: bool
-    """Whether the files left behind show that the kill came in the middle of the moment."""
+    in_middle: bool | None
+    """Whether the files left behind show that the kill came in the middle of the moment; None where none could."""
 
 
 def disturbed(case: Case, shards: Path, out: Path, moments: list[str], dice: random.Random) -> list[Kill]:
@@ -244,8 +244,8 @@ def disturbed(case: Case, shards: Path, out: Path, moments: list[str], dice: ran
         found, remarks = checkpoint.latest(out / "checkpoints")
         assert not remarks, f"a kill has damaged a checkpoint: {remarks}"
         in_middle = {
-            "start": True,
-            "step": True,
+            "start": None,
+            "step": None,
             "evaluation": is_evaluating(out),
             "checkpoint": any((out / "checkpoints").glob("*.partial")),
             "model": not (out / "model").exists(),
