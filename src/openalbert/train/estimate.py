@@ -20,7 +20,7 @@ class Needs:
     memory_bytes: int
     disk_bytes: int
 
-    def as_dict(self) -> dict[str, float]:
+    def as_dict(self) -> dict[str, int | float]:
         """As JSON values."""
         return asdict(self)
 
@@ -61,9 +61,9 @@ def measured(folder: Path, steps: int, tokens: int, seconds: float, device: Devi
     return Needs(steps, tokens, seconds / 3600, device.peak_memory(), disk)
 
 
-def side_by_side(estimated: dict[str, float], truth: dict[str, float] | None = None) -> str:
+def side_by_side(estimated: dict[str, int | float], truth: dict[str, int | float] | None = None) -> str:
     """The figures as a table for people."""
-    formats: dict[str, Callable[[float], str]] = {
+    formats: dict[str, Callable[[int | float], str]] = {
         "steps": "{:,.0f}".format,
         "tokens": "{:,.0f}".format,
         "hours": _duration,
@@ -84,5 +84,5 @@ def _duration(hours: float) -> str:
     return f"{60 * hours:.1f} minutes" if hours >= 1 / 60 else f"{3600 * hours:.1f} seconds"
 
 
-def _size(number: float) -> str:
+def _size(number: int | float) -> str:
     return f"{number / 2**30:,.2f} GiB" if number >= 2**30 else f"{number / 2**20:.1f} MiB"

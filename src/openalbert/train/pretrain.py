@@ -232,7 +232,7 @@ class Run:
         self._write_facts()
         self.say(side_by_side(self.facts["estimate"]))
 
-    def _estimate(self, step_seconds: float, depth: int) -> dict[str, float]:
+    def _estimate(self, step_seconds: float, depth: int) -> dict[str, int | float]:
         micro_batch = self.settings.batch_size // self.device.world // self.running.parts
         step_tokens = self.running.tokens / self.running.step
         return estimate(self.settings, micro_batch, step_seconds, step_tokens, depth, self.device).as_dict()

@@ -55,9 +55,9 @@ class Evaluation:
     losses: dict[str, tuple[float, float]]
     """Mean loss and share of right answers."""
 
-    def figures(self) -> dict[str, float]:
+    def figures(self) -> dict[str, int | float]:
         """By the names of metrics.jsonl."""
-        figures: dict[str, float] = {"examples": self.examples}
+        figures: dict[str, int | float] = {"examples": self.examples}
         for name, (loss, accuracy) in self.losses.items():
             figures |= {f"{name}_loss": loss, f"{name}_accuracy": accuracy}
         # exp of a loss this large says nothing; it must not end the run either
