@@ -113,7 +113,7 @@ class VocabularyReport:
 
 
 class Sample(NamedTuple):
-    """Sentences drawn from a stream, in the order of the stream."""
+    """Sentences drawn from a stream, in random order."""
 
     sentences: list[str]
     seen: int
@@ -123,7 +123,8 @@ def draw_sample(sentences: Iterable[str], max_sentences: int, max_bytes: int, se
     """Draw sentences uniformly, in memory bounded by what is drawn.
 
     Each sentence gets a random number; the smallest are kept, as many as fit. A sentence's chance does not hang on
-    where it stands, nor on how many follow.
+    where it stands, nor on how many follow. They come in the order of these numbers: SentencePiece looks for repeated
+    text over the borders of sentences too, and a document that is there twice would cost the square of its length.
     """
     draw = random.Random(seed).random
     kept: list[tuple[float, int, str]] = []  # a heap with the largest number on top
@@ -140,7 +141,7 @@ def draw_sample(sentences: Iterable[str], max_sentences: int, max_bytes: int, se
             largest, _, dropped = heapq.heappop(kept)
             held -= len(dropped.encode())
             threshold = -largest
-    return Sample([sentence for _, _, sentence in sorted(kept, key=lambda entry: entry[1])], seen)
+    return Sample([sentence for _, _, sentence in sorted(kept)], seen)
 
 
 def train_vocabulary(settings: TrainVocabulary) -> None:
