@@ -323,6 +323,21 @@ def test_a_finished_folder_that_has_lost_a_file_is_not_called_done(tmp_path: Pat
     verify(Verify(tmp_path / "s"))
 
 
+def test_a_fresh_start_takes_the_picture_of_the_old_shards_away_and_leaves_what_others_put_there(
+    tmp_path: Path, vocabulary: Path
+) -> None:
+    (tmp_path / "a.txt").write_text("One sentence. Another one.")
+    asked = Prepare((str(tmp_path / "a.txt"),), vocabulary, tmp_path / "s", workers=1)
+    prepare(asked)
+    for name in ("inspect.png", "my-notes.txt"):
+        (tmp_path / "s" / name).touch()
+    prepare(dataclasses.replace(asked, heldout=0.5, fresh=True))
+    verify(Verify(tmp_path / "s"))
+    assert read_manifest(tmp_path / "s").settings["heldout"] == 0.5
+    assert not (tmp_path / "s" / "inspect.png").exists()
+    assert (tmp_path / "s" / "my-notes.txt").exists()
+
+
 def test_a_text_that_changes_while_it_is_read_is_refused(
     tmp_path: Path, vocabulary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

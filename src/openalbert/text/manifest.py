@@ -17,6 +17,7 @@ from openalbert.settings import from_dict
 FORMAT = 1
 MANIFEST = "manifest.json"
 PLAN = "plan.json"  # stands beside the manifest, and alone while the work is not finished
+PICTURE = "inspect.png"  # what `openalbert inspect` draws of the shards: not one of their files, but gone with them
 HASHED_AT_ONCE = 1 << 20
 REPAIR = "copy it again from where it is whole, or prepare the text again with --fresh"
 

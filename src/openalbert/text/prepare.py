@@ -24,7 +24,16 @@ from openalbert.settings import to_dict
 from openalbert.text import corpus, engines, groups, shards
 from openalbert.text.corpus import Counts, Reading, Source
 from openalbert.text.groups import Group, Job
-from openalbert.text.manifest import MANIFEST, PLAN, Manifest, Vocabulary, check_sizes, problems, read_manifest
+from openalbert.text.manifest import (
+    MANIFEST,
+    PICTURE,
+    PLAN,
+    Manifest,
+    Vocabulary,
+    check_sizes,
+    problems,
+    read_manifest,
+)
 from openalbert.text.shards import Piece
 from openalbert.text.tokenizer import Tokenizer
 
@@ -172,9 +181,10 @@ def _begin(settings: Prepare, plan: dict[str, Any], tokenizer: Tokenizer) -> boo
     path = folder / PLAN
     if settings.fresh and path.is_file():
         # The manifest first, and the plan last: what is half removed is never taken for whole.
-        for name in (MANIFEST, "shards", groups.DUPLICATES, "tokenizer", PLAN):
+        for name in (MANIFEST, PICTURE, "shards", groups.DUPLICATES, "tokenizer"):
             _remove(folder / name)
-    if not path.is_file():
+        durable.write_text(path, json.dumps(plan, indent=2) + "\n")
+    elif not path.is_file():
         if strangers := sorted(file.name for file in folder.iterdir() if not file.name.endswith(durable.PARTIAL)):
             raise UserError(
                 f"{folder}: there is something else here ({', '.join(strangers[:3])}): give a new folder as --out"

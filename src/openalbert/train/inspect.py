@@ -17,6 +17,7 @@ from rich.text import Text
 
 from openalbert import durable
 from openalbert.errors import UserError
+from openalbert.text.manifest import PICTURE
 from openalbert.text.shards import ShardSet, open_shards
 from openalbert.text.tokenizer import SPACE, Tokenizer
 from openalbert.train.batches import Batches, Objective, PretrainingBatch
@@ -24,7 +25,6 @@ from openalbert.train.batches import Batches, Objective, PretrainingBatch
 SAMPLE = 2000
 AT_ONCE = 256
 BAR = 40
-PICTURE = "inspect.png"
 SIGNS = {"masked": ("[", "]", "bold red"), "random": ("{", "}", "bold magenta"), "kept": ("<", ">", "bold green")}
 QUESTIONS = {
     "sop": ("in order", "swapped"),
