@@ -39,18 +39,25 @@ def encoder_parameters(parts: dict[str, int]) -> int:
     return sum(count for part, count in parts.items() if PARTS[part].startswith("encoder."))
 
 
-def forward_flops_per_token(config: AlbertConfig, length: int, masked_share: float = 0.15) -> float:
-    """Multiply-adds counted as two, attention included, vocabulary scored at the masked positions only."""
+def forward_flops_per_token(
+    config: AlbertConfig, length: int, masked_share: float = 0.15, depth: int | None = None
+) -> float:
+    """Multiply-adds counted as two, attention included, vocabulary scored at the masked positions only.
+
+    `depth` is the number of layers that are run, if it is not all of them.
+    """
     hidden, embedding = config.hidden_size, config.embedding_size
     layer = 8 * hidden * hidden + 4 * hidden * config.ffn_size + 4 * length * hidden
     embedding_map = 2 * embedding * hidden if config.maps_embedding else 0
     masked_lm = (2 * hidden * embedding + 2 * embedding * config.vocab_size) * masked_share
-    return config.num_layers * layer + embedding_map + masked_lm
+    return (depth or config.num_layers) * layer + embedding_map + masked_lm
 
 
-def training_flops_per_token(config: AlbertConfig, length: int, masked_share: float = 0.15) -> float:
+def training_flops_per_token(
+    config: AlbertConfig, length: int, masked_share: float = 0.15, depth: int | None = None
+) -> float:
     """Forward, and twice that for the gradients of inputs and of weights."""
-    return 3 * forward_flops_per_token(config, length, masked_share)
+    return 3 * forward_flops_per_token(config, length, masked_share, depth)
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,10 @@ class Window:
 class Journal:
     """The record of a run. Only the main process has one that writes."""
 
-    def __init__(self, folder: Path, writes: bool, tensorboard: bool, flops_per_token: float, peak: float) -> None:
+    def __init__(
+        self, folder: Path, writes: bool, tensorboard: bool, flops_per_token: Callable[[int], float], peak: float
+    ) -> None:
+        """`flops_per_token` takes the depth that is run; `peak` is the matmul rate of all devices together."""
         self.folder, self.writes = folder, writes
         self.flops_per_token, self.peak = flops_per_token, peak
         self.window = Window()
@@ -116,15 +120,15 @@ class Journal:
             "skipped": running.skipped,
             "seconds": running.seconds,
             "tokens_per_second": self.rate,
-            "share_of_peak": self.share_of_peak(),
+            "share_of_peak": self.share_of_peak(step.depth),
         }
         self.record(figures)
         self.window = Window()
         self._measured = (running.tokens, running.seconds)
 
-    def share_of_peak(self) -> float:
+    def share_of_peak(self, depth: int) -> float:
         """How much of the measured matmul rate the model's own arithmetic makes use of."""
-        return self.rate * self.flops_per_token / self.peak
+        return self.rate * self.flops_per_token(depth) / self.peak
 
     def say(self, sentence: str) -> None:
         """Tell the user something, above the bar."""
@@ -158,7 +162,7 @@ class Journal:
             words.append(f"order {100 * figures['sentence_order_accuracy']:.1f} %")
         words += [
             f"{self.rate / 1000:,.1f} ktok/s",
-            f"{100 * self.share_of_peak():.0f} % of peak",
+            f"{100 * self.share_of_peak(step.depth):.0f} % of peak",
             f"rate {step.learning_rate:.2e}",
         ]
         if step.depth:

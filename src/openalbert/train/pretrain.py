@@ -86,10 +86,13 @@ class Run:
         self.is_best = False
         self.plateau_told = False
         self.facts: dict[str, Any] = {}
-        flops = training_flops_per_token(self.settings.model, settings.objective.max_length)
         self.peak = measure_matmul_peak(device)
         writes = device.is_main and not settings.dry_run
-        self.journal = Journal(self.folder, writes, settings.tensorboard, flops, self.peak)
+        peak = self.peak * device.world
+        self.journal = Journal(self.folder, writes, settings.tensorboard, self._flops_per_token, peak)
+
+    def _flops_per_token(self, depth: int) -> float:
+        return training_flops_per_token(self.settings.model, self.settings.objective.max_length, depth=depth)
 
     # The folder of a run.
 
