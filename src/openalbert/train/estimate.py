@@ -31,7 +31,7 @@ def estimate(
     """The needs of a run, one of whose steps at this depth took so long and saw so many tokens."""
     budget = settings.budget
     # A step's time goes with the depth it runs at.
-    mean_seconds = step_seconds * mean_depth(settings.depths) / depth
+    mean_seconds = step_seconds * mean_depth(settings.depths, by_time=budget.minutes is not None) / depth
     if budget.steps is not None:
         steps = float(budget.steps)
     elif budget.tokens is not None:
@@ -49,10 +49,13 @@ def estimate(
     )
 
 
-def mean_depth(depths: DepthSchedule) -> float:
-    """The depth of a run, averaged over its budget."""
-    starts = [*(stage.start for stage in depths.stages), 1.0]
-    return sum(stage.depth * (end - stage.start) for stage, end in zip(depths.stages, starts[1:], strict=True))
+def mean_depth(depths: DepthSchedule, by_time: bool) -> float:
+    """The depth of a mean step. Stages are shares of the steps, or of the time: then a shallow one has more steps."""
+    ends = [*(stage.start for stage in depths.stages[1:]), 1.0]
+    shares = [(stage.depth, end - stage.start) for stage, end in zip(depths.stages, ends, strict=True)]
+    if by_time:
+        return 1 / sum(share / depth for depth, share in shares)
+    return sum(depth * share for depth, share in shares)
 
 
 def measured(folder: Path, steps: int, tokens: int, seconds: float, device: Device) -> Needs:
