@@ -143,7 +143,7 @@ def _estimate(run: Run) -> Markup:
     for key, name, write in (
         ("steps", "steps", count),
         ("tokens", "tokens", count),
-        ("hours", "training time", lambda hours: duration(None if present(hours) is None else 3600 * hours)),
+        ("hours", "time", lambda hours: duration(None if present(hours) is None else 3600 * hours)),
         ("memory_bytes", "memory", size),
         ("disk_bytes", "disk", size),
     ):

@@ -49,7 +49,8 @@ def _claim(settings: Pretrain) -> None:
         for name in (CHECKPOINTS, METRICS, MODEL, FACTS, "tensorboard", RUN):
             target = settings.out / name
             shutil.rmtree(target) if target.is_dir() else target.unlink(missing_ok=True)
-    if path.exists():
+    # A start that was refused, or ended before it had learned anything, is no run to be kept from mixing.
+    if path.exists() and any((settings.out / name).exists() for name in (CHECKPOINTS, METRICS)):
         before = from_json(path.read_text(encoding="utf-8"), Pretrain, str(path))
         changed = differences(before, settings)
         if changed:

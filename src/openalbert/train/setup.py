@@ -62,11 +62,11 @@ def make_model(settings: Pretrain, device: Device) -> AlbertModel:
 
 def take_weights(model: AlbertModel, source: Path) -> None:
     """Begin with the weights of a model folder or of a run."""
-    if not source.is_dir():
-        raise UserError(
-            f"'{source}' is no folder: a warm start needs a model folder, or the folder of a run that is done"
-        )
     folder = source / MODEL if (source / RUN).exists() else source
+    if not folder.is_dir():
+        raise UserError(
+            f"{folder}: there is no such model folder to take weights from; a run has one when it has ended"
+        )
     weights = dict(huggingface.load(folder).named_parameters())
     own = dict(model.named_parameters())
     wrong = [name for name in own if name in weights and weights[name].shape != own[name].shape]
