@@ -1,0 +1,84 @@
+"""Every recipe builds, has the paper's numbers where it claims them, and reads back equal."""
+
+from pathlib import Path
+
+import pytest
+
+from openalbert.errors import UserError
+from openalbert.model.presets import PRESETS
+from openalbert.optim.schedule import Spent
+from openalbert.recipes.pretraining import RECIPES, defaults_for
+from openalbert.settings import from_json, to_json
+from openalbert.train.settings import Pretrain
+
+NAMES = [*PRESETS, *RECIPES]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_recipe_builds_and_reads_back_equal(name: str) -> None:
+    recipe = defaults_for(name)
+    assert recipe.preset == name
+    assert from_json(to_json(recipe), Pretrain) == recipe
+    assert recipe.objective.max_length <= recipe.model.max_positions
+    assert recipe.depths.stages[-1].depth == recipe.model.num_layers
+    # Its schedule fits its budget: it begins at or above nothing and comes down to nothing.
+    schedule = recipe.schedule.within(recipe.budget)
+    assert schedule.learning_rate(recipe.learning_rate, 1.0) == 0.0
+    assert 0 < schedule.learning_rate(recipe.learning_rate, 0.5) <= recipe.learning_rate
+
+
+def test_no_two_recipes_share_a_folder() -> None:
+    folders = [defaults_for(name).out for name in NAMES]
+    assert len(set(folders)) == len(folders)
+
+
+@pytest.mark.parametrize("name", [name for name in PRESETS if PRESETS[name].max_positions >= 512])
+def test_every_preset_has_the_paper_s_own_run(name: str) -> None:
+    recipe = defaults_for(name)
+    assert recipe.model == PRESETS[name]
+    assert (recipe.learning_rate, recipe.batch_size, recipe.objective.max_length) == (0.00176, 4096, 512)
+    assert recipe.budget.steps == 125_000
+    assert recipe.optimizer.kind == "lamb"
+    schedule = recipe.schedule.within(recipe.budget)
+
+    def rate(step: int) -> float:
+        return schedule.learning_rate(recipe.learning_rate, recipe.budget.progress(Spent(steps=step)))
+
+    # Section 4.1, as Google's code counts it.
+    assert rate(0) == 0.0
+    assert rate(3124) == pytest.approx(0.00175944, rel=1e-5)
+    assert rate(3125) == pytest.approx(0.001716, rel=1e-9)
+    assert rate(60_000) == pytest.approx(0.0009152, rel=1e-9)
+
+
+def test_the_final_model_is_the_paper_s() -> None:
+    recipe = defaults_for("albert-xxlarge-final")
+    assert recipe.model == PRESETS["albert-xxlarge"]
+    assert (recipe.model.hidden_size, recipe.model.num_layers) == (4096, 12)
+    assert (recipe.model.hidden_dropout, recipe.model.attention_dropout) == (0.0, 0.0)
+    assert recipe.budget.steps == 1_500_000
+    assert recipe.schedule.within(recipe.budget).warmup_share == 3125 / 1_500_000
+    assert (recipe.learning_rate, recipe.batch_size, recipe.objective.max_length) == (0.00176, 4096, 512)
+
+
+def test_the_budget_recipe_states_its_own_learning_rate_for_its_own_batch() -> None:
+    recipe = defaults_for("albert-base-budget")
+    assert recipe.learning_rate == recipe.optimizer.learning_rate
+    assert recipe.budget.minutes is not None
+    assert len(recipe.depths.stages) > 1
+
+
+def test_a_model_folder_is_gone_on_with_and_a_wrong_name_is_answered(tmp_path: Path) -> None:
+    import torch
+
+    from openalbert.interop import huggingface
+    from openalbert.model.albert import AlbertModel
+    from openalbert.model.config import PRETRAINING_HEADS
+
+    torch.manual_seed(0)
+    huggingface.save(AlbertModel(PRESETS["albert-micro"], PRETRAINING_HEADS), tmp_path / "model")
+    recipe = defaults_for(str(tmp_path / "model"))
+    assert recipe.model == PRESETS["albert-micro"]
+    assert recipe.objective.max_length == 128
+    with pytest.raises(UserError, match="did you mean 'albert-large'"):
+        defaults_for("albert-lrage")
