@@ -266,7 +266,7 @@ def test_a_warm_start_is_refused_where_sizes_differ_or_nothing_is_there(
     narrow = command(easy_shards, tmp_path / "run", f"--steps 5 --model.hidden-size 32 --warm-start {ended}")
     assert "a warm start needs the same sizes" in refused(narrow, capsys)
     nowhere = command(easy_shards, tmp_path / "run", f"--steps 5 --warm-start {tmp_path / 'nowhere'}")
-    assert "nowhere' is no folder: a warm start needs" in refused(nowhere, capsys)
+    assert "there is no such model folder to take weights from" in refused(nowhere, capsys)
     deeper = command(easy_shards, tmp_path / "run", f"--steps 5 --warm-start {ended}", preset="bert-micro")
     assert "only where they are shared" in refused(deeper, capsys)
     # What was refused has not claimed the folder: mended, the command runs there.
