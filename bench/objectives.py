@@ -1,6 +1,6 @@
 """Pairing and masking: tokens a second on one CPU core beside plain-Python collators to the same rule, and on a GPU.
 
-python bench/objectives.py [--device cuda] [--out results/objectives]
+`python bench/text.py --part objectives [--device cuda]` runs it and writes the results.
 
 No data is needed: the text is random tokens with sentences and documents of about the lengths of English. Two collators
 stand beside ours. One is written as Google's data builder is (`create_masked_lm_predictions`: all n-grams of all words
@@ -8,9 +8,6 @@ are listed, shuffled, and drawn from one by one), with our rule. The other is th
 allows. Times of the CPU are seconds of processor time, so that what else runs on the machine does not count.
 """
 
-import argparse
-import json
-import platform
 import random
 import statistics
 import sys
@@ -252,27 +249,30 @@ def milliseconds(work: Callable[[], object], repeats: int = 100) -> float:
     return statistics.median(times)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--length", type=int, default=512)
-    parser.add_argument("--tokens", type=int, default=4_000_000)
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--out", type=Path, default=ROOT / "results" / "objectives")
-    asked = parser.parse_args()
+def measure(device: str, length: int, num_tokens: int, repeats: int, processor: str) -> dict[str, Any]:
+    """Everything, on one core and on the GPU if that is the device."""
     torch.set_num_threads(1)
-    text = Text(asked.tokens)
+    text = Text(num_tokens)
     run: dict[str, Any] = {
-        "length": asked.length,
-        "tokens": asked.tokens,
-        "machine": {"processor": processor(), "torch": torch.__version__, "numpy": np.__version__},
-        "one_core": [on_one_core(text, asked.length, size, asked.repeats) for size in (64, 256, 1024)],
+        "length": length,
+        "tokens": num_tokens,
+        "machine": {"processor": processor, "torch": torch.__version__, "numpy": np.__version__},
+        "one_core": [on_one_core(text, length, size, repeats) for size in (64, 256, 1024)],
     }
+    if device == "cuda":
+        run["machine"]["gpu"] = torch.cuda.get_device_name()
+        run["gpu"] = on_gpu(text, length, 128)
+    return run
+
+
+def table(run: dict[str, Any]) -> str:
+    machine = run["machine"]
     lines = [
         "# Pairing and masking",
         "",
-        f"{run['machine']['processor']}, torch {torch.__version__}, examples of {asked.length} tokens. "
-        "Medians of interleaved repeats; one thread; processor time.",
+        f"{machine['processor']}, torch {machine['torch']}, examples of {run['length']} tokens. "
+        "Medians of interleaved repeats; one thread; processor time. "
+        "Measured by `bench/objectives.py`, which `bench/text.py --part objectives` runs.",
         "",
         "| batch | ours, M tokens/s | written as Google's builder | lean Python | ours to Google's | ours to lean "
         "| planning, s per 100 M tokens |",
@@ -282,12 +282,10 @@ def main() -> None:
         rates = " | ".join(f"{row['tokens_per_s'][name] / 1e6:.2f}" for name in ("ours", "google", "lean"))
         ratios = " | ".join(f"{statistics.median(row[name]):.1f}x" for name in ("times_google", "times_lean"))
         lines.append(f"| {row['batch_size']} | {rates} | {ratios} | {row['plan_s_per_100m_tokens']:.2f} |")
-    if asked.device == "cuda":
-        run["machine"]["gpu"] = torch.cuda.get_device_name()
-        run["gpu"] = gpu = on_gpu(text, asked.length, 128)
+    if gpu := run.get("gpu"):
         lines += [
             "",
-            f"On one {run['machine']['gpu']}, a batch of 128 x {asked.length}, tokens on the GPU:",
+            f"On one {machine['gpu']}, a batch of {gpu['batch_size']} x {run['length']}, tokens on the GPU:",
             "",
             "| way | ms a batch | recorded as a CUDA graph, ms | first call, s | same bits as the CPU |",
             "|---|---|---|---|---|",
@@ -299,18 +297,4 @@ def main() -> None:
         ]
         share = gpu["share_of_a_step_of_90_ms"]
         lines += ["", f"The best is {share:.2%} of an ALBERT-base training step of {STEP_MS:.0f} ms."]
-    report = "\n".join(lines) + "\n"
-    print(report)
-    asked.out.mkdir(parents=True, exist_ok=True)
-    (asked.out / "run.json").write_text(json.dumps(run, indent=2) + "\n")
-    (asked.out / "report.md").write_text(report)
-
-
-def processor() -> str:
-    described = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
-    names = [line.split(":")[1].strip() for line in described.splitlines() if line.startswith("model name")]
-    return names[0] if names else platform.processor()
-
-
-if __name__ == "__main__":
-    main()
+    return "\n".join([*lines, ""])

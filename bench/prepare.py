@@ -3,7 +3,8 @@
 python bench/prepare.py FILES … --tokenizer FOLDER --shards FOLDER [--workers 2] [--out results/prepare-full-corpus]
 
 Memory is the proportional set size (PSS) of the command and all its children, added up and looked at ten times a
-second: pages that several processes share count once. The shards are checked bit by bit afterwards.
+second: pages that several processes share count once. The shards are checked bit by bit afterwards, and inspected:
+its picture and its figures stand beside the report.
 """
 
 import argparse
@@ -47,11 +48,11 @@ def memory(processes: list[int]) -> int:
     return total
 
 
-def run(words: list[str], cores: list[int]) -> dict[str, float]:
+def run(words: list[str], cores: list[int], **how: Any) -> dict[str, float]:
     """Run a command on some cores, watching its memory."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     started = time.perf_counter()
-    running = subprocess.Popen(words, preexec_fn=lambda: os.sched_setaffinity(0, cores))
+    running = subprocess.Popen(words, preexec_fn=lambda: os.sched_setaffinity(0, cores), **how)
     peak = most = 0
     while running.poll() is None:
         processes = family(running.pid)
@@ -81,6 +82,19 @@ def main() -> None:
     places = ["--tokenizer", asked.tokenizer, "--out", str(asked.shards)]
     figures = run([*command, "prepare", *asked.files, *places, *options], cores)
     check = run([*command, "verify", str(asked.shards)], cores)
+    asked.out.mkdir(parents=True, exist_ok=True)
+    # By its name alone, for the picture and the text say it; and no examples, for the text may not be ours to publish.
+    look = [
+        *command,
+        "inspect",
+        asked.shards.name,
+        "--examples",
+        "0",
+        "--out",
+        str(asked.out.absolute() / "inspect.png"),
+    ]
+    with (asked.out / "inspect.txt").open("w") as file:
+        seen = run(look, cores, cwd=asked.shards.absolute().parent, stdout=file)
     manifest = read_manifest(asked.shards)
     outcome: dict[str, Any] = {
         "text": asked.describe,
@@ -89,6 +103,7 @@ def main() -> None:
         "settings": manifest.settings,
         "prepare": figures,
         "verify": check,
+        "inspect": seen,
         "characters_per_s": manifest.counts["characters"] / figures["wall_s"],
         "bytes_of_shards": sum(entry.size for entry in manifest.files),
         "shards": {split: len(entries) for split, entries in manifest.splits.items()},
@@ -98,7 +113,6 @@ def main() -> None:
     }
     report = table(outcome)
     print(report)
-    asked.out.mkdir(parents=True, exist_ok=True)
     (asked.out / "run.json").write_text(json.dumps(outcome, indent=2) + "\n")
     (asked.out / "report.md").write_text(report)
 
@@ -135,7 +149,18 @@ def table(outcome: dict[str, Any]) -> str:
         lines.append(f"| {split} | " + " | ".join(f"{number:,}" for number in numbers) + " |")
     others = {name: count for name, count in counts.items() if count and ("dropped" in name or "removed" in name)}
     said = "; ".join(f"{name.replace('_', ' ')}: {count:,}" for name, count in others.items()) or "nothing"
-    return "\n".join([*lines, "", f"Dropped or changed: {said}.", ""])
+    look = outcome["inspect"]
+    lines += [
+        "",
+        f"Dropped or changed: {said}.",
+        "",
+        f"What `openalbert inspect` says of the training split, in {look['wall_s']:.0f} s and "
+        f"{look['peak_pss_bytes'] / 1e6:.0f} MB: [inspect.txt](inspect.txt).",
+        "",
+        "![histograms](inspect.png)",
+        "",
+    ]
+    return "\n".join(lines)
 
 
 def processor() -> str:

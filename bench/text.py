@@ -1,10 +1,14 @@
-"""Text to shards on one core, beside a pipeline of Hugging Face `datasets` and `tokenizers` that does the same work.
+"""From raw text to batches, in two parts, each beside other ways to do the same work.
 
-python bench/text.py [FILES … --tokenizer FOLDER] [--megabytes 20] [--repeats 5] [--out results/text-to-shards]
+python bench/text.py [FILES … --tokenizer FOLDER] [--part shards|objectives|all] [--device cuda] [--out results]
 
-Both read the same plain text, split it with the same function into sentences, tokenize it with the same vocabulary and
-write the tokens with their sentence and document borders. Each measurement is a process of its own on one core; the
-three ways take turns, so that whatever else the machine does meets all of them. Without files the text is made up.
+shards: text to shards on one core, beside a pipeline of Hugging Face `datasets` and `tokenizers`; written to
+text-to-shards/. Both read the same plain text, split it with the same function into sentences, tokenize it with the
+same vocabulary and write the tokens with their sentence and document borders. Each measurement is a process of its own
+on one core; the three ways take turns, so that whatever else the machine does meets all of them. Without files the text
+is made up.
+
+objectives: pairing and masking, as objectives.py tells; written to objectives/, or to objectives-h200/ on such a GPU.
 """
 
 import argparse
@@ -157,13 +161,36 @@ def main() -> None:
     parser.add_argument("--describe", default="made-up text", help="what the files are, for the report")
     parser.add_argument("--megabytes", type=float, default=20.0)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--out", type=Path, default=ROOT / "results" / "text-to-shards")
+    parser.add_argument("--part", choices=("shards", "objectives", "all"), default="all")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="of pairing and masking")
+    parser.add_argument("--length", type=int, default=512, help="tokens in an example")
+    parser.add_argument("--tokens", type=int, default=4_000_000, help="made up for pairing and masking")
+    parser.add_argument("--out", type=Path, default=ROOT / "results", help="takes a folder for each part")
     parser.add_argument("--way", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.way:
         measure_one(asked.way, asked.folder)
         return
+    if asked.part != "objectives":
+        run = measure_shards(asked)
+        write(asked.out / "text-to-shards", run, table(run))
+    if asked.part != "shards":
+        import objectives
+
+        run = objectives.measure(asked.device, asked.length, asked.tokens, asked.repeats, processor())
+        gpu = run["machine"].get("gpu", "").split()
+        write(asked.out / "-".join(["objectives", *gpu[-1:]]).lower(), run, objectives.table(run))
+
+
+def write(folder: Path, run: dict[str, Any], report: str) -> None:
+    print(report)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "run.json").write_text(json.dumps(run, indent=2) + "\n")
+    (folder / "report.md").write_text(report)
+
+
+def measure_shards(asked: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as name:
         sample = prepare_inputs(asked.files, asked.tokenizer, asked.megabytes, Path(name))
         turns = measure(Path(name), asked.repeats)
@@ -171,7 +198,7 @@ def main() -> None:
     ratios = {
         way: [ours / theirs for ours, theirs in zip(rates["openalbert"], rates[way], strict=True)] for way in WAYS
     }
-    run = {
+    return {
         "text": asked.describe,
         **sample,
         "repeats": asked.repeats,
@@ -185,11 +212,6 @@ def main() -> None:
             **{name: version(name) for name in ("sentencepiece", "tokenizers", "datasets", "transformers", "numpy")},
         },
     }
-    report = table(run)
-    print(report)
-    asked.out.mkdir(parents=True, exist_ok=True)
-    (asked.out / "run.json").write_text(json.dumps(run, indent=2) + "\n")
-    (asked.out / "report.md").write_text(report)
 
 
 def table(run: dict[str, Any]) -> str:
