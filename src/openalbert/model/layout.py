@@ -11,7 +11,6 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from torch.nn.attention.varlen import varlen_attn
 
 from openalbert.errors import UserError
 
@@ -172,6 +171,9 @@ def attend_by_packed_kernel(
     queries: Packed, keys: Packed, query: Tensor, key: Tensor, value: Tensor
 ) -> Float[Tensor, "rows heads size"]:
     """PyTorch's kernel for sequences of mixed lengths: half precision on a GPU, without dropout."""
+    # Its module brings torch's compiler along, a second to import: only those pay who use it.
+    from torch.nn.attention.varlen import varlen_attn
+
     longest_query, longest_key = max(queries.lengths), max(keys.lengths)
     mixed = varlen_attn(query, key, value, queries.starts, keys.starts, longest_query, longest_key)
     assert isinstance(mixed, Tensor)

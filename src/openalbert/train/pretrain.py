@@ -163,10 +163,10 @@ class Run:
                     self.journal.write_window(step, self.running)
                 if self.heldout and step.every(settings.evaluate_every or settings.save_every):
                     self._evaluate(step.depth)
-                if step.every(settings.save_every):
+                is_new_best = self.evaluated_at == step.number and self.is_best
+                if step.every(settings.save_every) or is_new_best or step.stop_asked:
                     self._save()
                 if step.stop_asked:
-                    self._save()
                     self.say(f"stopped at step {step.number:,} with a checkpoint; the same command goes on from here")
                     sys.exit(stop.exit_code)
         finally:
