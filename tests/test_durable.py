@@ -75,3 +75,41 @@ def test_a_failed_folder_leaves_the_old_one_and_nothing_else(tmp_path: Path) -> 
         (aside / "file").write_text("new")
     assert (target / "file").read_text() == "new"
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+
+
+def test_a_folder_does_not_take_the_place_of_a_file(tmp_path: Path) -> None:
+    target = tmp_path / "name"
+    target.write_text("precious")
+    with pytest.raises(UserError, match="is a file"), durable.new_folder(target):
+        pass
+    assert target.read_text() == "precious"
+    assert [path.name for path in tmp_path.iterdir()] == ["name"]
+
+
+def test_the_folder_one_stands_in_can_be_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    with durable.new_folder(Path()) as aside:
+        (aside / "file").write_text("x")
+    assert (tmp_path / "here" / "file").read_text() == "x"
+    assert [path.name for path in tmp_path.iterdir()] == ["here"]
+
+
+def test_the_old_folder_comes_back_if_the_new_one_cannot_take_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "folder"
+    target.mkdir()
+    (target / "file").write_text("old")
+    rename = Path.rename
+
+    def fail(self: Path, other: Path) -> Path:
+        if self.name == "folder.partial":
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return rename(self, other)
+
+    monkeypatch.setattr(Path, "rename", fail)
+    with pytest.raises(OSError, match="error"), durable.new_folder(target) as aside:
+        (aside / "file").write_text("new")
+    assert (target / "file").read_text() == "old"
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]

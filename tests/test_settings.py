@@ -22,6 +22,8 @@ class Example:
     share: float = 0.1
     kind: Literal["a", "b"] = "a"
     limit: int | None = None
+    switch: bool = False
+    word: str = ""
     model: AlbertConfig = field(default_factory=AlbertConfig)
 
 
@@ -61,7 +63,7 @@ def test_heads_read_back_equal() -> None:
         ({"folder": "x", "model": {"hiden_size": 1}}, "'hiden_size' is not a setting of AlbertConfig"),
         ({"folder": "x", "kind": "c"}, "does not fit"),
         ({"folder": "x", "share": "much"}, "does not fit"),
-        ({}, "does not fit"),
+        ({}, "Example.folder is missing"),
     ],
 )
 def test_what_does_not_fit_is_refused_by_name(values: dict[str, Any], sentence: str) -> None:
@@ -72,3 +74,36 @@ def test_what_does_not_fit_is_refused_by_name(values: dict[str, Any], sentence: 
 def test_text_that_is_no_json_is_refused() -> None:
     with pytest.raises(UserError, match=r"run\.json: not JSON"):
         from_json("{", Example, "run.json")
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"model": {"hidden_size": "64"}}, r"run\.json: Example\.model\.hidden_size does not fit: expected a whole"),
+        ({"model": {"hidden_size": 64.5}}, "hidden_size does not fit: expected a whole number, found 64.5"),
+        ({"model": {"hidden_size": True}}, "hidden_size does not fit: expected a whole number, found True"),
+        ({"share": "0.1"}, "share does not fit: expected a number, found '0.1'"),
+        ({"limit": "3"}, "limit does not fit"),
+        ({"switch": "false"}, "switch does not fit: expected true or false, found 'false'"),
+        ({"switch": 0}, "switch does not fit"),
+        ({"word": 3}, "word does not fit: expected a text, found 3"),
+        ({"model": {"sharing": {"ffn": None}}}, r"Example\.model\.sharing\.ffn does not fit"),
+        ({"model": {"hidden_size": -64}}, r"run\.json: hidden_size is -64: it must be at least 1"),
+        ({"folder": None}, r"Example\.folder does not fit"),
+    ],
+)
+def test_values_of_another_kind_are_refused_and_never_guessed(values: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        from_dict({"folder": "x"} | values, Example, "run.json")
+
+
+def test_a_whole_number_will_do_where_a_number_is_asked_for() -> None:
+    share = from_dict({"folder": "x", "share": 1}, Example).share
+    assert isinstance(share, float)
+    assert share == 1.0
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "3", "null", "[]"])
+def test_json_of_another_form_is_refused(text: str) -> None:
+    with pytest.raises(UserError, match=r"run\.json: "):
+        from_json(text, Example, "run.json")

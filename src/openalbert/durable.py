@@ -64,6 +64,9 @@ def new_folder(target: Path) -> Iterator[Path]:
 
     A folder that stands under the name already is replaced, and stays as it was if the block fails.
     """
+    target = Path(os.path.abspath(target))  # noqa: PTH100 - "." has no name to put an ending behind; links stay
+    if target.exists() and not target.is_dir():
+        raise UserError(f"{target} is a file, and a folder is to be written there: give another name, or remove it")
     target.parent.mkdir(parents=True, exist_ok=True)
     aside = target.with_name(target.name + PARTIAL)
     shutil.rmtree(aside, ignore_errors=True)
@@ -77,7 +80,11 @@ def new_folder(target: Path) -> Iterator[Path]:
             replaced = target.with_name(target.name + ".replaced" + PARTIAL)
             shutil.rmtree(replaced, ignore_errors=True)
             target.rename(replaced)
-            aside.rename(target)
+            try:
+                aside.rename(target)
+            except BaseException:
+                replaced.rename(target)
+                raise
             shutil.rmtree(replaced, ignore_errors=True)
         else:
             aside.rename(target)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -16,9 +17,25 @@ if TYPE_CHECKING:
 else:
     S = TypeVar("S")
 
-_converter = cattrs.Converter(forbid_extra_keys=True, detailed_validation=False)
+
+def _exactly(expected: str, *kinds: type) -> Callable[[Any, Any], Any]:
+    """Takes a value of these kinds only. cattrs alone would read 64.5 as 64 and the text "false" as true."""
+
+    def take(value: Any, kind: type) -> Any:
+        if type(value) not in kinds:
+            raise ValueError(f"expected {expected}, found {value!r}")
+        return kind(value)
+
+    return take
+
+
+_converter = cattrs.Converter(forbid_extra_keys=True)
 _converter.register_unstructure_hook(Path, str)
 _converter.register_structure_hook(Path, lambda value, _: Path(value))
+_converter.register_structure_hook(bool, _exactly("true or false", bool))
+_converter.register_structure_hook(int, _exactly("a whole number", int))
+_converter.register_structure_hook(float, _exactly("a number", int, float))
+_converter.register_structure_hook(str, _exactly("a text", str))
 
 
 def to_dict(settings: "DataclassInstance") -> dict[str, Any]:
@@ -27,16 +44,34 @@ def to_dict(settings: "DataclassInstance") -> dict[str, Any]:
     return plain
 
 
-def from_dict(values: dict[str, Any], kind: type[S], where: str = "settings") -> S:
+def from_dict(values: Any, kind: type[S], where: str = "settings") -> S:
     """The settings that `to_dict` wrote; `where` names their origin in an error."""
+    if not isinstance(values, dict):
+        raise UserError(f"{where}: {kind.__name__} does not fit: expected a JSON object, found {values!r}")
     try:
         return _converter.structure(values, kind)
-    except cattrs.errors.ForbiddenExtraKeysError as error:
+    except Exception as error:
+        raise UserError(f"{where}: {_first_reason(error, kind.__name__)}") from None
+
+
+def _first_reason(error: Exception, name: str) -> str:
+    """The first of the reasons that cattrs collected, and the name of the setting that it is about."""
+    while isinstance(error, cattrs.BaseValidationError):
+        # A misspelt name is told first: that the right one is missing only follows from it.
+        inner = sorted(error.exceptions, key=lambda one: not isinstance(one, cattrs.ForbiddenExtraKeysError))[0]
+        for note in getattr(inner, "__notes__", ()):
+            if isinstance(note, cattrs.AttributeValidationNote):
+                name = f"{name}.{note.name}"
+        error = inner
+    if isinstance(error, UserError):
+        return str(error)
+    if isinstance(error, cattrs.ForbiddenExtraKeysError):
         known = [field.name for field in dataclasses.fields(error.cl)]
-        key = sorted(error.extra_fields)[0]
-        raise UserError(f"{where}: '{key}' is not a setting of {error.cl.__name__}: {suggestion(key, known)}") from None
-    except (ValueError, TypeError, KeyError, AttributeError, cattrs.errors.CattrsError) as error:
-        raise UserError(f"{where}: {kind.__name__} does not fit: {error}") from None
+        key = sorted(map(str, error.extra_fields))[0]
+        return f"'{key}' is not a setting of {error.cl.__name__}: {suggestion(key, known)}"
+    if isinstance(error, KeyError):
+        return f"{name} is missing"
+    return f"{name} does not fit: {error}"
 
 
 def to_json(settings: "DataclassInstance") -> str:
@@ -48,6 +83,6 @@ def from_json(text: str, kind: type[S], where: str = "settings") -> S:
     """The settings that `to_json` wrote."""
     try:
         values = json.loads(text)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{where}: not JSON: {error}") from None
     return from_dict(values, kind, where)

@@ -8,10 +8,12 @@ import torch
 
 from openalbert.errors import UserError
 from openalbert.model.albert import AlbertModel
-from openalbert.model.config import PRETRAINING_HEADS, AlbertConfig, Head
+from openalbert.model.config import LARGEST, PRETRAINING_HEADS, AlbertConfig, Head
 from openalbert.model.cost import encoder_parameters, parameters_by_part
 from openalbert.model.presets import PRESETS, preset
 from openalbert.model.sharing import Sharing, part_of_layer
+
+MICRO = preset("albert-micro")
 
 # Vocabulary 30,000, 512 positions, 2 segments: encoder with pooler, and with both heads.
 COUNTS = {
@@ -81,6 +83,9 @@ def test_the_parts_add_up_to_the_whole(name: str) -> None:
         ({"sharing": Sharing(ffn=0)}, "sharing.ffn is 0"),
         ({"initializer_range": 0.0}, "initializer_range is 0.0"),
         ({"layer_norm_epsilon": 0.0}, "layer_norm_epsilon is 0.0"),
+        ({"initializer_range": float("inf")}, "initializer_range is inf"),
+        ({"layer_norm_epsilon": float("nan")}, "layer_norm_epsilon is nan"),
+        ({"vocab_size": 10**20}, "vocab_size is 1.*at most"),
     ],
 )
 def test_impossible_values_are_refused_with_a_sentence(change: dict[str, Any], sentence: str) -> None:
@@ -107,3 +112,8 @@ def test_layers_are_dealt_to_parts_in_consecutive_groups() -> None:
     assert [part_of_layer(layer, 3, 6) for layer in range(6)] == [0, 0, 1, 1, 2, 2]
     assert [part_of_layer(layer, 1, 4) for layer in range(4)] == [0, 0, 0, 0]
     assert [part_of_layer(layer, 5, 12) for layer in range(12)] == [0, 0, 0, 1, 1, 2, 2, 2, 3, 3, 4, 4]
+
+
+def test_the_largest_sizes_can_still_be_counted() -> None:
+    config = replace(MICRO, vocab_size=LARGEST, embedding_size=LARGEST, hidden_size=LARGEST, ffn_size=LARGEST)
+    assert sum(parameters_by_part(config).values()) > 9 * LARGEST**2

@@ -1,5 +1,6 @@
 """Everything the paper varies about the model, as one frozen configuration. Needs no torch."""
 
+import math
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -8,6 +9,7 @@ from openalbert.model.sharing import Sharing
 
 Activation = Literal["gelu_tanh", "gelu_erf", "relu"]
 EmbeddingMap = Literal["where_sizes_differ", "always"]
+LARGEST = 10**8  # of any size: far beyond every model, and a matrix of two such sizes can still be counted in 64 bits
 HeadKind = Literal[
     "masked_lm",
     "sentence_order",
@@ -76,7 +78,9 @@ class AlbertConfig:
             "max_positions",
             "num_segments",
         ):
-            _refuse(getattr(self, name) < 1, f"{name} is {getattr(self, name)}: it must be at least 1")
+            size = getattr(self, name)
+            _refuse(size < 1, f"{name} is {size}: it must be at least 1")
+            _refuse(size > LARGEST, f"{name} is {size}: it must be at most {LARGEST}")
         for name in ("hidden_dropout", "attention_dropout", "classifier_dropout"):
             share = getattr(self, name)
             _refuse(not 0 <= share < 1, f"{name} is {share}: it is a share, at least 0 and below 1")
@@ -90,8 +94,9 @@ class AlbertConfig:
             self.hidden_size % self.num_heads != 0,
             f"hidden_size {self.hidden_size} does not divide into {self.num_heads} heads: change one of the two",
         )
-        _refuse(self.initializer_range <= 0, f"initializer_range is {self.initializer_range}: it must be above 0")
-        _refuse(self.layer_norm_epsilon <= 0, f"layer_norm_epsilon is {self.layer_norm_epsilon}: it must be above 0")
+        for name in ("initializer_range", "layer_norm_epsilon"):
+            number = getattr(self, name)
+            _refuse(not 0 < number < math.inf, f"{name} is {number}: it must be above 0, and finite")
 
     @property
     def head_size(self) -> int:
