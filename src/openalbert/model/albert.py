@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Integer
 from torch import Tensor, nn
 
 from openalbert.errors import UserError, suggestion
+from openalbert.model.batch import check_batch
 from openalbert.model.config import AlbertConfig, Head, HeadKind
 from openalbert.model.encoder import AlbertEncoder, Encoded
 from openalbert.model.heads import make_head, score
@@ -29,30 +30,34 @@ class AlbertModel(nn.Module):
 
     def encode(
         self,
-        ids: Int[Tensor, "batch length"],
-        segments: Int[Tensor, "batch length"] | None = None,
-        mask: Bool[Tensor, "batch length"] | Int[Tensor, "batch length"] | None = None,
+        ids: Integer[Tensor, "batch length"],
+        segments: Integer[Tensor, "batch length"] | None = None,
+        mask: Bool[Tensor, "batch length"]
+        | Integer[Tensor, "batch length"]
+        | Float[Tensor, "batch length"]
+        | None = None,
         *,
         depth: int | None = None,
-        at: Int[Tensor, "batch asked"] | None = None,
+        at: Integer[Tensor, "batch asked"] | None = None,
         all_states: bool = False,
     ) -> Encoded:
         """Encode a padded batch; `mask` is 1 (or true) for real tokens, without it all are real."""
-        return self._encode(
-            ids, segments, Padded(None if mask is None else mask.bool()), ids.shape[1], depth, at, all_states
-        )
+        check_batch(self.config, 2, ids, segments, mask, at)
+        layout = Padded(None if mask is None else mask.bool())
+        return self._encode(ids, segments, layout, ids.shape[1], depth, at, all_states)
 
     def encode_packed(
         self,
-        ids: Int[Tensor, "tokens"],
+        ids: Integer[Tensor, "tokens"],
         lengths: Sequence[int],
-        segments: Int[Tensor, "tokens"] | None = None,
+        segments: Integer[Tensor, "tokens"] | None = None,
         *,
         depth: int | None = None,
-        at: Int[Tensor, "asked"] | None = None,
+        at: Integer[Tensor, "asked"] | None = None,
         all_states: bool = False,
     ) -> Encoded:
         """Encode sequences of these lengths that stand one after another in `ids`, with no padding computed."""
+        check_batch(self.config, 1, ids, segments, None, at)
         if sum(lengths) != ids.shape[0]:
             raise UserError(f"the lengths add up to {sum(lengths)} tokens, but ids has {ids.shape[0]}")
         layout = Packed.of(lengths, ids.device)
@@ -73,7 +78,8 @@ class AlbertModel(nn.Module):
                 f"a sequence has {length} tokens, but the model has {self.config.max_positions} positions: "
                 "shorten it, or use a model with a larger max_positions"
             )
-        segments = torch.zeros_like(ids) if segments is None else segments
+        ids = ids.long()  # the embedding takes 32 and 64 bits only, and vocabularies fit into 16
+        segments = torch.zeros_like(ids) if segments is None else segments.long()
         encoded: Encoded = self.encoder(ids, segments, layout, depth=depth, at=at, all_states=all_states)
         return encoded
 
