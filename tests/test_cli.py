@@ -58,6 +58,8 @@ def test_every_verb_explains_each_of_its_settings(verb: str, capsys: pytest.Capt
         (["show", "albert-base", "--model.sharing.ffn", "13"], "sharing.ffn is 13", 1),
         (["show", "albert-base", "--length", "513"], "has 512 positions", 1),
         (["show", "albert-base", "--batch", "0"], "batch is 0", 1),
+        (["show", "--length", "513"], "no preset has more than 512 positions", 1),
+        (["show", "albert-base", "--model.vocab-size", "99999999999999999999"], "it must be at most", 1),
     ],
 )
 def test_a_mistake_is_answered_with_a_sentence_and_the_nearest_name(

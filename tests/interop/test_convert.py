@@ -7,14 +7,24 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
+from tests.text.varied_lines import trained_tokenizer
 
 import openalbert
 from openalbert.cli import main
 from openalbert.errors import UserError
-from openalbert.interop.convert import Convert, convert
+from openalbert.interop import huggingface
+from openalbert.interop.convert import ClassifierKind, Convert, classifier_values, convert
+from openalbert.model.albert import AlbertModel
 from openalbert.model.config import Head
+from openalbert.model.presets import preset
+from openalbert.text.tokenizer import Tokenizer
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "google"
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    return trained_tokenizer(tmp_path_factory.mktemp("vocabulary"), vocab_size=300)
 
 
 @pytest.mark.parametrize(
@@ -75,8 +85,7 @@ def test_a_folder_of_transformers_converts_and_can_be_stored_in_bf16(tmp_path: P
     assert (tmp_path / "ours" / "model.safetensors").stat().st_size < 0.6 * 4 * ours.num_parameters() + 10_000
 
 
-def test_a_classifier_of_one_output_can_be_a_choice(tmp_path: Path) -> None:
-    """RACE and STS-B leave the same tensors in Google's checkpoints, so the user says which it is."""
+def test_a_folders_multiple_choice_head_is_known_by_its_architecture(tmp_path: Path) -> None:
     config = transformers.AlbertConfig(
         vocab_size=100, hidden_size=32, embedding_size=16, num_attention_heads=2, intermediate_size=64
     )
@@ -85,13 +94,58 @@ def test_a_classifier_of_one_output_can_be_a_choice(tmp_path: Path) -> None:
     assert openalbert.load(tmp_path / "ours").head_list == (Head("multiple_choice"),)
 
 
-def test_the_tokenizer_travels_with_the_model(tmp_path: Path, real_data: Path) -> None:
+@pytest.mark.parametrize("kind", ["auto", "classification", "regression", "multi_label"])
+def test_the_user_says_what_googles_classifier_is_for(kind: ClassifierKind, tmp_path: Path) -> None:
+    convert(Convert(str(GOLDEN / "classifier"), tmp_path / "model", classifier=kind))
+    expected = "classification" if kind == "auto" else kind
+    assert openalbert.load(tmp_path / "model").head_list == (Head(expected, ("LABEL_0", "LABEL_1", "LABEL_2")),)
+
+
+def test_a_classifier_of_one_output_is_a_value_or_a_choice() -> None:
+    """RACE and STS-B leave the same tensors in Google's checkpoints, so the user says which it is."""
+    one = torch.ones(1, 16)
+    assert classifier_values(one, "auto")["problem_type"] == "regression"
+    assert classifier_values(one, "multiple_choice") == {"architectures": ["AlbertForMultipleChoice"]}
+
+
+def test_the_tokenizer_travels_with_the_model(
+    tokenizer: Tokenizer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    huggingface.save(AlbertModel(preset("albert-micro")), tmp_path / "source")
+    (tmp_path / "source" / "spiece.model").write_bytes(tokenizer.model)
+    convert(Convert(str(tmp_path / "source"), tmp_path / "model"))
+    assert "tokenizer: " in capsys.readouterr().out
+    text = "a line, of text"
+    auto = transformers.AutoTokenizer.from_pretrained(tmp_path / "model")
+    assert auto(text)["input_ids"][1:-1] == Tokenizer.load(tmp_path / "model").encode(text) == tokenizer.encode(text)
+
+
+def test_a_tokenizer_that_is_too_large_leaves_no_target(tokenizer: Tokenizer, tmp_path: Path) -> None:
     source = tmp_path / "source"
     shutil.copytree(GOLDEN / "pretraining", source)
-    shutil.copy(real_data / "vocab" / "spiece.model", source / "30k-clean.model")
-    with pytest.raises(UserError, match="30000 pieces, but the model has room for"):
+    (source / "30k-clean.model").write_bytes(tokenizer.model)
+    with pytest.raises(UserError, match="300 pieces, but the model has room for"):
         convert(Convert(str(source), tmp_path / "model"))
     assert [path.name for path in tmp_path.iterdir()] == ["source"]
+
+
+@pytest.mark.parametrize("file", ["model.ckpt-best", "model.ckpt-best.index", "model.ckpt-best.data-00000-of-00001"])
+def test_a_checkpoint_can_be_named_by_its_prefix_or_any_of_its_files(file: str, tmp_path: Path) -> None:
+    convert(Convert(str(GOLDEN / "hub" / file), tmp_path / "model"))
+    assert tuple(openalbert.load(tmp_path / "model").heads) == ("masked_lm", "sentence_order")
+
+
+def test_a_presets_name_means_a_fresh_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    convert(Convert("albert-micro", tmp_path / "model"))
+    assert "drawn at random" in capsys.readouterr().out
+    assert openalbert.load(tmp_path / "model").config == preset("albert-micro")
+
+
+@pytest.mark.parametrize("source", ["", ".", "/", "/dev/null", "albert-mciro"])
+def test_what_is_no_source_is_refused_with_a_sentence(source: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="model folder"):
+        convert(Convert(source, tmp_path / "model"))
+    assert not (tmp_path / "model").exists()
 
 
 def test_nothing_is_overwritten_silently(tmp_path: Path) -> None:

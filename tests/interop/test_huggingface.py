@@ -275,7 +275,18 @@ def write(tmp_path: Path, **changes: Any) -> Path:
         ({"hiden_size": 3}, "unknown key 'hiden_size': did you mean 'hidden_size'"),
         ({"weights_magic": 1}, "unknown key 'weights_magic'"),
         ({"hidden_size": None}, "'hidden_size' is missing"),
-        ({"hidden_size": "wide"}, "hidden_size|does not fit"),
+        ({"hidden_size": "wide"}, r"config\.json: hidden_size is 'wide': a whole number was expected"),
+        ({"hidden_size": "64"}, "hidden_size is '64': a whole number"),
+        ({"hidden_size": 64.5}, "hidden_size is 64.5: a whole number"),
+        ({"hidden_size": -64}, r"config\.json: hidden_size is -64"),
+        ({"vocab_size": 10**8}, r"word_embeddings.weight' has shape \[1000, 32\]"),
+        ({"hidden_dropout_prob": "0.1"}, "hidden_dropout_prob is '0.1': a number"),
+        ({"num_hidden_groups": [1]}, r"num_hidden_groups is \[1\]: a whole number"),
+        ({"num_hidden_groups": 10**7, "num_hidden_layers": 10**7}, "asks for 10000000 attention .* only 32 tensors"),
+        ({"hidden_act": ["gelu"]}, "hidden_act is"),
+        ({"openalbert": []}, "the section 'openalbert' is"),
+        ({"openalbert": {}}, "AlbertConfig does not fit"),
+        ({"openalbert": {"config": {}, "heads": 3}}, "openalbert.heads is 3"),
         ({"hidden_act": "swish"}, "hidden_act is 'swish'"),
         ({"inner_group_num": 2}, "inner_group_num is 2"),
         ({"position_embedding_type": "relative_key"}, "only 'absolute' is read"),
@@ -332,9 +343,20 @@ def test_truncated_weights_are_refused(kept: int, tmp_path: Path) -> None:
         openalbert.load(folder)
 
 
-def test_a_pickle_is_never_read(tmp_path: Path) -> None:
+@pytest.mark.parametrize("labels", [{"x": "a", "y": "b"}, {"0": "a", "5": "b"}, ["a", "b"], "ab"])
+def test_names_of_classes_that_do_not_count_from_0_are_refused(labels: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    huggingface.save(make(MICRO, (Head("classification", ("no", "yes")),)), folder)
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"id2label": labels}))
+    with pytest.raises(UserError, match="id2label is"):
+        openalbert.load(folder)
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "pytorch_model-00001-of-00002.bin", "model.pt"])
+def test_a_pickle_is_never_read(name: str, tmp_path: Path) -> None:
     folder = write(tmp_path)
-    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    (folder / "model.safetensors").rename(folder / name)
     with pytest.raises(UserError, match="a pickle can run code"):
         openalbert.load(folder)
 
@@ -359,10 +381,11 @@ def test_an_index_cannot_lead_out_of_its_folder(tmp_path: Path) -> None:
     folder = write(tmp_path)
     (folder / "model.safetensors").unlink()
     save_file({"x": torch.ones(1)}, tmp_path / "outside.safetensors")
-    index = {"weight_map": {"x": "../outside.safetensors"}}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    with pytest.raises(UserError, match="not the name of a file in this folder"):
-        openalbert.load(folder)
+    for file in ("../outside.safetensors", str(tmp_path / "outside.safetensors"), 3):
+        index = {"weight_map": {"x": file}}
+        (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+        with pytest.raises(UserError, match="not the name of a file in this folder"):
+            openalbert.load(folder)
 
 
 def test_a_failed_save_leaves_the_old_folder_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,10 +91,17 @@ def _architecture(family: Family, heads: tuple[Head, ...]) -> str:
     return name + ARCHITECTURES.get(kinds[0], "ForSequenceClassification")
 
 
+def _own_section(values: dict[str, Any], where: str) -> dict[str, Any]:
+    section = values[OWN_SECTION]
+    if not isinstance(section, dict):
+        raise UserError(f"{where}: the section '{OWN_SECTION}' is {section!r}: a JSON object was expected")
+    return section
+
+
 def read_config(values: dict[str, Any], where: str) -> AlbertConfig:
     """Our configuration for a config.json of Hugging Face or of openalbert."""
     if OWN_SECTION in values:
-        return from_dict(values[OWN_SECTION].get("config", {}), AlbertConfig, where)
+        return from_dict(_own_section(values, where).get("config"), AlbertConfig, where)
     model_type = values.get("model_type")
     if model_type not in ("albert", "bert"):
         raise UserError(f"{where}: model_type is {model_type!r}, but only 'albert' and 'bert' can be read here")
@@ -115,17 +122,23 @@ def read_config(values: dict[str, Any], where: str) -> AlbertConfig:
             continue  # transformers 5 leaves out what equals its defaults, which are the paper's
         if value is None:
             raise UserError(f"{where}: the key '{key}' is missing")
-        ours[name] = value
+        ours[name] = _number(value, key, isinstance(getattr(AlbertConfig(), name), float), where)
     activation = values.get("hidden_act")
-    if activation not in ACTIVATIONS:
+    if not isinstance(activation, str) or activation not in ACTIVATIONS:
         raise UserError(f"{where}: hidden_act is {activation!r}: {suggestion(str(activation), ACTIVATIONS)}")
     if family == "bert":
         ours["embedding_size"] = ours["hidden_size"]
         groups = ours["num_layers"]
     else:
-        groups = values.get("num_hidden_groups", 1)
+        groups = _number(values.get("num_hidden_groups", 1), "num_hidden_groups", False, where)
     ours |= {"activation": ACTIVATIONS[activation], "sharing": to_dict(Sharing(groups, groups))}
     return from_dict(ours, AlbertConfig, where)
+
+
+def _number(value: Any, key: str, may_be_broken: bool, where: str) -> Any:
+    if type(value) is int or (may_be_broken and type(value) is float):
+        return value
+    raise UserError(f"{where}: {key} is {value!r}: a {'' if may_be_broken else 'whole '}number was expected")
 
 
 def _nearest(key: str, known: Iterable[str]) -> str:
@@ -152,7 +165,10 @@ def _check_unsupported(values: dict[str, Any], where: str) -> None:
 def read_heads(values: dict[str, Any], tensors: Iterable[str], where: str) -> tuple[Head, ...]:
     """Which heads a folder holds: from the tensors that are there, and what config.json says of them."""
     if OWN_SECTION in values:
-        return tuple(from_dict(head, Head, where) for head in values[OWN_SECTION].get("heads", []))
+        heads_there = _own_section(values, where).get("heads")
+        if not isinstance(heads_there, list):
+            raise UserError(f"{where}: {OWN_SECTION}.heads is {heads_there!r}: a list was expected")
+        return tuple(from_dict(head, Head, where) for head in heads_there)
     names = set(tensors)
     heads = []
     if names & {"predictions.bias", "predictions.decoder.bias", "cls.predictions.bias", "cls.predictions.decoder.bias"}:
@@ -169,13 +185,16 @@ def read_heads(values: dict[str, Any], tensors: Iterable[str], where: str) -> tu
 
 
 def _classifier(values: dict[str, Any], where: str) -> Head:
-    if any(str(name).endswith("ForMultipleChoice") for name in values.get("architectures") or ()):
+    architectures = str(values.get("architectures"))
+    if "ForMultipleChoice" in architectures:
         return Head("multiple_choice")
-    if any(str(name).endswith("ForTokenClassification") for name in values.get("architectures") or ()):
+    if "ForTokenClassification" in architectures:
         raise UserError(f"{where}: this model classifies single tokens, which openalbert has no head for")
     names = values.get("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}
-    labels = tuple(str(names[key]) for key in sorted(names, key=int))
+    if not isinstance(names, dict) or set(names) != {str(number) for number in range(len(names))}:
+        raise UserError(f'{where}: id2label is {names!r}: a name for each class was expected, counted from "0"')
+    labels = tuple(str(names[str(number)]) for number in range(len(names)))
     problem = values.get("problem_type") or ("regression" if len(labels) == 1 else "single_label_classification")
-    if problem not in PROBLEM_TYPES:
+    if not isinstance(problem, str) or problem not in PROBLEM_TYPES:
         raise UserError(f"{where}: problem_type is {problem!r}: {suggestion(str(problem), PROBLEM_TYPES)}")
     return Head(PROBLEM_TYPES[problem], () if labels == UNNAMED_VALUE else labels)

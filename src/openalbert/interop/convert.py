@@ -18,6 +18,8 @@ from openalbert.interop.config_json import write_config
 from openalbert.interop.huggingface import Account, Precision, build, find_folder, read_model, save, their_tensors
 from openalbert.interop.names import family_of
 from openalbert.model.albert import AlbertModel
+from openalbert.model.config import PRETRAINING_HEADS
+from openalbert.model.presets import PRESETS
 from openalbert.text.tokenizer import Tokenizer
 
 ClassifierKind = Literal["auto", "classification", "regression", "multi_label", "multiple_choice"]
@@ -29,7 +31,9 @@ class Convert:
     """Make a model folder of a Hugging Face folder or hub name, or of Google's TensorFlow checkpoint."""
 
     source: Positional[str]
-    """A Hugging Face folder, `owner/name` on its hub, or Google's checkpoint: its folder, prefix or .index file."""
+    """A Hugging Face folder, `owner/name` on its hub, or Google's checkpoint: its folder, prefix or one of its files.
+
+    A preset's name gives a fresh model with the pretraining heads."""
     target: Positional[Path]
     """The model folder to write."""
     precision: Precision = "float32"
@@ -47,12 +51,14 @@ def convert(settings: Convert) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the table below tells of parameters drawn at random
         model, account, folder = read_source(settings)
-    save(model, settings.target, find_tokenizer(folder), settings.precision)
+    tokenizer = find_tokenizer(folder)
+    save(model, settings.target, tokenizer, settings.precision)
     check_reading_back(model, settings.target, settings.precision)
     differences = {}
     if family_of(model.config) is not None and importlib.util.find_spec("transformers") is not None:
         differences = compare_with_transformers(settings.target)
     print_report(model, account, differences, settings)
+    print(f"tokenizer: {tokenizer.where if tokenizer else 'none, the source has no SentencePiece model'}")
     wrong = {name: difference for name, difference in differences.items() if not difference <= SAME}
     if wrong:
         raise UserError(f"{settings.target} was written, but does not compute the same: {wrong}")
@@ -61,8 +67,10 @@ def convert(settings: Convert) -> None:
 def read_source(settings: Convert) -> tuple[AlbertModel, Account, Path]:
     """The model, the account of its tensors, and the folder it lies in."""
     path = Path(settings.source)
-    checkpoint = path.suffix == ".index" or path.with_name(path.name + ".index").is_file()
-    if checkpoint or (path.is_dir() and any(path.glob("*.index"))):
+    if settings.source in PRESETS and not path.is_dir():
+        model = AlbertModel(PRESETS[settings.source], PRETRAINING_HEADS)
+        return model, Account(fresh=[name for name, _ in model.named_parameters()]), path
+    if google.is_checkpoint(path):
         return read_checkpoint(path, settings.classifier)
     folder = find_folder(settings.source)
     return *read_model(folder), folder
@@ -79,13 +87,14 @@ def read_checkpoint(path: Path, classifier: ClassifierKind) -> tuple[AlbertModel
     tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
     values = google.hugging_face_config(config)
     if "classifier.weight" in tensors:
-        values |= _classifier_values(tensors["classifier.weight"], classifier)
+        values |= classifier_values(tensors["classifier.weight"], classifier)
     model, account = build(values, tensors, str(path))
     account.left_out = [name for name in account.left_out if name not in report.added] + list(report.skipped)
     return model, account, folder
 
 
-def _classifier_values(weight: Tensor, kind: ClassifierKind) -> dict[str, Any]:
+def classifier_values(weight: Tensor, kind: ClassifierKind) -> dict[str, Any]:
+    """What config.json would say of a classifier of this shape."""
     labels = {str(number): f"LABEL_{number}" for number in range(weight.shape[0])}
     if kind == "auto":
         kind = "regression" if len(labels) == 1 else "classification"
@@ -154,7 +163,7 @@ def print_report(model: AlbertModel, account: Account, differences: dict[str, fl
     table.add_row("second copies of tied tensors, equal", str(len(account.copies)), ", ".join(account.copies))
     table.add_row("left out: nothing learned", str(len(account.left_out)), _some(account.left_out))
     table.add_row("left over", "0", "")
-    table.add_row("not in the source, drawn at random", str(len(account.fresh)), ", ".join(account.fresh))
+    table.add_row("not in the source, drawn at random", str(len(account.fresh)), _some(account.fresh))
     heads = ", ".join(head.kind for head in model.head_list) or "no heads"
     console.print(f"{settings.source} -> {settings.target} ({settings.precision}; {heads})")
     console.print(table)

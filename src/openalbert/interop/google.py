@@ -16,7 +16,7 @@ from jaxtyping import Float32
 
 from openalbert.errors import UserError, suggestion
 from openalbert.interop.google_names import ALBERT_MAP, HUGGING_FACE_NAMES, Family, Pair, Part
-from openalbert.interop.tensor_bundle import TensorBundle, TensorEntry
+from openalbert.interop.tensor_bundle import TensorBundle, TensorEntry, index_of
 
 Tensors = dict[str, Float32[np.ndarray, "..."]]
 
@@ -138,6 +138,14 @@ def hugging_face_config(config: dict[str, Any]) -> dict[str, Any]:
 
 
 # The tensors.
+
+
+def is_checkpoint(path: Path) -> bool:
+    """Whether this is a TensorFlow checkpoint: its prefix, one of its files, or a folder that holds one."""
+    if path.is_dir():
+        return any(path.glob("*.index"))
+    return path.name != "" and (path.suffix == ".index" or index_of(path).is_file())
+
 
 _NUM_NAMED = 20  # in an error
 

@@ -109,7 +109,7 @@ def _read_config_file(folder: Path) -> dict[str, Any]:
         values = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"{folder}: there is no {CONFIG}: is this a model folder?") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path}: not a JSON file: {error}") from None
     if not isinstance(values, dict):
         raise UserError(f"{path}: a JSON object was expected")
@@ -120,6 +120,11 @@ def build(values: dict[str, Any], tensors: dict[str, Tensor], where: str) -> tup
     """A model from the content of a config.json and the tensors beside it."""
     config = read_config(values, f"{where}/{CONFIG}")
     account = Account()
+    if max(config.sharing.attention, config.sharing.ffn) > len(tensors):  # said before a million layers are made
+        raise UserError(
+            f"{where}: {CONFIG} asks for {config.sharing.attention} attention and {config.sharing.ffn} feed-forward "
+            f"parts, but there are only {len(tensors)} tensors"
+        )
     if OWN_SECTION in values:
         heads = read_heads(values, tensors, where)
         pairs = [Pair(name, name) for name in _shapes(config, heads)]
@@ -131,29 +136,31 @@ def build(values: dict[str, Any], tensors: dict[str, Tensor], where: str) -> tup
         heads = read_heads(values, tensors, where)
         pairs = name_pairs(family, config, heads)
     shapes = _shapes(config, heads)
-    with torch.device("meta"):
-        model = AlbertModel(config, heads)
-    model.to_empty(device="cpu")
-    parameters = dict(model.named_parameters())
     for pair in pairs:
         if pair.theirs not in tensors and _may_be_fresh(pair, heads):
             account.fresh.append(pair.ours)
-            continue
-        tensor = _checked(tensors, pair, shapes[pair.ours], where)
-        with torch.no_grad():
-            parameter = parameters[pair.ours]
-            target = parameter if pair.third is None else parameter.chunk(3)[pair.third]
-            target.copy_(tensor)  # fp32, whatever the file stores
-        account.used.append(pair)
-    if account.fresh:
-        warnings.warn(f"{where}: has no pooler, so a fresh one was drawn", stacklevel=2)
-        initialize(model.encoder.pooler, config.initializer_range)
+        else:
+            _check(tensors, pair, shapes[pair.ours], where)
+            account.used.append(pair)
     leftover = sorted(set(tensors) - {pair.theirs for pair in pairs})
     if leftover:
         raise UserError(
             f"{where}: the tensor '{leftover[0]}' is not part of this model ({len(leftover)} such): "
             + suggestion(leftover[0], [pair.theirs for pair in pairs])
         )
+    # Only now is memory taken: a wrong size in config.json was found by the shapes.
+    with torch.device("meta"):
+        model = AlbertModel(config, heads)
+    model.to_empty(device="cpu")
+    parameters = dict(model.named_parameters())
+    with torch.no_grad():
+        for pair in account.used:
+            parameter = parameters[pair.ours]
+            target = parameter if pair.third is None else parameter.chunk(3)[pair.third]
+            target.copy_(tensors[pair.theirs])  # fp32, whatever the file stores
+    if account.fresh:
+        warnings.warn(f"{where}: has no pooler, so a fresh one was drawn", stacklevel=2)
+        initialize(model.encoder.pooler, config.initializer_range)
     return model, account
 
 
@@ -209,7 +216,7 @@ def _may_be_fresh(pair: Pair, heads: Sequence[Head]) -> bool:
     return pair.ours.startswith("encoder.pooler.") and {head.kind for head in heads} <= {"masked_lm", "span"}
 
 
-def _checked(tensors: dict[str, Tensor], pair: Pair, whole: torch.Size, where: str) -> Tensor:
+def _check(tensors: dict[str, Tensor], pair: Pair, whole: torch.Size, where: str) -> None:
     tensor = tensors.get(pair.theirs)
     if tensor is None:
         raise UserError(f"{where}: the tensor '{pair.theirs}' is missing")
@@ -222,7 +229,6 @@ def _checked(tensors: dict[str, Tensor], pair: Pair, whole: torch.Size, where: s
         raise UserError(
             f"{where}: the tensor '{pair.theirs}' holds {tensor.dtype}, but weights are floating-point numbers"
         )
-    return tensor
 
 
 def their_tensors(model: AlbertModel) -> dict[str, Tensor]:

@@ -65,6 +65,9 @@ def config_of(name: str) -> AlbertConfig:
 def show(settings: Show) -> None:
     """Print what the settings ask for."""
     if settings.preset == "" and settings.model == AlbertConfig():
+        longest = max(config.max_positions for config in PRESETS.values())
+        if settings.length > longest:
+            raise UserError(f"length is {settings.length}, but no preset has more than {longest} positions: shorten it")
         figures: Any = {name: describe(_of_preset(settings, name)) for name in PRESETS}
         print_all(figures, settings) if not settings.json else print(json_text.dumps(figures, indent=2))
     else:
@@ -157,7 +160,9 @@ def print_one(figures: dict[str, Any], settings: Show) -> None:
 
 def print_all(figures: dict[str, dict[str, Any]], settings: Show) -> None:
     """The table of all presets beside the paper's printed figures."""
-    table = Table(title=f"All presets; FLOPs at length {settings.length}", box=None, pad_edge=False)
+    table = Table(
+        title=f"All presets; FLOPs at length {settings.length}, or the longest input", box=None, pad_edge=False
+    )
     for column in (
         "preset",
         "L",

@@ -70,7 +70,7 @@ class TensorBundle:
     def open(cls, path: Path) -> "TensorBundle":
         """Read the index of a checkpoint, given by its prefix, one of its files, or the folder that holds it alone."""
         prefix = _prefix(path)
-        index = prefix.with_name(prefix.name + ".index")
+        index = index_of(prefix)
         try:
             num_shards, entries = _read_index(_read_small(index))
         except DamagedError as damage:
@@ -102,6 +102,12 @@ class TensorBundle:
             wide = np.frombuffer(data, np.dtype("<u2")).astype(np.uint32) << 16
             return wide.view(np.float32).reshape(entry.shape)
         return np.frombuffer(data, entry.dtype).reshape(entry.shape)
+
+
+def index_of(path: Path) -> Path:
+    """The index of a checkpoint, given by its prefix or one of its files."""
+    prefix = _prefix(path)
+    return prefix.with_name(prefix.name + ".index")
 
 
 def _prefix(path: Path) -> Path:

@@ -14,7 +14,7 @@ from openalbert.errors import UserError
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 CHECKSUM = "openalbert.sha256"  # in the file's own metadata: a file that others wrote has none, and is not checked
-PICKLES = ("pytorch_model.bin", "tf_model.h5", "flax_model.msgpack")
+PICKLES = ("*.bin", "*.pt", "*.pth", "*.pkl", "*.h5", "*.msgpack")  # and what else holds weights in unread formats
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
@@ -66,10 +66,10 @@ def read_folder_tensors(folder: Path) -> dict[str, Tensor]:
         return read_tensors(folder / WEIGHTS)
     if (folder / INDEX).exists():
         return _read_split_tensors(folder)
-    for name in PICKLES:
-        if (folder / name).exists():
+    for pattern in PICKLES:
+        for path in sorted(folder.glob(pattern)):
             raise UserError(
-                f"{folder / name}: files of this kind are not read, since a pickle can run code: "
+                f"{path}: files of this kind are not read, since a pickle can run code: "
                 f"save the model again as {WEIGHTS} (transformers: save_pretrained)"
             )
     raise UserError(f"{folder}: there is no {WEIGHTS}: is this a model folder?")
@@ -84,7 +84,7 @@ def _read_split_tensors(folder: Path) -> dict[str, Tensor]:
         raise UserError(f"{index}: not an index of safetensors files: {error!r}") from None
     tensors: dict[str, Tensor] = {}
     for file in files:
-        if Path(file).name != file:
+        if not isinstance(file, str) or Path(file).name != file:
             raise UserError(f"{index}: '{file}' is not the name of a file in this folder")
         tensors |= read_tensors(folder / file)
     missing = sorted(set(places) - set(tensors))
