@@ -50,27 +50,28 @@ def albert_base_budget() -> Pretrain:
 def albert_demo() -> Pretrain:
     """A tiny ALBERT, short examples and small batches: minutes on two cores, for the demo's few MB of text."""
     model = AlbertConfig(
-        embedding_size=128,
-        hidden_size=128,
+        embedding_size=64,
+        hidden_size=64,
         num_layers=3,
-        num_heads=2,
-        ffn_size=512,
+        num_heads=4,
+        ffn_size=256,
         max_positions=128,
         hidden_dropout=0.0,
         attention_dropout=0.0,
+        # Google's 0.02 belongs to a width of 768. In layers so narrow it leaves attention blind for thousands of steps.
+        initializer_range=0.05,
     )
     return Pretrain(
         preset="albert-demo",
         model=model,
         out=Path("runs/albert-demo"),
-        recipe_budget=Budget(steps=6000),
-        objective=Objective(max_length=64),
-        # Higher rates stay longer on the plateau of word frequencies, and so do larger batches for the same tokens.
-        optimizer=OptimizerSettings(learning_rate=0.005),
-        schedule=Schedule(kind="linear", warmup_share=0.04),
-        batch_size=16,
-        reference_batch=16,
-        depth_schedule="2,3@0.6",
+        recipe_budget=Budget(steps=7000),
+        objective=Objective(max_length=48),
+        optimizer=OptimizerSettings(learning_rate=0.006),
+        schedule=Schedule(kind="linear", warmup_share=0.03),
+        batch_size=40,
+        reference_batch=40,
+        depth_schedule="2,3@0.7",
         evaluate_every=1000,
         save_every=500,
         log_every=20,
