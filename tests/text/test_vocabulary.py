@@ -1,4 +1,5 @@
 import contextlib
+import errno
 import itertools
 import json
 import lzma
@@ -17,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.text.varied_lines import plain_lines
 
+from openalbert import durable
 from openalbert.cli import main
 from openalbert.errors import UserError
 from openalbert.text.sentences import split_sentences
@@ -228,3 +230,15 @@ def test_every_sentence_has_the_same_chance_to_be_sampled() -> None:
         drawn.update(draw_sample(sentences, 5, 1000, seed).sentences)
     # 2000 draws of 5 out of 20: 500 each, with a standard deviation of 19; five of those.
     assert all(abs(drawn[sentence] - 500) < 97 for sentence in sentences)
+
+
+def test_a_full_disk_gives_a_sentence_and_leaves_nothing(
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(durable, "write_bytes", full)
+    with pytest.raises(UserError, match=r"out: the disk is full \(No space left on device\): make room there and run"):
+        train_vocabulary(TrainVocabulary((str(text),), tmp_path / "out", 500))
+    assert [*tmp_path.rglob("*")] == [tmp_path / "out"]

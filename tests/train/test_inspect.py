@@ -1,3 +1,4 @@
+import errno
 import json
 from pathlib import Path
 
@@ -5,6 +6,7 @@ import numpy as np
 import pytest
 from tests.train.made_shards import made_shards
 
+from openalbert import durable
 from openalbert.cli import main
 from openalbert.errors import UserError
 from openalbert.text.shards import open_shards
@@ -82,6 +84,15 @@ def test_the_picture_stands_in_the_folder_or_where_it_is_wanted(
     assert (folder / "inspect.png").read_bytes().startswith(PNG)
     figures(folder, capsys, out=tmp_path / "here.png")
     assert (tmp_path / "here.png").read_bytes().startswith(PNG)
+
+
+def test_a_full_disk_gives_a_sentence(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(durable, "write_bytes", full)
+    with pytest.raises(UserError, match=r"here.png: the disk is full .* --out where the picture shall go"):
+        inspect(Inspect(folder, out=tmp_path / "here.png"))
 
 
 def test_a_person_reads_it_without_colour(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import errno
 import json
 import os
 import shutil
@@ -18,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from openalbert import __version__, durable
-from openalbert.errors import UserError
+from openalbert.errors import UserError, a_full_disk_is_told
 from openalbert.progress import Work
 from openalbert.settings import to_dict
 from openalbert.text import corpus, engines, groups, shards
@@ -36,8 +35,6 @@ from openalbert.text.manifest import (
 )
 from openalbert.text.shards import Piece
 from openalbert.text.tokenizer import Tokenizer
-
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @dataclass(frozen=True)
@@ -102,7 +99,7 @@ def prepare(settings: Prepare) -> None:
     sources = [_absolute(source) for source in named]
     tokenizer = Tokenizer.load(settings.tokenizer)
     plan = _plan(settings, sources, tokenizer)
-    try:
+    with a_full_disk_is_told(settings.out, "it goes on with what is finished"):
         settings.out.mkdir(parents=True, exist_ok=True)
         with durable.locked(settings.out, "prepare"):
             if not _begin(settings, plan, tokenizer):
@@ -116,13 +113,6 @@ def prepare(settings: Prepare) -> None:
                 names = [source.name for source in named]
                 settled = {"version": __version__, **_deciding(settings)}
                 manifest = shards.finish(settings.out, _vocabulary(tokenizer), settled, names, _counts(pieces), pieces)
-    except OSError as error:
-        if error.errno not in FULL:
-            raise
-        raise UserError(
-            f"{settings.out}: the disk is full ({error.strerror}): make room there and run the same command again; "
-            "it goes on with what is finished"
-        ) from None
     _report(manifest)
 
 

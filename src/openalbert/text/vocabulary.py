@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import tyro
 
 from openalbert import durable
-from openalbert.errors import UserError
+from openalbert.errors import UserError, a_full_disk_is_told
 from openalbert.progress import Work
 from openalbert.settings import from_json, to_json
 from openalbert.text.corpus import Counts, Reading, Source, documents, sources
@@ -150,7 +150,8 @@ def train_vocabulary(settings: TrainVocabulary) -> None:
     inputs = sources(settings.files, settings.reading)
     report = _standing_report(settings, inputs)
     if report is None:
-        report = _train(settings, inputs)
+        with a_full_disk_is_told(settings.out, "nothing half-made was left"):
+            report = _train(settings, inputs)
     else:
         print(f"{settings.out} has this vocabulary already: nothing to do", file=sys.stderr)
     print(to_json(report), end="")

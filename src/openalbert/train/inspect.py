@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.text import Text
 
 from openalbert import durable
-from openalbert.errors import UserError
+from openalbert.errors import UserError, a_full_disk_is_told
 from openalbert.text.manifest import PICTURE
 from openalbert.text.shards import ShardSet, open_shards
 from openalbert.text.tokenizer import SPACE, Tokenizer
@@ -64,7 +64,8 @@ def inspect(settings: Inspect) -> None:
     tokenizer = Tokenizer.load(shards.tokenizer_folder)
     figures = _figures(shards, batches, tokenizer)
     picture = settings.out or settings.folder / PICTURE
-    durable.write_bytes(picture, _picture(figures))
+    with a_full_disk_is_told(picture, "or say with --out where the picture shall go"):
+        durable.write_bytes(picture, _picture(figures))
     shown = min(settings.examples, batches.examples_per_epoch)
     examples = _examples(batches.examples(np.arange(shown)), tokenizer) if shown else []
     if settings.json:
