@@ -555,6 +555,19 @@ def test_progress_tells_the_rate_and_the_time_left(
     assert re.search(r"preparing: .* MB \(.* MB/s\), \d+ s, 0 s left, .* million characters/s", capsys.readouterr().err)
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_search_for_duplicates_in_one_big_file_shows_how_far_it_is(
+    tmp_path: Path, vocabulary: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], workers: int
+) -> None:
+    text = tmp_path / "a.txt"
+    text.write_text("\n\n".join(made_text.documents(3_000_000, 1)))
+    monkeypatch.setattr("openalbert.progress.SECONDS_BETWEEN_LINES", 0.0)
+    prepare(Prepare((str(text),), vocabulary, tmp_path / "s", drop_duplicates=True, workers=workers))
+    amounts = re.findall(r"looking for duplicates: ([\d.]+)/", capsys.readouterr().err)
+    assert len(set(amounts)) > 2
+    assert float(amounts[-1]) == pytest.approx(text.stat().st_size / 1e6, abs=0.06)
+
+
 def test_a_worker_that_is_killed_gives_a_sentence(
     tmp_path: Path, files: tuple[str, ...], vocabulary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -109,7 +109,7 @@ def _format(path: Path, reading: Reading) -> Literal["text", "jsonl", "parquet",
     if kind is None:
         raise UserError(
             f"{path}: the ending {plain.suffix} does not say what it is ({', '.join(filter(None, _FORMATS))} are "
-            "known): say so with format, or leave the file out"
+            "known): say so with reading.format, or leave the file out"
         )
     if kind == "parquet" and plain != path:
         raise UserError(f"{path}: Parquet is compressed inside: unpack {path.suffix} first")

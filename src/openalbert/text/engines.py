@@ -85,10 +85,9 @@ class Local:
 
     def mark(self, job: Job, groups: Sequence[Group], work: Work) -> None:
         """`mark_documents` for each group."""
-        if self.workers == 1:
+        if self.workers == 1 or len(groups) == 1:
             for group in groups:
-                mark_documents(job, group)
-                work.advance(float(size_of(group)))
+                mark_documents(job, group, lambda read: work.advance(float(read)))
             return
         with _pool(min(self.workers, len(groups))) as pool:
             futures = {pool.submit(mark_documents, job, group): group for group in groups}

@@ -219,14 +219,19 @@ def is_done(pieces: dict[str, Piece]) -> bool:
 # of a group; then all marks are compared, once, in order; then any process can drop those that were found.
 
 
-def mark_documents(job: Job, group: Group) -> None:
-    """Write down the fingerprint of each document of a group."""
+def mark_documents(job: Job, group: Group, told: Callable[[int], None] = lambda _: None) -> None:
+    """Write down the fingerprint of each document of a group, telling how many bytes were read for it."""
     path = _marks_file(job.folder, group)
     if path.exists():
         return
     with durable.new_folder(path.parent) as aside, (aside / path.name).open("wb") as file:
-        for text in documents(group, job.reading, Counts()):
+        counts = Counts()
+        before = 0
+        for text in documents(group, job.reading, counts):
             file.write(corpus.fingerprint(text))
+            told(counts.bytes_read - before)
+            before = counts.bytes_read
+        told(counts.bytes_read - before)
 
 
 def find_duplicates(folder: Path, groups: Sequence[Group], at_once: int = 2_000_000) -> None:
