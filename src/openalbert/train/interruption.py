@@ -19,9 +19,10 @@ class Stop:
         return self
 
     def _take(self, number: int, _: FrameType | None) -> None:
-        if self.signal is not None:
-            sys.exit(128 + number)  # asked twice: at once, and the last checkpoint stands
-        self.signal = number
+        # Ctrl-C twice: at once, and the last checkpoint stands. SIGTERM may come twice, from a scheduler and torchrun.
+        if self.signal is not None and number == signal.SIGINT:
+            sys.exit(128 + number)
+        self.signal = self.signal or number
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
