@@ -39,7 +39,7 @@ PRESETS: dict[str, AlbertConfig] = {
     "bert-large": _bert(24, 1024),
     "bert-xlarge": _bert(24, 2048),
     "albert-small": _albert(6, 384, 0.0),
-    "albert-tiny": replace(_albert(4, 256, 0.0), max_positions=512),
+    "albert-tiny": _albert(4, 256, 0.0),
     "albert-micro": replace(_albert(2, 64, 0.0), vocab_size=1000, embedding_size=32, num_heads=2, max_positions=128),
     "bert-micro": replace(_bert(2, 64), vocab_size=1000, num_heads=2, max_positions=128),
 }
