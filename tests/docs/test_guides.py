@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -63,3 +64,76 @@ def test_the_commands_of_your_own_text_make_the_shards_it_speaks_of(own_text: Pa
     assert sum(entry.documents for entry in open_shards(own_text / "review-shards").entries) == 5
     first = made_text.documents(200_000, 6)[0].lower()
     assert ran[7].stdout.split() == first.split()
+
+
+@pytest.fixture
+def own_shards(tmp_path: Path) -> Path:
+    """The folder that the guide on shards ends with."""
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "a.txt").write_text("\n\n".join(made_text.documents(200_000, 6)))
+    for kind, block in commands("your-own-text.md")[:2]:
+        done = run(kind, block, tmp_path)
+        assert done.returncode == 0, done.stderr
+    return tmp_path
+
+
+def test_the_commands_of_the_guides_on_pretraining_make_the_models_they_speak_of(own_shards: Path) -> None:
+    blocks = commands("pretrain.md")
+    assert [kind for kind, _ in blocks] == ["sh"] * 7 + ["python"]
+    said = []
+    for kind, block in blocks:
+        done = run(kind, block, own_shards)
+        assert done.returncode == 0, f"{block}\n{done.stderr}"
+        said.append(done.stdout + done.stderr)
+        if block == blocks[0][1]:
+            assert not (own_shards / "runs").exists()  # a dry run
+    for line in ("estimate", "steps                    100", "memory", "disk", "step 2: loss"):
+        assert line in said[0]
+    assert "step 50, held-out: masked-LM loss" in said[1]
+    assert "truth" in said[1]
+    assert "runs/first: this run is done; its model is in runs/first/model" in said[2]
+    assert "from now on 2 layers are run, up to here 1" in said[3]
+    assert list((own_shards / "runs" / "second" / "tensorboard").iterdir())
+    config = json.loads((own_shards / "runs" / "deep" / "model" / "config.json").read_text())
+    assert config["num_hidden_layers"] == 4
+    assert (own_shards / "report.html").stat().st_size > 10_000
+    assert said[6].strip()
+    assert "torch.Size([1," in said[7]
+    # What the guide says of a run's folder is all there is in one.
+    table = re.findall(r"^\| `([a-z.]+)/?` \|", (ROOT / "docs" / "guides" / "pretrain.md").read_text(), re.MULTILINE)
+    left = {path.name for path in (own_shards / "runs" / "first").iterdir() if not path.name.startswith(".")}
+    assert left == set(table)
+
+    [(kind, block)] = commands("many-gpus.md")
+    done = run(kind, block, own_shards)
+    assert done.returncode == 0, f"{block}\n{done.stderr}"
+    assert "on 2 x CPU" in done.stderr
+    assert "20 steps of batch 16 in 2 parts" in done.stderr
+    assert (own_shards / "runs" / "two" / "model" / "config.json").exists()
+
+
+def test_the_slurm_template_passes_a_signal_on_and_asks_to_be_queued_again(tmp_path: Path) -> None:
+    """Slurm's commands are stood in for: srun runs what it is given, which here says when it is asked to end."""
+    tools = {
+        "scontrol": 'if [ "$1" = show ]; then echo node0; echo node1; else echo "$@" >> requeued; fi',
+        "srun": 'echo "$@" > started; trap "echo asked to end >> started; exit 1" TERM; while true; do sleep 0.05; done',
+    }
+    for name, body in tools.items():
+        (tmp_path / name).write_text(f"#!/bin/bash\n{body}\n")
+        (tmp_path / name).chmod(0o755)
+    job = {"SLURM_JOB_NODELIST": "node[0-1]", "SLURM_JOB_ID": "7", "SLURM_NNODES": "2"}
+    environment = {**os.environ, **job, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
+    template = ROOT / "docs" / "guides" / "slurm-template.sh"
+    process = subprocess.Popen(["bash", str(template)], cwd=tmp_path, env=environment)
+    started, until = tmp_path / "started", time.monotonic() + 30
+    while not (started.exists() and started.read_text()) and time.monotonic() < until:
+        time.sleep(0.02)
+    time.sleep(0.3)  # until the trap is set
+    process.terminate()
+    assert process.wait(timeout=30) == 143
+    said = started.read_text()
+    assert "--nnodes 2" in said
+    assert "--rdzv-endpoint node0:20007" in said
+    assert "--rdzv-id 7-0" in said
+    assert said.endswith("asked to end\n")
+    assert (tmp_path / "requeued").read_text() == "requeue 7\n"
