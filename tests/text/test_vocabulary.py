@@ -232,6 +232,11 @@ def test_every_sentence_has_the_same_chance_to_be_sampled() -> None:
     assert all(abs(drawn[sentence] - 500) < 97 for sentence in sentences)
 
 
+def test_a_file_is_not_taken_for_the_folder_to_make(text: Path) -> None:
+    with pytest.raises(UserError, match=r"text.txt is a file, and --out is the folder to make: give another name"):
+        train_vocabulary(TrainVocabulary((str(text),), text, 500))
+
+
 def test_a_full_disk_gives_a_sentence_and_leaves_nothing(
     text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
