@@ -158,6 +158,17 @@ def test_nothing_is_overwritten_silently(tmp_path: Path) -> None:
     assert tuple(openalbert.load(target).heads) == ("span",)
 
 
+def test_fresh_replaces_models_and_empty_folders_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "thesis.txt").write_text("precious")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match="holds other things than a model"):
+        convert(Convert(str(GOLDEN / "hub"), Path(), fresh=True))
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+    (tmp_path / "empty").mkdir()
+    convert(Convert(str(GOLDEN / "hub"), tmp_path / "empty", fresh=True))
+    assert (tmp_path / "empty" / "config.json").is_file()
+
+
 def test_a_broken_source_leaves_no_target(tmp_path: Path) -> None:
     source = tmp_path / "source"
     shutil.copytree(GOLDEN / "hub", source)

@@ -15,8 +15,18 @@ from tyro.conf import Positional
 from openalbert.errors import UserError
 from openalbert.interop import google
 from openalbert.interop.config_json import write_config
-from openalbert.interop.huggingface import Account, Precision, build, find_folder, read_model, save, their_tensors
+from openalbert.interop.huggingface import (
+    CONFIG,
+    Account,
+    Precision,
+    build,
+    find_folder,
+    read_model,
+    save,
+    their_tensors,
+)
 from openalbert.interop.names import family_of
+from openalbert.interop.weights import WEIGHTS
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import PRETRAINING_HEADS
 from openalbert.model.presets import PRESETS
@@ -48,6 +58,7 @@ def convert(settings: Convert) -> None:
     """Read, write, read again, and print what became of every tensor."""
     if settings.target.exists() and not settings.fresh:
         raise UserError(f"{settings.target} is there already: give another name, or --fresh to replace it")
+    refuse_to_replace_other_things(settings.target)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the table below tells of parameters drawn at random
         model, account, folder = read_source(settings)
@@ -62,6 +73,13 @@ def convert(settings: Convert) -> None:
     wrong = {name: difference for name, difference in differences.items() if not difference <= SAME}
     if wrong:
         raise UserError(f"{settings.target} was written, but does not compute the same: {wrong}")
+
+
+def refuse_to_replace_other_things(target: Path) -> None:
+    """--fresh replaces a whole folder: it must be a model's, not somebody's home."""
+    is_model = (target / CONFIG).is_file() and (target / WEIGHTS).is_file()
+    if target.is_dir() and not is_model and any(target.iterdir()):
+        raise UserError(f"{target} holds other things than a model, which --fresh would remove: give another name")
 
 
 def read_source(settings: Convert) -> tuple[AlbertModel, Account, Path]:
