@@ -3,10 +3,12 @@
 import json
 import math
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 from tests.train.micro_runs import command, facts, micro_run, records, weights
 
@@ -20,9 +22,9 @@ def torchrun(*words: str) -> "subprocess.CompletedProcess[str]":
 
 
 def test_two_processes_learn_what_one_learns_with_one_gradient_reduction_a_step(
-    tmp_path: Path, easy_shards: Path
+    tmp_path: Path, easy_shards: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = "--steps 6 --log-every 1 --speed.device cpu"
+    words = "--steps 6 --log-every 1 --speed.device cpu --save-every 3 --evaluate-every 6"
     one, two = micro_run(easy_shards, tmp_path / "one", words), tmp_path / "two"
     # Each has two micro-batches of its half of the batch; the reductions are counted.
     more = command(easy_shards, two, f"{words} --speed.micro-batch 2")
@@ -42,6 +44,17 @@ def test_two_processes_learn_what_one_learns_with_one_gradient_reduction_a_step(
     assert [size for size in sizes if size > 100] == [facts(two)["parameters"]] * 6
     # Both processes work, one speaks.
     assert done.stderr.count("done: the model is in") == 1
+
+    # From its checkpoint in the middle one process goes on with what two began, in as many parts as it needs itself.
+    for folder in (two / "checkpoints" / "step-00000006", two / "model"):
+        shutil.rmtree(folder)
+    capsys.readouterr()
+    micro_run(easy_shards, two, f"{words} --speed.micro-batch 2")
+    said = capsys.readouterr().err
+    assert "going on from step 3" in said
+    assert "6 steps of batch 8 in 4 parts" in said
+    for name, tensor in weights(two).items():
+        torch.testing.assert_close(tensor, after[name], rtol=1e-3, atol=1e-4)
 
 
 def test_a_batch_that_does_not_divide_among_the_processes_is_refused(tmp_path: Path, easy_shards: Path) -> None:

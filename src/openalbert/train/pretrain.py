@@ -215,7 +215,9 @@ class Run:
             where = str(found.folder)
             load_weights(self.model, tensors["model"], where)
             load_optimizer_tensors(self.optimizer, self.model, tensors["optimizer"], where)
-            self.running = Running(**state["running"])
+            parts, self.running = self.running.parts, Running(**state["running"])
+            if state.get("world", self.device.world) != self.device.world:
+                self.running.parts = parts  # the checkpoint's belong to another number of processes
             self.best, self.evaluated_at = state["best"], state["evaluated_at"]
             self.plateau_told = state["plateau_told"]
             size, window = state["metrics_bytes"], state["window"]
@@ -280,6 +282,7 @@ class Run:
                 durable.sync(metrics)
             state = {
                 "running": self.running.state(),
+                "world": self.device.world,
                 "window": self.journal.window.state(),
                 "metrics_bytes": self.journal.size,
                 "best": self.best,
