@@ -306,7 +306,10 @@ def test_wrong_tensors_are_refused_by_name(tmp_path: Path) -> None:
     whole = read_tensors(path)
     name = "albert.pooler.weight"
     for tensors, sentence in (
-        ({key: tensor for key, tensor in whole.items() if key != name}, f"'{name}' is missing"),
+        (
+            {key: tensor for key, tensor in whole.items() if key != name},
+            f"model.safetensors: the tensor '{name}' is missing",
+        ),
         (
             whole | {"albert.poler.weight": torch.ones(1)},
             "'albert.poler.weight' is not part.*did you mean 'albert.pool",

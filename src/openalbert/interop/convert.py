@@ -106,7 +106,7 @@ def read_checkpoint(path: Path, classifier: ClassifierKind) -> tuple[AlbertModel
     values = google.hugging_face_config(config)
     if "classifier.weight" in tensors:
         values |= classifier_values(tensors["classifier.weight"], classifier)
-    model, account = build(values, tensors, str(path))
+    model, account = build(values, tensors, str(found[0]), str(path))
     account.left_out = [name for name in account.left_out if name not in report.added] + list(report.skipped)
     return model, account, folder
 

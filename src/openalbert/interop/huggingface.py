@@ -16,7 +16,7 @@ from openalbert.interop.card import model_card
 from openalbert.interop.config_json import OWN_SECTION, read_config, read_heads, write_config
 from openalbert.interop.names import BUFFERS, EMBEDDING_MAP, TIED, Family, Pair, family_of, name_pairs
 from openalbert.interop.tokenizer_files import write_tokenizer_files
-from openalbert.interop.weights import WEIGHTS, read_folder_tensors, write_tensors
+from openalbert.interop.weights import INDEX, WEIGHTS, read_folder_tensors, write_tensors
 from openalbert.model.albert import AlbertModel, initialize
 from openalbert.model.config import AlbertConfig, Head
 from openalbert.model.presets import PRESETS
@@ -91,7 +91,8 @@ def _download(name: str) -> Path:
 def read_model(folder: Path) -> tuple[AlbertModel, Account]:
     """A model folder, openalbert's or Hugging Face's, and what became of its tensors."""
     values = _read_config_file(folder)
-    return build(values, read_folder_tensors(folder), str(folder))
+    weights = folder / (WEIGHTS if (folder / WEIGHTS).exists() else INDEX)
+    return build(values, read_folder_tensors(folder), str(folder / CONFIG), str(weights))
 
 
 def read_folder_config(folder: Path) -> AlbertConfig:
@@ -116,9 +117,11 @@ def _read_config_file(folder: Path) -> dict[str, Any]:
     return values
 
 
-def build(values: dict[str, Any], tensors: dict[str, Tensor], where: str) -> tuple[AlbertModel, Account]:
-    """A model from the content of a config.json and the tensors beside it."""
-    config = read_config(values, f"{where}/{CONFIG}")
+def build(
+    values: dict[str, Any], tensors: dict[str, Tensor], config_file: str, where: str
+) -> tuple[AlbertModel, Account]:
+    """A model from the content of a config.json and the tensors beside it; `where` is the file that held them."""
+    config = read_config(values, config_file)
     account = Account()
     if max(config.sharing.attention, config.sharing.ffn) > len(tensors):  # said before a million layers are made
         raise UserError(
@@ -126,14 +129,14 @@ def build(values: dict[str, Any], tensors: dict[str, Tensor], where: str) -> tup
             f"parts, but there are only {len(tensors)} tensors"
         )
     if OWN_SECTION in values:
-        heads = read_heads(values, tensors, where)
+        heads = read_heads(values, tensors, config_file)
         pairs = [Pair(name, name) for name in _shapes(config, heads)]
     else:
         family: Family = values["model_type"]
         tensors = _with_prefix(tensors, family)
         tensors = _without_copies(tensors, account, where)
         config, tensors = _without_identity_map(config, tensors, account)
-        heads = read_heads(values, tensors, where)
+        heads = read_heads(values, tensors, config_file)
         pairs = name_pairs(family, config, heads)
     shapes = _shapes(config, heads)
     for pair in pairs:
