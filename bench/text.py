@@ -133,6 +133,18 @@ def prepare_inputs(files: list[str], vocabulary: Path | None, megabytes: float, 
     return {"documents": len(texts), "bytes": (folder / "text.txt").stat().st_size}
 
 
+def sentence_rates(text: Path, repeats: int) -> list[float]:
+    """MB/s of splitting sentences alone."""
+    from openalbert.text.sentences import split_sentences
+
+    content, rates = text.read_text(), []
+    for _ in range(repeats):
+        started = time.process_time()
+        split_sentences(content)
+        rates.append(text.stat().st_size / 1e6 / (time.process_time() - started))
+    return rates
+
+
 def measure(folder: Path, repeats: int) -> dict[str, list[dict[str, float]]]:
     """All ways in turn, each pinned to one and the same core."""
     core = max(os.sched_getaffinity(0))
@@ -193,6 +205,7 @@ def write(folder: Path, run: dict[str, Any], report: str) -> None:
 def measure_shards(asked: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as name:
         sample = prepare_inputs(asked.files, asked.tokenizer, asked.megabytes, Path(name))
+        sentences = sentence_rates(Path(name) / "text.txt", asked.repeats)
         turns = measure(Path(name), asked.repeats)
     rates = {way: [sample["bytes"] / turn["processor_s"] / 1e6 for turn in each] for way, each in turns.items()}
     ratios = {
@@ -203,6 +216,7 @@ def measure_shards(asked: argparse.Namespace) -> dict[str, Any]:
         **sample,
         "repeats": asked.repeats,
         "turns": turns,
+        "sentences_megabytes_per_processor_second": sentences,
         "megabytes_per_processor_second": {way: statistics.median(each) for way, each in rates.items()},
         "ratio": {way: statistics.median(each) for way, each in ratios.items()},
         "ratios": {way: [round(ratio, 2) for ratio in each] for way, each in ratios.items()},
@@ -234,7 +248,8 @@ def table(run: dict[str, Any]) -> str:
             f"| {what} | {rate:.2f} | {tokens * rate / run['bytes']:.2f} M | {tokens:,} | "
             f"{max(turn['peak_bytes'] for turn in turns) / 1e6:.0f} MB | {run['ratio'][way]:.2f}x{spread} |"
         )
-    return "\n".join([*lines, ""])
+    alone = statistics.median(run["sentences_megabytes_per_processor_second"])
+    return "\n".join([*lines, "", f"Splitting sentences alone: {alone:.0f} MB/s.", ""])
 
 
 def processor() -> str:
