@@ -93,7 +93,7 @@ def test_a_batch_follows_the_rule_one_by_one(how: NgramMasking, length: int) -> 
 
 @pytest.mark.slow
 def test_one_example_in_ten_thousand_differs_from_the_rule_one_by_one() -> None:
-    assert sum(differing(DEFAULT, 1000, 512, seed) for seed in range(20)) <= 10
+    assert sum(differing(DEFAULT, 1000, 512, seed) for seed in range(20)) <= 2
 
 
 @given(
