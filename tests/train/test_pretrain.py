@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import json
 import math
+import shutil
 from pathlib import Path
 
 import pytest
@@ -354,3 +355,17 @@ def test_a_misspelt_preset_is_answered_with_the_nearest_one(capsys: pytest.Captu
     assert "did you mean 'albert-micro'?" in refused(["pretrain", "albert-mirco"], capsys)
     assert "did you mean 'albert-base-budget'?" in refused(["pretrain", "albert-base-bugdet"], capsys)
     assert "name the model right after the verb" in refused(["pretrain"], capsys)
+
+
+def test_a_run_may_go_on_with_another_micro_batch(
+    tmp_path: Path, easy_shards: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Speed is free to change: the steps that are left are cut anew, and the examples stay the same."""
+    out = micro_run(easy_shards, tmp_path / "run", "--steps 4 --save-every 2 --batch-size 8")
+    shutil.rmtree(out / "model")
+    shutil.rmtree(out / "checkpoints" / "step-00000004")
+    capsys.readouterr()
+    micro_run(easy_shards, out, "--steps 4 --save-every 2 --batch-size 8 --speed.micro-batch 2")
+    said = capsys.readouterr().err
+    assert "going on from step 2" in said
+    assert "in 4 parts" in said

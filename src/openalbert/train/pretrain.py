@@ -190,10 +190,11 @@ class Run:
 
     def _introduce(self) -> None:
         settings, data = self.settings, self.facts["data"]
+        parts = self.running.parts * self.device.world
         self.say(
             f"{settings.preset}: {self.facts['parameters']:,} parameters on {self.facts['device']}, "
             f"{self.device.precision}; {data['train_tokens']:,} tokens, {data['examples_per_epoch']:,} examples an "
-            f"epoch; {settings.budget} of batch {settings.batch_size} in {self.running.parts * self.device.world} parts"
+            f"epoch; {settings.budget} of batch {settings.batch_size} in {parts} part{'s' if parts > 1 else ''}"
         )
         rate = settings.optimizer.learning_rate
         self.say(scaling_sentence(rate, settings.batch_size, settings.reference_batch))
@@ -216,8 +217,8 @@ class Run:
             load_weights(self.model, tensors["model"], where)
             load_optimizer_tensors(self.optimizer, self.model, tensors["optimizer"], where)
             parts, self.running = self.running.parts, Running(**state["running"])
-            if state.get("world", self.device.world) != self.device.world:
-                self.running.parts = parts  # the checkpoint's belong to another number of processes
+            if state["cut_for"] != self._cut_for():
+                self.running.parts = parts  # the checkpoint's belong to other processes or wishes
             self.best, self.evaluated_at = state["best"], state["evaluated_at"]
             self.plateau_told = state["plateau_told"]
             size, window = state["metrics_bytes"], state["window"]
@@ -226,6 +227,10 @@ class Run:
         self.journal.resume(size, window, self.running)
         self._write_facts()
         self.device.wait_for_all()
+
+    def _cut_for(self) -> list[int | None]:
+        """What the number of micro-batches hangs on; as long as it is the same, so are the bits."""
+        return [self.device.world, self.settings.speed.micro_batch]
 
     def _time(self, step: Step, timed: list[float]) -> None:
         """Estimate what the run will take from its first steps."""
@@ -282,7 +287,7 @@ class Run:
                 durable.sync(metrics)
             state = {
                 "running": self.running.state(),
-                "world": self.device.world,
+                "cut_for": self._cut_for(),
                 "window": self.journal.window.state(),
                 "metrics_bytes": self.journal.size,
                 "best": self.best,

@@ -109,7 +109,20 @@ class Pretrain:
 
 
 # What may change when a run goes on: none of it changes what is learned.
-FREE_TO_CHANGE = ("out", "data", "heldout", "save_every", "keep_last", "tensorboard", "dry_run", "fresh", "speed")
+FREE_TO_CHANGE = (
+    "out",
+    "data",
+    "heldout",
+    "evaluate_every",
+    "evaluation_examples",
+    "save_every",
+    "keep_last",
+    "log_every",
+    "tensorboard",
+    "dry_run",
+    "fresh",
+    "speed",
+)
 
 
 def differences(before: Pretrain, now: Pretrain) -> list[str]:
