@@ -26,7 +26,7 @@ check: $(ENVIRONMENT)  ## format, lint, types, import order
 	$(RUN)/ruff format --check .
 	$(RUN)/ruff check .
 	$(RUN)/mypy
-	$(RUN)/lint-imports
+	$(RUN)/lint-imports --no-cache
 
 format: $(ENVIRONMENT)  ## rewrite the files as `make check` wants them
 	$(RUN)/ruff format .

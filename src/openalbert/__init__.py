@@ -2,10 +2,11 @@
 
 from typing import TYPE_CHECKING, Any
 
+from openalbert.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from openalbert.interop.huggingface import load as load
 
-__version__ = "0.1.0"
 __all__ = ["load"]
 
 

@@ -89,7 +89,7 @@ def find_verb(words: list[str]) -> tuple[str, list[str]]:
         print_help(VERBS)
         sys.exit(0)
     if asked == "--version":
-        from openalbert import __version__
+        from openalbert.version import __version__
 
         print(f"openalbert {__version__}")
         sys.exit(0)

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib import resources
 
-from openalbert import __version__
 from openalbert.report import curves
 from openalbert.report.markup import Markup, element, joined, table
 from openalbert.report.sections import about, differences, sample, swatch
@@ -23,6 +22,7 @@ from openalbert.train.results import (
     verdict,
 )
 from openalbert.train.run_folder import Run
+from openalbert.version import __version__
 
 
 def page(runs: Sequence[Run], now: datetime) -> str:

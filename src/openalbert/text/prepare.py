@@ -16,7 +16,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from openalbert import __version__, durable
+from openalbert import durable
 from openalbert.errors import UserError, a_full_disk_is_told
 from openalbert.progress import Work
 from openalbert.settings import to_dict
@@ -35,6 +35,7 @@ from openalbert.text.manifest import (
 )
 from openalbert.text.shards import Piece
 from openalbert.text.tokenizer import Tokenizer
+from openalbert.version import __version__
 
 
 @dataclass(frozen=True)

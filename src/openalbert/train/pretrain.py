@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-import openalbert
 from openalbert import durable
 from openalbert.errors import UserError
 from openalbert.interop import huggingface
@@ -31,6 +30,7 @@ from openalbert.train.pretraining import PLATEAU_MARGIN, evaluate, pretraining, 
 from openalbert.train.settings import Pretrain
 from openalbert.train.setup import compiled_part, first_parts, fitted, load_weights, make_model, open_heldout
 from openalbert.train.steps import Pace, Running, Step, training_steps
+from openalbert.version import __version__
 
 PLATEAU_PROGRESS = 0.2  # from here on a loss at the word frequencies is worth a word
 TIMED_STEPS = range(3, 9)  # the steps whose time the estimate rests on: after compiling, before anybody waits
@@ -112,7 +112,7 @@ class Run:
     def _first_facts(self) -> dict[str, Any]:
         shards, settings = self.shards, self.settings
         return {
-            "openalbert": openalbert.__version__,
+            "openalbert": __version__,
             "torch": torch.__version__,
             "python": platform.python_version(),
             "device": self.device.describe(),
