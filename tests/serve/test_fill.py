@@ -13,6 +13,7 @@ import transformers
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from openalbert import cli
 from openalbert.cli import main
 from openalbert.errors import UserError
 from openalbert.interop.huggingface import load, save
@@ -146,3 +147,10 @@ def test_what_cannot_be_filled_is_refused_with_a_sentence(folder: Path, tmp_path
         fill_texts(Fill(str(tmp_path / "bare"), ("[MASK]",)))
     with pytest.raises(UserError, match="neither a model folder nor a preset"):
         fill_texts(Fill("nowhere", ("[MASK]",)))
+
+
+def test_a_preset_has_no_words_to_give(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["fill", "albert-tiny", "a [MASK] b"])
+    assert stop.value.code == 1
+    assert "'albert-tiny' is a preset, a fresh model without a tokenizer" in capsys.readouterr().err

@@ -60,6 +60,8 @@ def find_folder(name: str) -> Path:
         return Path(name)
     if name.count("/") == 1 and not name.startswith((".", "/", "~")) and not Path(name).parent.is_dir():
         return _download(name)
+    if name in PRESETS:
+        raise UserError(f"'{name}' is a preset, a fresh model without a tokenizer: give the folder of a trained one")
     raise UserError(f"'{name}' is neither a model folder nor a preset: {suggestion(name, PRESETS)}")
 
 
