@@ -9,13 +9,11 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.text import made_text
+
+from openalbert.text.shards import open_shards
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tests" / "text"))
-
-import made_text  # noqa: E402
-
-from openalbert.text.shards import open_shards  # noqa: E402
 
 
 def commands(guide: str) -> list[tuple[str, str]]:

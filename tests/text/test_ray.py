@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from test_prepare import tree
 from tests.text import made_text
+from tests.text.test_prepare import tree
 
 from openalbert.cli import main
 from openalbert.errors import UserError
