@@ -167,8 +167,8 @@ class Attempt:
 
     def wait_for(self, moment: str, dice: random.Random) -> bool:
         """Return in the middle of that moment: True; or False if the run has ended before."""
-        # The start takes seconds; wherever in it the kill comes, nothing may depend on it.
-        started = time.monotonic() + dice.uniform(0.0, 4.0)
+        # The start takes two seconds and more; wherever in it the kill comes, nothing may depend on it.
+        started = time.monotonic() + dice.uniform(0.0, 2.0)
         recorded, more = len(records(self.out)), dice.randrange(1, 4)
         checkpoints = self.out / "checkpoints"
         signs = {

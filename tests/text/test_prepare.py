@@ -267,7 +267,8 @@ def test_killed_at_any_moment_and_run_again_it_ends_with_the_same_bytes(
         time.sleep(dice.random() * 0.03)
         workers_of_run = children(run.pid)
         run.send_signal(signal.SIGKILL)
-        assert run.wait() == -signal.SIGKILL
+        if run.wait() == 0:  # a fast machine was done before the last of the kills
+            break
         kills_at.append(pieces())
         until = time.monotonic() + 10
         while any(map(running, workers_of_run)):
@@ -275,6 +276,7 @@ def test_killed_at_any_moment_and_run_again_it_ends_with_the_same_bytes(
             time.sleep(0.01)
         with pytest.raises(UserError, match=r"not finished|no shards here"):
             open_shards(out)
+    assert len(kills_at) >= kills // 4
     assert len(set(kills_at)) >= 2
     assert start("killed").wait(timeout=120) == 0
     assert tree(out) == tree(tmp_path / "whole")
