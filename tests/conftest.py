@@ -2,12 +2,16 @@
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 # Two workers share two cores, and tests are small: threads would only wait for each other. Set before torch starts.
 os.environ["OMP_NUM_THREADS"] = "1"
 
 import pytest
 from jaxtyping import install_import_hook
+
+if TYPE_CHECKING:
+    from openalbert.text.tokenizer import Tokenizer
 
 # Every shape written in a signature of openalbert is checked in every test; at run time they cost nothing.
 install_import_hook("openalbert", "beartype.beartype")
@@ -21,3 +25,20 @@ def real_data() -> Path:
     if not REAL_DATA.is_dir():
         pytest.skip("no folder of real data beside the checkout")
     return REAL_DATA
+
+
+@pytest.fixture(scope="session")
+def small(tmp_path_factory: pytest.TempPathFactory) -> "Tokenizer":
+    """A small vocabulary, trained for the tests."""
+    from tests.text.varied_lines import trained_tokenizer
+
+    return trained_tokenizer(tmp_path_factory.mktemp("small"), vocab_size=1000)
+
+
+@pytest.fixture(scope="session")
+def cased(tmp_path_factory: pytest.TempPathFactory) -> "Tokenizer":
+    """One with capitals, accents and bytes."""
+    from tests.text.varied_lines import trained_tokenizer
+
+    folder = tmp_path_factory.mktemp("cased")
+    return trained_tokenizer(folder, vocab_size=700, cased=True, keep_accents=True, byte_fallback=True)

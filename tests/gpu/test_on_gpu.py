@@ -77,7 +77,8 @@ def test_one_compiled_layer_serves_every_depth_and_every_part() -> None:
         torch.cuda.synchronize()
         graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
         print(f"{name}: {graphs} graphs, {time.perf_counter() - started:.1f} s with compiling")
-        assert graphs <= 3, name  # far fewer than layers: 12 here, whatever the depth
+        # One for every layer, and where a map follows the embedding one more: it hands the first layer bf16.
+        assert graphs <= 2, name
 
 
 def openalbert(*words: str) -> list[str]:

@@ -9,23 +9,12 @@ from typing import Any
 
 import pytest
 import sentencepiece
-from tests.text.varied_lines import nasty_lines, plain_lines, real_lines, trained_tokenizer
+from tests.text.varied_lines import nasty_lines, plain_lines, real_lines
 
 from openalbert.errors import UserError
 from openalbert.interop.tokenizer_files import write_tokenizer_files
 from openalbert.text.tokenizer import SPECIAL_PIECES, Tokenizer
 from openalbert.text.vocabulary import ALBERT_FLAGS
-
-
-@pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
-    return trained_tokenizer(tmp_path_factory.mktemp("small"), vocab_size=1000)
-
-
-@pytest.fixture(scope="module")
-def cased(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
-    folder = tmp_path_factory.mktemp("cased")
-    return trained_tokenizer(folder, vocab_size=700, cased=True, keep_accents=True, byte_fallback=True)
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ import lzma
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -258,7 +259,7 @@ def test_killed_at_any_moment_and_run_again_it_ends_with_the_same_bytes(
     dice = random.Random(workers)
     out = tmp_path / "killed"
     kills_at: list[int] = []
-    for _ in range(kills):
+    while len(kills_at) < kills:
         run = start("killed")
         # Let it come a little further than the last time, then kill it in the middle of something.
         enough = pieces() + dice.randint(0, 20 // kills + 1)
@@ -267,8 +268,10 @@ def test_killed_at_any_moment_and_run_again_it_ends_with_the_same_bytes(
         time.sleep(dice.random() * 0.03)
         workers_of_run = children(run.pid)
         run.send_signal(signal.SIGKILL)
-        if run.wait() == 0:  # a fast machine was done before the last of the kills
-            break
+        if run.wait() == 0:  # done before the kill, on a fast machine: this one is compared, and the next begun
+            assert tree(out) == tree(tmp_path / "whole")
+            shutil.rmtree(out)
+            continue
         kills_at.append(pieces())
         until = time.monotonic() + 10
         while any(map(running, workers_of_run)):
@@ -276,7 +279,6 @@ def test_killed_at_any_moment_and_run_again_it_ends_with_the_same_bytes(
             time.sleep(0.01)
         with pytest.raises(UserError, match=r"not finished|no shards here"):
             open_shards(out)
-    assert len(kills_at) >= kills // 4
     assert len(set(kills_at)) >= 2
     assert start("killed").wait(timeout=120) == 0
     assert tree(out) == tree(tmp_path / "whole")

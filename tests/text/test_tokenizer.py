@@ -9,24 +9,13 @@ import pytest
 import sentencepiece
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.text.varied_lines import nasty_lines, plain_lines, real_lines, trained_tokenizer
+from tests.text.varied_lines import nasty_lines, plain_lines, real_lines
 
 from openalbert.errors import UserError
 from openalbert.text.normalization import Treatment
 from openalbert.text.tokenizer import Tokenizer
 
 ALBERT_VOCABULARY = Path("vocab") / "spiece.model"
-
-
-@pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
-    return trained_tokenizer(tmp_path_factory.mktemp("small"), vocab_size=1000)
-
-
-@pytest.fixture(scope="module")
-def cased(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
-    folder = tmp_path_factory.mktemp("cased")
-    return trained_tokenizer(folder, vocab_size=700, cased=True, keep_accents=True, byte_fallback=True)
 
 
 @pytest.fixture(scope="module")
