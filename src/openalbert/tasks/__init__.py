@@ -1,0 +1,1 @@
+"""What a pretrained encoder is for: tasks, fine-tuning, evaluation."""
