@@ -1,7 +1,7 @@
 """What a task is: examples that are read, a head that answers, figures that say how well.
 
-Every task, GLUE's and a user's own, is one `Task`. Each kind of example becomes `Sequences`: rows of tokens with what is
-to be learned from each, which is all that training and prediction ever see.
+Every task, GLUE's and a user's own, is one `Task`. Each kind of example becomes `Sequences`: rows of tokens with what
+is to be learned from each, which is all that training and prediction ever see.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -71,7 +71,7 @@ class Reading:
 
     examples: tuple[Example, ...]
     excluded: Mapping[str, int] = field(default_factory=dict)
-    """Why rows were left out, as a phrase, and how many; with the first place each was seen in the phrase's sentence."""
+    """Why rows were left out, as a phrase that names the first place, and how many."""
 
 
 @dataclass(frozen=True)
