@@ -1,0 +1,164 @@
+"""Questions on passages of any length: overlapping windows, and the way from their tokens back to characters.
+
+`[CLS] question [SEP] a window of the passage [SEP]`, as in BERT's and ALBERT's SQuAD code. An answer is a stretch of
+the passage's own characters: the tokenizer's offsets lead there, nothing is decoded.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Bool, Int32, Int64
+
+from openalbert.tasks.slices import Ids, Rows, Texts, stretches
+from openalbert.tasks.task import QuestionExample, Sequences
+from openalbert.text.tokenizer import Tokenizer
+
+MOST_OF_A_QUESTION = 64  # tokens, as in Google's code
+
+
+@dataclass(frozen=True)
+class Windows:
+    """For every token of some `Sequences`, where in its passage it stands."""
+
+    begin: Int32[np.ndarray, "tokens"]
+    """The first character of the token; -1 for what is not of the passage, or stands for nothing visible in it."""
+    end: Int32[np.ndarray, "tokens"]
+    """Behind its last character."""
+    has_most_context: Bool[np.ndarray, "tokens"]
+    """Of the windows that hold this token, is this the one with the most of the passage around it? Exactly one is."""
+
+
+@dataclass(frozen=True)
+class Passage:
+    """A tokenized passage."""
+
+    ids: Int32[np.ndarray, "tokens"]
+    begin: Int32[np.ndarray, "tokens"]
+    end: Int32[np.ndarray, "tokens"]
+
+    @classmethod
+    def of(cls, text: str, tokenizer: Tokenizer) -> "Passage":
+        """Tokenize a passage; pieces that stand for nothing visible have no place in it."""
+        encoding = tokenizer.encode_with_offsets(text)
+        offsets = np.array(encoding.offsets, np.int32).reshape(-1, 2)
+        is_visible = offsets[:, 0] < offsets[:, 1]
+        return cls(
+            np.array(encoding.ids, np.int32),
+            np.where(is_visible, offsets[:, 0], np.int32(-1)),
+            np.where(is_visible, offsets[:, 1], np.int32(-1)),
+        )
+
+    def tokens_of(self, start: int, end: int) -> tuple[int, int] | None:
+        """The first and the last token that hold any of these characters; None where no token does."""
+        (inside,) = np.nonzero((self.begin < end) & (self.end > start) & (self.begin >= 0))
+        return (int(inside[0]), int(inside[-1])) if len(inside) else None
+
+
+def spread(num_tokens: int, room: int, stride: int) -> Iterator[tuple[int, int]]:
+    """Start and length of the windows over a passage, so that each token is in one at least."""
+    start = 0
+    while True:
+        length = min(room, num_tokens - start)
+        yield start, length
+        if start + length >= num_tokens:
+            return
+        start += min(stride, length)
+
+
+def most_context(windows: Sequence[tuple[int, int]]) -> list[Bool[np.ndarray, "tokens"]]:
+    """For each window and token: does no other window have more around it? The first one does where they are equal.
+
+    What counts is the shorter side of the two, and the length of the window a little, as in BERT's code.
+    """
+    num_tokens = windows[-1][0] + windows[-1][1]
+    best = np.full(num_tokens, -1.0)
+    owner = np.zeros(num_tokens, np.int64)
+    for number, (start, length) in enumerate(windows):
+        place = np.arange(length)
+        context = np.minimum(place, length - 1 - place) + 0.01 * length
+        inside = slice(start, start + length)
+        is_better = context > best[inside]
+        owner[inside] = np.where(is_better, number, owner[inside])
+        best[inside] = np.where(is_better, context, best[inside])
+    return [owner[start : start + length] == number for number, (start, length) in enumerate(windows)]
+
+
+def encode_questions(
+    examples: Sequence[QuestionExample], tokenizer: Tokenizer, max_length: int, stride: int, may_have_no_answer: bool
+) -> tuple[Sequences, Windows]:
+    """A sequence for each window of each question. The first of the right answers is the one to be learned."""
+    questions = Texts()
+    asked = np.array([questions.number(example.question) for example in examples], np.int64)
+    question_ids = questions.tokenize(tokenizer)
+    passages: dict[str, int] = {}
+    read: list[Passage] = []
+    rows: list[tuple[int, int, int, int]] = []  # example, passage, start and length of the window
+    owned: list[np.ndarray] = []
+    spans: list[tuple[int, int]] = []
+    most = min(MOST_OF_A_QUESTION, (max_length - 3) // 2)
+    question_kept = np.minimum(question_ids.lengths, most)
+    for number, example in enumerate(examples):
+        place = passages.setdefault(example.passage, len(read))
+        if place == len(read):
+            read.append(Passage.of(example.passage, tokenizer))
+        passage = read[place]
+        before = int(question_kept[asked[number]]) + 2
+        windows = list(spread(len(passage.ids), max_length - before - 1, stride))
+        rows += [(number, place, start, length) for start, length in windows]
+        owned += most_context(windows)
+        spans += _targets(example, passage, windows, before)
+    example_of, passage_of, start, length = np.array(rows, np.int64).reshape(-1, 4).T
+    passage_ids = Ids.of([one.ids for one in read], [np.array([len(one.ids) for one in read], np.int64)])
+    pool = np.concatenate([question_ids.ids, passage_ids.ids])
+    question = asked[example_of]
+    at = passage_ids.starts[passage_of] + start
+    out, starts, second = Rows(
+        question_ids.starts[question], question_kept[question], len(question_ids.ids) + at, length
+    ).put_together(pool, tokenizer)
+    windows_of = _windows(read, at, length, len(out), starts[:-1] + second, owned)
+    is_cut = question_ids.lengths[asked] > most
+    targets = _as_arrays(spans, may_have_no_answer) if all(example.is_labelled for example in examples) else {}
+    sequences = Sequences(out, starts, second, example_of, targets, len(examples), int(is_cut.sum()))
+    return sequences, windows_of
+
+
+def _targets(
+    example: QuestionExample, passage: Passage, windows: Sequence[tuple[int, int]], before: int
+) -> list[tuple[int, int]]:
+    """First and last token of the answer in each window, counted from [CLS]; 0 and 0 where it is not whole in it."""
+    found = None
+    if example.answers:
+        answer = example.answers[0]
+        found = passage.tokens_of(answer.start, answer.start + len(answer.text))
+    if found is None:
+        return [(0, 0)] * len(windows)
+    first, last = found
+    return [
+        (before + first - start, before + last - start) if start <= first and last < start + length else (0, 0)
+        for start, length in windows
+    ]
+
+
+def _as_arrays(spans: Sequence[tuple[int, int]], may_have_no_answer: bool) -> dict[str, np.ndarray]:
+    span = np.array(spans, np.int64).reshape(-1, 2)
+    has_none = (span[:, 0] == 0).astype(np.float32)
+    return {"span": span, "answerability": has_none} if may_have_no_answer else {"span": span}
+
+
+def _windows(
+    passages: Sequence[Passage],
+    at: Int64[np.ndarray, "sequences"],
+    length: Int64[np.ndarray, "sequences"],
+    num_tokens: int,
+    into: Int64[np.ndarray, "sequences"],
+    owned: Sequence[Bool[np.ndarray, "_"]],
+) -> Windows:
+    source, target = stretches(at, length), stretches(into, length)
+    begin, end = np.full(num_tokens, -1, np.int32), np.full(num_tokens, -1, np.int32)
+    has_most = np.zeros(num_tokens, bool)
+    if len(passages):
+        begin[target] = np.concatenate([passage.begin for passage in passages])[source]
+        end[target] = np.concatenate([passage.end for passage in passages])[source]
+        has_most[target] = np.concatenate(owned)
+    return Windows(begin, end, has_most)
