@@ -72,6 +72,8 @@ class Reading:
     examples: tuple[Example, ...]
     excluded: Mapping[str, int] = field(default_factory=dict)
     """Why rows were left out, as a phrase that names the first place, and how many."""
+    remarks: tuple[str, ...] = ()
+    """What the user should see of how it was read, a sentence each: the columns that were guessed, say."""
 
 
 @dataclass(frozen=True)
@@ -87,8 +89,8 @@ class Task:
     read: Callable[[str], Reading]
     """The examples of a split: `train`, one of `splits`, or `test`, whose examples have no labels."""
     measure: Callable[[Sequence[Example], Sequence[object]], dict[str, float]]
-    """Figures from examples and predictions in the same order. A prediction is a class number, a value, a tuple of
-    class numbers, the number of an option, or the text of an answer ("" for none)."""
+    """Figures in percent, as the paper prints them, from examples and predictions in the same order. A prediction is a
+    class number, a value, a tuple of class numbers, the number of an option, or the text of an answer ("" for none)."""
     main_metric: str
     """Which of the figures is looked at first; all figures are better when higher."""
     may_have_no_answer: bool = False
