@@ -1,0 +1,138 @@
+"""Sequences become training batches without padding: shuffled anew in every epoch, cut by tokens, resumed exactly."""
+
+import itertools
+from collections import deque
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Int64
+from torch import Tensor
+
+from openalbert.errors import UserError
+from openalbert.objectives.keyed_random import Stream, permuted, root
+from openalbert.tasks.slices import stretches
+from openalbert.tasks.task import Sequences
+
+STEPS_AHEAD = 2
+
+
+@dataclass(frozen=True)
+class PackedBatch:
+    """Some sequences one after another, with what is to be learned from them."""
+
+    tokens: Int64[Tensor, "tokens"]
+    segments: Int64[Tensor, "tokens"]
+    lengths: tuple[int, ...]
+    """Tokens of each sequence, as numbers of the host."""
+    options: tuple[int, ...]
+    """How many sequences each unit has: one, or one for each option of a choice."""
+    targets: Mapping[str, Tensor]
+    """As in `Sequences`, by the kind of head."""
+
+    def __len__(self) -> int:
+        """Units: what a batch is counted in."""
+        return len(self.options)
+
+    def to(self, device: torch.device) -> "PackedBatch":
+        """The same batch on another device."""
+        moved = {kind: tensor.to(device, non_blocking=True) for kind, tensor in self.targets.items()}
+        tokens, segments = (tensor.to(device, non_blocking=True) for tensor in (self.tokens, self.segments))
+        return PackedBatch(tokens, segments, self.lengths, self.options, moved)
+
+
+class Packing:
+    """The batches of a run. A batch has `batch_size` units: sequences, or for a choice all options of an example.
+
+    Which units a step has hangs on (seed, step) alone, so that a run goes on anywhere. How they are cut into
+    micro-batches changes no gradient: by tokens, for padding costs nothing here and long sequences do.
+    """
+
+    def __init__(
+        self,
+        sequences: Sequences,
+        batch_size: int,
+        seed: int,
+        *,
+        tokens_at_a_time: int,
+        units_at_a_time: int | None = None,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        if batch_size < 1:
+            raise UserError(f"batch_size is {batch_size}: a batch has at least 1 example")
+        if not sequences.targets:
+            raise UserError("the training examples have no labels: nothing can be learned from them")
+        self.sequences, self.batch_size, self.seed = sequences, batch_size, seed
+        self.device = torch.device(device)
+        self.units_at_a_time = units_at_a_time
+        stays_together = "multiple_choice" in sequences.targets
+        owner = sequences.example if stays_together else np.arange(len(sequences.example))
+        self._first = np.flatnonzero(np.diff(owner, prepend=-1))
+        self._options = np.diff(self._first, append=len(owner))
+        self.num_units = len(self._first)
+        if not self.num_units:
+            raise UserError("there is not one training example: nothing can be learned")
+        self._tokens = np.add.reduceat(sequences.lengths, self._first)
+        # No step has more tokens than this: halving the bound, after memory ran out, then halves what is computed.
+        self.tokens_at_a_time = min(tokens_at_a_time, batch_size * int(self._tokens.max()))
+
+    def epoch_of(self, step: int) -> float:
+        """How many times the examples have been gone through before this step."""
+        return step * self.batch_size / self.num_units
+
+    def units(self, step: int) -> Int64[np.ndarray, "batch"]:
+        """The units of a step, short ones first. An epoch's last batch is filled up from the next epoch."""
+        numbers = np.arange(step * self.batch_size, (step + 1) * self.batch_size, dtype=np.int64)
+        epochs = numbers // self.num_units
+        units = np.empty_like(numbers)
+        for epoch in np.unique(epochs).tolist():
+            here = epochs == epoch
+            key = root(self.seed, epoch, Stream.ORDER)
+            units[here] = permuted(numbers[here] % self.num_units, self.num_units, key)
+        return units[np.argsort(self._tokens[units], kind="stable")]
+
+    def at(self, step: int, rank: int = 0, world: int = 1, parts: int = 1) -> list[PackedBatch]:
+        """One rank's share of a step as micro-batches; `parts` divides the tokens that one of them may have."""
+        if self.batch_size < world:
+            raise UserError(
+                f"batch_size is {self.batch_size}, too small for {world} processes: raise it, or take fewer"
+            )
+        units = self.units(step)[rank::world]
+        bound = max(1, self.tokens_at_a_time // parts)
+        most = self.units_at_a_time or self.batch_size
+        cuts, filled, count = [], 0, 0
+        for place, tokens in enumerate(self._tokens[units].tolist()):
+            if count and (filled + tokens > bound or count == most):
+                cuts.append(place)
+                filled = count = 0
+            filled, count = filled + tokens, count + 1
+        return [self.pack(part) for part in np.split(units, cuts)]
+
+    def pack(self, units: Int64[np.ndarray, "units"]) -> PackedBatch:
+        """These units as one batch, on the host."""
+        rows, sequences = stretches(self._first[units], self._options[units]), self.sequences
+        lengths = sequences.lengths[rows]
+        place = stretches(np.zeros_like(lengths), lengths)
+        tokens = sequences.ids[np.repeat(sequences.starts[rows], lengths) + place]
+        return PackedBatch(
+            self._tensor(tokens.astype(np.int64)),
+            self._tensor((place >= np.repeat(sequences.second[rows], lengths)).astype(np.int64)),
+            tuple(lengths.tolist()),
+            tuple(self._options[units].tolist()),
+            {kind: self._tensor(rows_of[rows]) for kind, rows_of in sequences.targets.items()},
+        )
+
+    def stream(self, *, start: int, rank: int, world: int, parts: int) -> Iterator[list[PackedBatch]]:
+        """For each step from `start` on its micro-batches, on the device; a thread prepares them ahead."""
+        with ThreadPoolExecutor(1, "packing") as worker:
+            pending: deque[Future[list[PackedBatch]]] = deque()
+            for step in itertools.count(start):
+                pending.append(worker.submit(self.at, step, rank, world, parts))
+                if len(pending) > STEPS_AHEAD:
+                    yield [batch.to(self.device) for batch in pending.popleft().result()]
+
+    def _tensor(self, array: np.ndarray) -> Tensor:
+        tensor = torch.from_numpy(array)
+        return tensor.pin_memory() if self.device.type == "cuda" else tensor
