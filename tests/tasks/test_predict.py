@@ -1,0 +1,129 @@
+"""Predictions on packed sequences are the model's own, one by one; ensembles are means of them."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.tasks.made_tasks import EXAMPLES, made_task
+
+from openalbert.errors import UserError
+from openalbert.model.albert import AlbertModel
+from openalbert.model.config import PRETRAINING_HEADS, Head
+from openalbert.model.presets import PRESETS
+from openalbert.tasks.encode import encode
+from openalbert.tasks.predict import Outputs, decide, portions, predict
+from openalbert.tasks.task import Kind, Task
+from openalbert.text.tokenizer import Tokenizer
+from openalbert.train.device import Device
+
+CPU = Device(torch.device("cpu"), "fp32")
+KINDS: tuple[Kind, ...] = ("classification", "regression", "multi_label", "multiple_choice", "question_answering")
+
+
+def micro_model(task: Task, seed: int = 0, heads: tuple[Head, ...] = ()) -> AlbertModel:
+    torch.manual_seed(seed)
+    config = replace(PRESETS["albert-micro"], vocab_size=1000, initializer_range=0.3)
+    return AlbertModel(config, heads or task.heads)
+
+
+@pytest.mark.parametrize("tokens_at_a_time", [1, 50, 16384])
+@pytest.mark.parametrize("kind", KINDS)
+def test_packed_scores_are_those_of_each_sequence_alone_in_a_padded_batch(
+    kind: Kind, tokens_at_a_time: int, small: Tokenizer
+) -> None:
+    task = made_task(kind)
+    model = micro_model(task)
+    sequences = encode(task, EXAMPLES[kind], small, 24, stride=5).sequences
+    outputs = predict([model], sequences, CPU, tokens_at_a_time=tokens_at_a_time)
+    assert outputs.scores.keys() == {head.kind for head in task.heads}
+    model.eval()
+    for number in range(len(sequences.example)):
+        place = slice(sequences.starts[number], sequences.starts[number + 1])
+        ids = torch.from_numpy(sequences.ids[place])[None]
+        segments = (torch.arange(ids.shape[1]) >= int(sequences.second[number])).long()[None]
+        with torch.inference_mode():
+            encoded = model.encode(ids, segments)
+            for head in task.heads:
+                expected = model.scores(head.kind, encoded)[0]
+                found = outputs.scores[head.kind][place if head.kind == "span" else number]
+                np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["classification", "question_answering"])
+def test_an_ensemble_gives_the_mean_of_its_models(kind: Kind, small: Tokenizer) -> None:
+    task = made_task(kind)
+    models = [micro_model(task, seed) for seed in range(3)]
+    sequences = encode(task, EXAMPLES[kind], small, 32).sequences
+    alone = [predict([model], sequences, CPU).scores for model in models]
+    together = predict(models, sequences, CPU).scores
+    for name, found in together.items():
+        np.testing.assert_allclose(found, np.mean([scores[name] for scores in alone], 0), rtol=1e-4, atol=1e-5)
+
+
+def test_prediction_is_without_dropout_and_leaves_the_model_in_training(small: Tokenizer) -> None:
+    task = made_task("classification")
+    model = micro_model(task).train()
+    sequences = encode(task, EXAMPLES["classification"], small, 32).sequences
+    first, second = (predict([model], sequences, CPU).scores["classification"] for _ in range(2))
+    assert (first == second).all()
+    assert model.training
+
+
+def test_heads_of_pretraining_are_not_asked(small: Tokenizer) -> None:
+    task = made_task("classification")
+    model = micro_model(task, heads=(*PRETRAINING_HEADS, *task.heads))
+    sequences = encode(task, EXAMPLES["classification"], small, 32).sequences
+    assert predict([model], sequences, CPU).scores.keys() == {"classification"}
+
+
+def test_no_examples_have_no_predictions(small: Tokenizer) -> None:
+    for kind in KINDS:
+        task = made_task(kind)
+        encoding = encode(task, [], small, 32)
+        assert decide(task, [], encoding, predict([micro_model(task)], encoding.sequences, CPU)) == []
+
+
+def test_models_that_cannot_answer_together_are_refused_in_a_sentence(small: Tokenizer) -> None:
+    task = made_task("classification")
+    sequences = encode(task, EXAMPLES["classification"], small, 32).sequences
+    with pytest.raises(UserError, match="no head for a task: fine-tune it first"):
+        predict([micro_model(task, heads=PRETRAINING_HEADS)], sequences, CPU)
+    others = micro_model(task, heads=(Head("classification", ("yes", "no", "so-so")),))
+    with pytest.raises(UserError, match="different heads or labels"):
+        predict([micro_model(task), others], sequences, CPU)
+
+
+@given(st.lists(st.integers(1, 40), max_size=60), st.integers(1, 100))
+def test_portions_hold_every_sequence_once_and_keep_to_the_budget(lengths: list[int], budget: int) -> None:
+    array = np.array(lengths, np.int64)
+    found = list(portions(array, budget))
+    assert sorted(np.concatenate([np.empty(0, int), *found]).tolist()) == list(range(len(lengths)))
+    assert all(len(part) == 1 or array[part].sum() <= budget for part in found)
+    in_order = np.concatenate([np.empty(0, int), *found])
+    assert (np.diff(array[in_order]) <= 0).all()
+
+
+def test_each_kind_of_head_decides_in_its_own_way(small: Tokenizer) -> None:
+    def decided(kind: Kind, scores: list[list[float]]) -> list[object]:
+        task = made_task(kind)
+        outputs = Outputs({kind: np.array(scores, np.float32)})
+        return decide(task, EXAMPLES[kind], encode(task, EXAMPLES[kind], small, 64), outputs)
+
+    assert decided("classification", [[0, 1, 2], [3, 1, 2], [-3, -1, -2], [1, 1, 0]]) == [2, 0, 1, 0]
+    assert decided("regression", [[3.5], [-1.0]]) == [3.5, -1.0]
+    assert decided("multi_label", [[1, -1, 2], [-1, -2, -3]]) == [(0, 2), ()]
+    assert decided("multiple_choice", [[1], [2], [0], [5], [4], [-1], [-2], [-3], [0]]) == [1, 0, 3]
+
+
+def test_only_a_task_that_allows_for_it_leaves_a_question_without_an_answer(small: Tokenizer) -> None:
+    examples = EXAMPLES["question_answering"]
+    for may_have_no_answer in (True, False):
+        task = made_task("question_answering", may_have_no_answer=may_have_no_answer)
+        encoding = encode(task, examples, small, 64)
+        outputs = predict([micro_model(task)], encoding.sequences, CPU)
+        silent = decide(task, examples, encoding, outputs, null_threshold=-1000.0)
+        assert [text == "" for text in silent] == [may_have_no_answer] * 3
+        assert "" not in decide(task, examples, encoding, outputs, null_threshold=1000.0)
