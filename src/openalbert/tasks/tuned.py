@@ -1,0 +1,40 @@
+"""task.json of a fine-tuned model's folder: what it was tuned for, and how it is to be asked."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from openalbert import durable
+from openalbert.settings import from_json, to_json
+from openalbert.tasks.task import Kind
+
+TASK_FILE = "task.json"
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What a model folder says of its task beside the heads and labels in config.json."""
+
+    task: str
+    """The name of the task."""
+    kind: Kind
+    max_length: int
+    """Tokens that an example was cut to, or that a window over a passage had."""
+    stride: int = 128
+    """How many tokens after one window over a passage the next one begins."""
+    null_threshold: float | None = None
+    """Above which null score a question has no answer, where there may be none."""
+    split: str = ""
+    """What it was scored on."""
+    scores: dict[str, float] = field(default_factory=dict)
+    """Its figures there, in percent."""
+
+
+def write_tuned(folder: Path, tuned: Tuned) -> None:
+    """Put it beside the weights."""
+    durable.write_text(folder / TASK_FILE, to_json(tuned))
+
+
+def read_tuned(folder: Path) -> Tuned | None:
+    """What the folder says; nothing where the model was tuned elsewhere."""
+    path = folder / TASK_FILE
+    return from_json(path.read_text(encoding="utf-8"), Tuned, str(path)) if path.is_file() else None
