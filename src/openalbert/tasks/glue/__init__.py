@@ -1,0 +1,1 @@
+"""GLUE's nine tasks (Wang et al., 2018), a file each."""

@@ -1,0 +1,89 @@
+"""What GLUE's nine tasks have in common: TSV files in a folder, one text or two a row, a label, a submission file."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from openalbert.tasks.metrics import Measure
+from openalbert.tasks.source import Source, assemble, openings
+from openalbert.tasks.tables import Exclusions, Quoting, Table, read_table
+from openalbert.tasks.task import Kind, Reading, Task, TextExample
+from openalbert.tasks.texts import class_number, ids, value
+
+# Whole sets have the plain names; subsets that were published elsewhere say that they are.
+PLAIN_NAMES = {
+    "train": ("train.tsv", "train_subset*.tsv"),
+    "dev": ("dev.tsv",),
+    "heldout": ("heldout_subset*.tsv",),
+    "test": ("test.tsv",),
+}
+
+
+@dataclass(frozen=True)
+class Glue:
+    """One task of GLUE, as its files and its leaderboard have it."""
+
+    name: str
+    about: str
+    """What it asks."""
+    folder: str
+    """The folder's name in GLUE's own download."""
+    first: tuple[str, ...]
+    """The column of the text, or of the first of two, and its other names."""
+    measure: Measure
+    main_metric: str
+    submission: Mapping[str, str]
+    """The file's name on the leaderboard, for each test split."""
+    second: tuple[str, ...] = ()
+    """The same for the second text; none where there is one text only."""
+    label: tuple[str, ...] = ("label",)
+    labels: tuple[str, ...] = ()
+    """Names of the classes; none where a value is asked for."""
+    codes: tuple[str, ...] = ()
+    """What stands for each class in the files and on the leaderboard, where it is not its name."""
+    patterns: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: PLAIN_NAMES)
+    hub_splits: Mapping[str, str] | None = None
+    """A dataset's names for the splits, where they are not train, validation and test."""
+    without_header: tuple[str, ...] = ()
+    """The columns of files that do not name them."""
+    quoting: Quoting = "literal"
+
+    @property
+    def kind(self) -> Kind:
+        """Classes or a value."""
+        return "classification" if self.labels else "regression"
+
+    def open(self, source: Source, labels: tuple[str, ...] | None = None) -> Task:
+        """The task with its examples from a source; `labels` may give the classes another order."""
+        names = labels or self.labels
+
+        def read(path: Path) -> Table:
+            return read_table(path, quoting=self.quoting, without_header=self.without_header, ragged_rows="leave_out")
+
+        def parse(table: Table, labelled: bool) -> Reading:
+            return self._parse(table, labelled, names)
+
+        opened = openings(self.name, source, read, self.patterns, (self.folder, self.name), self.hub_splits)
+        return assemble(self.name, self.kind, source, opened, parse, self.measure, self.main_metric, labels=names)
+
+    def _parse(self, table: Table, labelled: bool, names: tuple[str, ...]) -> Reading:
+        first = table.column(self.first, "text")
+        second = table.column(self.second, "second text") if self.second else None
+        label = table.column(self.label, "label") if labelled else ""
+        numbers = {name: names.index(name) for name in self.labels}
+        numbers |= {code: numbers[name] for code, name in zip(self.codes, self.labels, strict=bool(self.codes))}
+        examples: list[TextExample] = []
+        excluded = Exclusions(table.excluded)
+        for row, row_id in zip(table.rows, ids(table, ("index", "idx")), strict=True):
+            texts = row.text(first).strip(), row.text(second).strip() if second else None
+            if labelled and "" in texts:
+                excluded.add("without a text", row.place)
+                continue
+            answer: int | float | None = None
+            if labelled:
+                answer = class_number(row, label, numbers) if self.labels else value(row, label)
+                if answer is None:
+                    excluded.add("without a label", row.place)
+                    continue
+            examples.append(TextExample(row_id, *texts, answer))
+        return Reading(tuple(examples), excluded.counted(), table.remarks)

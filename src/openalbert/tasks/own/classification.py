@@ -1,0 +1,42 @@
+"""Classes of a user's own texts or pairs of texts."""
+
+from openalbert.errors import UserError
+from openalbert.tasks.metrics import accuracy, macro_f1, matthews, measure_classes
+from openalbert.tasks.own.columns import in_order
+from openalbert.tasks.own.texts import own_openings, read_texts, texts_of
+from openalbert.tasks.source import Source, assemble
+from openalbert.tasks.tables import Table
+from openalbert.tasks.task import Reading, Task
+from openalbert.tasks.texts import class_number
+
+
+def open_classification(source: Source, labels: tuple[str, ...] | None = None) -> Task:
+    """The task; its labels are those of the training file, unless a model's own are given."""
+    opened = own_openings("classification", source)
+    if labels is None:
+        if "train" not in opened:
+            raise UserError("classification has no labels yet: give the training file with --train")
+        labels = _labels(opened["train"](), source)
+    numbers = {name: number for number, name in enumerate(labels)}
+
+    def parse(table: Table, labelled: bool) -> Reading:
+        texts = texts_of(table, source, labelled)
+        return read_texts(table, texts, labelled, lambda row: class_number(row, texts.label or "", numbers))
+
+    measure = measure_classes(accuracy, macro_f1, matthews)
+    return assemble("classification", "classification", source, opened, parse, measure, "accuracy", labels=labels)
+
+
+def _labels(table: Table, source: Source) -> tuple[str, ...]:
+    column = texts_of(table, source, labelled=True).label or ""
+    found = [label for row in table.rows if (label := row.text(column).strip())]
+    names = in_order(found)
+    if len(names) < 2:
+        only = f"only one class, '{names[0]}'," if names else "no class at all"
+        raise UserError(f"{table.name} has {only} in '{column}': there is nothing to tell apart; is the column right?")
+    if len(names) > 20 and 2 * len(names) > len(found):
+        raise UserError(
+            f"{table.name} has {len(names):,} classes in {len(found):,} rows of '{column}': that is not a column of "
+            "classes; name another with --label-column, or is it --task regression?"
+        )
+    return names

@@ -1,0 +1,142 @@
+"""Which column holds what in a user's own file: named by the user, or guessed by its name, or by what stands in it."""
+
+import re
+from collections.abc import Sequence
+
+from openalbert.errors import UserError, suggestion
+from openalbert.tasks.tables import Row, Table
+
+SAMPLE = 1000  # rows that a guess looks at
+KNOWN = {
+    "text": ("text", "sentence", "sentence1", "text1", "premise", "question1", "first", "review", "comment", "content",
+             "body", "document", "tweet", "message", "utterance", "query", "description", "headline", "title"),
+    "second": ("second", "sentence2", "text2", "hypothesis", "question2", "textpair", "pair"),
+    "label": ("label", "labels", "class", "classes", "category", "categories", "target", "sentiment", "score",
+              "rating", "stars", "value", "goldlabel", "intent", "topic", "tags", "emotion", "y"),
+    "passage": ("passage", "context", "article", "paragraph", "text", "document"),
+    "question": ("question", "query", "prompt", "stem"),
+    "options": ("options", "choices", "endings"),
+    "answer": ("answer", "answers", "label", "correct", "target", "gold", "answerkey"),
+    "answer_start": ("answerstart", "start"),
+    "id": ("id", "idx", "index", "guid", "uid", "exampleid"),
+}  # fmt: skip
+SETTINGS = {"text": "text_column", "second": "second_column", "label": "label_column", "passage": "passage_column",
+            "question": "question_column", "options": "options_columns", "answer": "answer_column",
+            "id": "id_column"}  # fmt: skip
+OPTION = re.compile(r"(?:option|choice|ending|answer)?([a-h]|[0-9])$")
+
+
+class Columns:
+    """The columns of one table that have been given a role."""
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+        self.roles: dict[str, str] = {}
+        self.guessed: list[str] = []
+
+    @property
+    def free(self) -> list[str]:
+        """Columns without a role."""
+        taken = set(self.roles.values())
+        return [column for column in self.table.columns if column not in taken]
+
+    def find(self, role: str, named: str | None) -> str | None:
+        """The column of a role: the one that the user named, else one whose name is known for it."""
+        if named is not None:
+            if named not in self.table.columns:
+                setting = SETTINGS[role].replace("_", "-")
+                raise UserError(
+                    f"{self.table.name} has no column '{named}' (--{setting}): {suggestion(named, self.table.columns)}"
+                )
+            return self.take(role, named)
+        plain = {simple(column): column for column in reversed(self.free)}
+        name = next((name for name in KNOWN[role] if name in plain), None)
+        return self.take(role, plain[name], guessed=True) if name is not None else None
+
+    def take(self, role: str, column: str, guessed: bool = False) -> str:
+        """Give a column its role."""
+        self.roles[role] = column
+        if guessed:
+            self.guessed.append(role)
+        return column
+
+    def longest(self, role: str) -> str | None:
+        """The free column with the longest texts, which cannot be numbers."""
+        lengths = {column: self._length(column) for column in self.free}
+        column = max(lengths, key=lambda name: lengths[name], default=None)
+        return self.take(role, column, guessed=True) if column is not None and lengths[column] > 0 else None
+
+    def _length(self, column: str) -> int:
+        texts = [value for value in sample(self.table, column) if isinstance(value, str) and not _is_number(value)]
+        return sum(map(len, texts))
+
+    def missing(self, role: str) -> UserError:
+        """What to say where a role has no column."""
+        setting = SETTINGS[role].replace("_", "-")
+        return UserError(
+            f"{self.table.name}: which column is the {role}? There are {', '.join(self.table.columns)}: "
+            f"name one with --{setting}"
+        )
+
+    def ids(self, named: str | None) -> tuple[list[str], str | None]:
+        """The id of each row, and a remark where a column that seems to be of ids is not."""
+        rows = self.table.rows
+        column = self.find("id", named)
+        if column is not None:
+            seen: dict[str, Row] = {}
+            for row in rows:
+                twin = seen.setdefault(row.text(column).strip(), row)
+                if twin is row:
+                    continue
+                what = f"{row.place}: the id in '{column}' stands in {twin.place} already"
+                if named is not None:
+                    raise UserError(f"{what}: every row needs its own, or leave out --id-column")
+                del self.roles["id"]
+                self.guessed.remove("id")
+                return [str(number) for number in range(len(rows))], f"{what}, so rows are counted instead"
+            return list(seen), None
+        return [str(number) for number in range(len(rows))], None
+
+    def remark(self) -> tuple[str, ...]:
+        """The columns that were guessed, as a sentence."""
+        if not self.guessed:
+            return ()
+        told = ", ".join(f"{role.replace('_', ' ')} from '{self.roles[role]}'" for role in self.guessed)
+        settings = ", ".join(f"--{SETTINGS[role].replace('_', '-')}" for role in self.guessed if role in SETTINGS)
+        return (f"{self.table.name}: {told} (guessed; {settings} say otherwise)",)
+
+
+def simple(name: str) -> str:
+    """A column's name as it is compared: lower case, letters and digits only."""
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+def sample(table: Table, column: str) -> list[object]:
+    """What stands in a column, in the first rows."""
+    return [row.values.get(column) for row in table.rows[:SAMPLE]]
+
+
+def option_columns(table: Table) -> tuple[str, ...]:
+    """Columns that hold an option each by their names: option1, choice_b, A."""
+    found: list[tuple[str, str]] = []
+    for column in table.columns:
+        match = OPTION.match(simple(column))
+        if match:
+            found.append((match[1], column))
+    return tuple(column for _, column in sorted(found)) if len(found) > 1 else ()
+
+
+def in_order(names: Sequence[str]) -> tuple[str, ...]:
+    """Distinct label names in the order of the head's outputs: numbers by value, others by name."""
+    distinct = set(names)
+    if all(_is_number(name) for name in distinct):
+        return tuple(sorted(distinct, key=lambda name: (float(name), name)))
+    return tuple(sorted(distinct))
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,80 @@
+"""A text or a pair in a row, and what is said about it: what classification, regression and multi_label share."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from openalbert.tasks.own.columns import Columns
+from openalbert.tasks.source import Opening, Source, openings
+from openalbert.tasks.tables import Exclusions, Row, Table, read_table
+from openalbert.tasks.task import Reading, TextExample
+
+Label: TypeAlias = int | float | tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Where the texts of a table are."""
+
+    first: str
+    second: str | None
+    label: str | None
+    ids: list[str]
+    remarks: tuple[str, ...]
+
+
+def own_openings(task: str, source: Source) -> dict[str, Opening]:
+    """The user's files, each split read when it is asked for, and train only once: it also names the labels."""
+    opened = openings(task, source, read_table, {})
+    if "train" in opened:
+        kept: list[Table] = []
+        read = opened["train"]
+
+        def once() -> Table:
+            if not kept:
+                kept.append(read())
+            return kept[0]
+
+        opened["train"] = once
+    return opened
+
+
+def texts_of(table: Table, source: Source, labelled: bool, label_columns: tuple[str, ...] = ()) -> Texts:
+    """Find the columns; `label_columns` are those that cannot be text."""
+    columns = Columns(table)
+    for column in label_columns:
+        columns.take(f"label {column}", column)
+    ids, remark = columns.ids(source.id_column)
+    label = None
+    if not label_columns:
+        label = columns.find("label", source.label_column if labelled else None)
+    first = columns.find("text", source.text_column)
+    second = columns.find("second", source.second_column)
+    if first is None:
+        first = columns.longest("text")
+    if first is None:
+        raise columns.missing("text")
+    if labelled and label is None and not label_columns:
+        if len(columns.free) != 1:
+            raise columns.missing("label")
+        label = columns.take("label", columns.free[0], guessed=True)
+    remarks = (*table.remarks, *columns.remark(), *((remark,) if remark else ()))
+    return Texts(first, second, label, ids, remarks)
+
+
+def read_texts(table: Table, texts: Texts, labelled: bool, label_of: Callable[[Row], Label | None]) -> Reading:
+    """An example from each row that has text and label. Where labels are not needed, every row gives one."""
+    examples: list[TextExample] = []
+    excluded = Exclusions(table.excluded)
+    for row, row_id in zip(table.rows, texts.ids, strict=True):
+        first = row.text(texts.first).strip()
+        second = row.text(texts.second).strip() if texts.second else None
+        if labelled and (not first or second == ""):
+            excluded.add("without a text", row.place)
+            continue
+        label = label_of(row) if labelled else None
+        if labelled and label is None:
+            excluded.add("without a label", row.place)
+            continue
+        examples.append(TextExample(row_id, first, second, label))
+    return Reading(tuple(examples), excluded.counted(), texts.remarks)

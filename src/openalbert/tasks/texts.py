@@ -1,0 +1,50 @@
+"""What a row of a table says about its text: its id, its class, its value, each refused with file and row if wrong."""
+
+import math
+from collections.abc import Iterable, Mapping
+
+from openalbert.errors import UserError
+from openalbert.tasks.tables import Row, Table
+
+NO_LABEL = ("", "-", "-1")  # what stands where annotators did not agree, or nobody has said
+
+
+def ids(table: Table, columns: Iterable[str]) -> list[str]:
+    """The name of each row: from the first of the columns that there is, else its number, from 0."""
+    column = next((name for name in columns if name in table.columns), None)
+    if column is None:
+        return [str(number) for number in range(len(table.rows))]
+    seen: dict[str, Row] = {}
+    for row in table.rows:
+        name = row.text(column).strip()
+        if name in seen:
+            raise UserError(
+                f"{row.place}: the {column} '{name}' stands in {seen[name].place} already: every row needs its own"
+            )
+        seen[name] = row
+    return list(seen)
+
+
+def class_number(row: Row, column: str, numbers: Mapping[str, int]) -> int | None:
+    """The number of the row's class; None where it has no label."""
+    label = row.text(column).strip()
+    if label in numbers:
+        return numbers[label]
+    if label in NO_LABEL:
+        return None
+    known = ", ".join(numbers) if len(numbers) <= 20 else f"{', '.join(list(numbers)[:20])}, …"
+    raise UserError(f"{row.place}: the label '{label}' in '{column}' is not known: known are {known}")
+
+
+def value(row: Row, column: str) -> float | None:
+    """The row's value; None where it has none."""
+    text = row.text(column).strip()
+    if not text:
+        return None
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise UserError(f"{row.place}: '{text[:40]}' in '{column}' is not a number")
+    return number
