@@ -10,49 +10,57 @@ from openalbert.errors import UserError
 from openalbert.settings import from_json, to_json
 from openalbert.train.device import Device
 from openalbert.train.journal import METRICS
-from openalbert.train.settings import Pretrain, differences
+from openalbert.train.settings import FREE_TO_CHANGE, RunSettings, differences
 
 RUN, FACTS, CHECKPOINTS, MODEL = "run.json", "facts.json", "checkpoints", "model"
 
 
 @contextlib.contextmanager
-def locked(settings: Pretrain, device: Device) -> Iterator[None]:
+def locked(settings: RunSettings, device: Device, verb: str = "pretrain") -> Iterator[None]:
     """Keep the folder to this run: the workers of a torchrun that was killed live on, and would write there too."""
     with contextlib.ExitStack() as held:
         problem = None
         if device.is_main and not settings.dry_run:
             settings.out.mkdir(parents=True, exist_ok=True)
             try:
-                held.enter_context(durable.locked(settings.out, "pretrain"))
+                held.enter_context(durable.locked(settings.out, verb))
             except UserError as error:
                 problem = error
         device.raise_together(problem)
         yield
 
 
-def claim_folder(settings: Pretrain, device: Device) -> None:
-    """Refuse to mix two runs in one folder, or clear it where the user asked for that."""
+def claim_folder(
+    settings: RunSettings, device: Device, free: tuple[str, ...] = FREE_TO_CHANGE, others: tuple[str, ...] = ()
+) -> None:
+    """Refuse to mix two runs in one folder, or clear it where the user asked for that.
+
+    `free` are settings that may change when a run goes on; `others` are patterns of what else a run leaves there.
+    """
     problem = None
     if device.is_main:
         try:
-            _claim(settings)
+            _claim(settings, free, others)
         except UserError as error:
             problem = error
     # Every process waits for this: none may find a checkpoint that is about to be cleared away.
     device.raise_together(problem)
 
 
-def _claim(settings: Pretrain) -> None:
+def _claim(settings: RunSettings, free: tuple[str, ...], others: tuple[str, ...]) -> None:
     path = settings.out / RUN
     if settings.fresh:
         # The settings go last: killed in between, what is left is still known as the other run's.
-        for name in (CHECKPOINTS, METRICS, MODEL, FACTS, "tensorboard", RUN):
-            target = settings.out / name
-            shutil.rmtree(target) if target.is_dir() else target.unlink(missing_ok=True)
+        for pattern in (*others, CHECKPOINTS, METRICS, MODEL, FACTS, "tensorboard", RUN):
+            for target in settings.out.glob(pattern):
+                shutil.rmtree(target) if target.is_dir() else target.unlink(missing_ok=True)
     # A start that was refused, or ended before it had learned anything, is no run to be kept from mixing.
-    if path.exists() and any((settings.out / name).exists() for name in (CHECKPOINTS, METRICS)):
-        before = from_json(path.read_text(encoding="utf-8"), Pretrain, str(path))
-        changed = differences(before, settings)
+    if path.exists() and any(found for name in (*others, CHECKPOINTS, METRICS) for found in settings.out.glob(name)):
+        try:
+            before = from_json(path.read_text(encoding="utf-8"), type(settings), str(path))
+            changed = differences(before, settings, free)
+        except UserError as error:
+            changed = [str(error)]
         if changed:
             raise UserError(
                 f"{settings.out} holds a run with other settings ({'; '.join(changed)}): "

@@ -63,6 +63,8 @@ class Journal:
         self.folder, self.writes = folder, writes
         self.flops_per_token, self.peak = flops_per_token, peak
         self.window = Window()
+        self.note = ""
+        """Shown on every line of progress: the last score, say."""
         self.rate = 0.0
         """Tokens a second, as last measured."""
         self._measured = (0, 0.0)
@@ -167,6 +169,8 @@ class Journal:
         ]
         if step.depth:
             words.append(f"depth {step.depth}")
+        if self.note:
+            words.append(self.note)
         return "  ".join([*words, f"left {_time_left(step, running)}"])
 
     def close(self) -> None:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar, Protocol, runtime_checkable
 
 from tyro.conf import Positional, Suppress
 
@@ -108,6 +108,25 @@ class Pretrain:
         return scaled_learning_rate(self.optimizer.learning_rate, self.batch_size, self.reference_batch)
 
 
+@runtime_checkable
+class RunSettings(Protocol):
+    """What the settings of all runs have, pretraining's and fine-tuning's."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def out(self) -> Path:
+        """Folder of the run."""
+
+    @property
+    def dry_run(self) -> bool:
+        """Whether nothing is to be left behind."""
+
+    @property
+    def fresh(self) -> bool:
+        """Whether to start over."""
+
+
 # What may change when a run goes on: none of it changes what is learned.
 FREE_TO_CHANGE = (
     "out",
@@ -125,9 +144,9 @@ FREE_TO_CHANGE = (
 )
 
 
-def differences(before: Pretrain, now: Pretrain) -> list[str]:
-    """Which settings would change what a run learns, as sentences."""
-    same = {name: getattr(before, name) for name in FREE_TO_CHANGE}
+def differences(before: RunSettings, now: RunSettings, free: tuple[str, ...] = FREE_TO_CHANGE) -> list[str]:
+    """Which settings would change what a run learns, as sentences; those that are `free` do not."""
+    same = {name: getattr(before, name) for name in free}
     old, new = _flat(to_dict(before)), _flat(to_dict(replace(now, **same)))
     return [
         f"{name} was {old.get(name)}, now {new.get(name)}" for name in {**old, **new} if old.get(name) != new.get(name)
