@@ -1,0 +1,97 @@
+"""A split from reading to figures: encoded, predicted, decided, measured, and looked at more closely."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from openalbert.errors import UserError
+from openalbert.model.albert import AlbertModel
+from openalbert.tasks.answers import Answers, best_answers, fit_threshold
+from openalbert.tasks.closer_look import Predicted, look_closely
+from openalbert.tasks.encode import Encoding, encode
+from openalbert.tasks.findings import Findings
+from openalbert.tasks.predict import Outputs, decide, predict
+from openalbert.tasks.source import divided
+from openalbert.tasks.task import Example, QuestionExample, Reading, Task
+from openalbert.text.tokenizer import Tokenizer
+from openalbert.train.device import Device
+
+
+@dataclass(frozen=True)
+class Examined:
+    """All that came out for one split."""
+
+    split: str
+    reading: Reading
+    encoding: Encoding
+    outputs: Outputs
+    predictions: list[object]
+    """As `Task.measure` takes them."""
+    scores: dict[str, float]
+    """In percent; none where the examples have no labels."""
+    findings: Findings | None
+    """A closer look; none where the examples have no labels."""
+    null_threshold: float | None = None
+    """Where a question may have no answer: the one given, or the one that is best on the whole of this split, for
+    others to be judged by."""
+
+
+def examine(
+    models: Sequence[AlbertModel],
+    task: Task,
+    split: str,
+    tokenizer: Tokenizer,
+    device: Device,
+    *,
+    max_length: int,
+    stride: int = 128,
+    null_threshold: float | None = None,
+    tokens_at_a_time: int = 16384,
+) -> Examined:
+    """Read a split and have the models answer it.
+
+    Without a null threshold, each half of the questions is judged by the one that is best on the other half: nothing
+    is fitted on what it is reported on.
+    """
+    reading = task.read(split)
+    examples = reading.examples
+    encoding = encode(task, examples, tokenizer, max_length, stride=stride)
+    outputs = predict(models, encoding.sequences, device, tokens_at_a_time=tokens_at_a_time)
+    is_labelled = bool(encoding.sequences.targets)
+    said = ""
+    if task.may_have_no_answer and null_threshold is None and is_labelled:
+        predictions, null_threshold, said = _by_halves(task, examples, encoding, outputs)
+    else:
+        threshold = 0.0 if null_threshold is None else null_threshold
+        predictions = decide(task, examples, encoding, outputs, null_threshold=threshold)
+        said = f"{threshold:.3f}" if task.may_have_no_answer else ""
+    scores, findings = {}, None
+    if is_labelled:
+        scores = task.measure(examples, predictions)
+        findings = look_closely(Predicted(task, examples, encoding, outputs, predictions), split, scores)
+        findings = replace(
+            findings, num_models=len(models), excluded=dict(reading.excluded), null_threshold=said.replace("-", "−")
+        )
+    return Examined(split, reading, encoding, outputs, predictions, scores, findings, null_threshold)
+
+
+def _by_halves(
+    task: Task, examples: Sequence[Example], encoding: Encoding, outputs: Outputs
+) -> tuple[list[object], float, str]:
+    """Predictions of each half by the threshold of the other, the threshold of all, and a sentence on them."""
+    questions = [example for example in examples if isinstance(example, QuestionExample)]
+    answers = best_answers(questions, encoding, outputs.scores)
+    everything = _fitted(task, questions, answers)
+    try:
+        held_out = {id(example) for example in divided(Reading(tuple(questions)), 0.5, 0)[1].examples}
+    except UserError:  # questions on one passage only
+        return [one.text(0.0) for one in answers], everything, "0.000 (too few passages to fit it on others)"
+    is_held = [id(question) in held_out for question in questions]
+    halves = [[number for number, held in enumerate(is_held) if held == second] for second in (False, True)]
+    thresholds = [_fitted(task, [questions[n] for n in half], [answers[n] for n in half]) for half in halves]
+    texts: list[object] = [one.text(thresholds[not held]) for one, held in zip(answers, is_held, strict=True)]
+    first, second = thresholds[1], thresholds[0]
+    return texts, everything, f"{first:.3f} and {second:.3f}, of each half of the passages fitted on the other"
+
+
+def _fitted(task: Task, questions: Sequence[QuestionExample], answers: Sequence[Answers]) -> float:
+    return fit_threshold(questions, answers, lambda one, text: task.measure([one], [text])[task.main_metric])

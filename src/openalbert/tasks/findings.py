@@ -1,0 +1,119 @@
+"""What became of a split's examples, closer than one figure says: by class, which for which, and the worst mistakes.
+
+It is written as findings.json into a run, so that its page can be drawn when neither data nor model are at hand.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from openalbert import durable
+from openalbert.errors import UserError
+from openalbert.settings import from_json, to_json
+from openalbert.tasks.task import Kind
+
+FINDINGS_FILE = "findings.json"
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A stretch of a text that stands out: what is right, or what was predicted."""
+
+    kind: str
+    """gold or predicted."""
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A text of an example, as a person reads it."""
+
+    name: str
+    """What it is to the example: text, second text, passage, question, option."""
+    text: str
+    marks: tuple[Mark, ...] = ()
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """An example that was answered wrongly."""
+
+    id: str
+    texts: tuple[Shown, ...]
+    gold: str
+    """What is right, in words."""
+    predicted: str
+    """What the model says, in words."""
+    how_sure: str
+    """How sure it was, in words."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Figures of some of the examples: of a class, of a kind of question."""
+
+    name: str
+    num_examples: int
+    figures: dict[str, float]
+    """In percent."""
+
+
+@dataclass(frozen=True)
+class Findings:
+    """A closer look at one split."""
+
+    task: str
+    kind: Kind
+    split: str
+    main_metric: str
+    scores: dict[str, float]
+    """The task's own figures, in percent."""
+    num_examples: int
+    num_models: int = 1
+    """More than one: an ensemble."""
+    num_truncated: int = 0
+    """Examples of which something had to be left out to fit."""
+    excluded: dict[str, int] = field(default_factory=dict)
+    """Why rows were left out, and how many."""
+    null_threshold: str = ""
+    """Where a question may have no answer: above which null score it has none, and where that number is from."""
+    labels: tuple[str, ...] = ()
+    confusion: tuple[tuple[int, ...], ...] = ()
+    """For classes: how often each (row) was taken for each (column)."""
+    values: tuple[tuple[float, float], ...] = ()
+    """For regression: what is right beside what was predicted, of some examples."""
+    parts_title: str = ""
+    """What the parts are: classes, options, kinds of questions."""
+    parts: tuple[Part, ...] = ()
+    mistakes: tuple[Mistake, ...] = ()
+    """The worst first."""
+    num_mistakes: int = 0
+
+
+def write_findings(folder: Path, findings: Sequence[Findings]) -> None:
+    """Put the findings of some splits into a run; the first one is of the split that decides."""
+    durable.write_text(folder / FINDINGS_FILE, to_json(_Several(tuple(findings))))
+
+
+def read_findings(folder: Path) -> tuple[Findings, ...]:
+    """The findings of a run; none where it has not come to its end."""
+    path = folder / FINDINGS_FILE
+    if not path.is_file():
+        return ()
+    try:
+        text = path.read_text(encoding="utf-8")
+    except ValueError:
+        raise UserError(f"{path}: not UTF-8: the file is damaged") from None
+    return from_json(text, _Several, str(path)).splits
+
+
+@dataclass(frozen=True)
+class _Several:
+    splits: tuple[Findings, ...]
+
+
+def written_scores(scores: Mapping[str, float], main_metric: str) -> str:
+    """The figures in one line, the main one first."""
+    names = sorted(scores, key=lambda name: name != main_metric)
+    return ", ".join(f"{name} {scores[name]:.2f}" for name in names)
