@@ -103,6 +103,11 @@ def test_a_classifier_without_classes_is_refused() -> None:
         Head("classification")
 
 
+def test_two_classes_of_one_name_are_refused() -> None:
+    with pytest.raises(UserError, match="the label 'b' stands twice"):
+        Head("classification", ("a", "b", "b"))
+
+
 def test_two_heads_of_one_kind_are_refused() -> None:
     with pytest.raises(UserError, match="one head of a kind"):
         AlbertModel(preset("albert-micro"), (Head("span"), Head("span")))

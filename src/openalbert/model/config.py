@@ -123,6 +123,8 @@ class Head:
             self.kind in ("classification", "multi_label") and len(self.labels) < 1,
             f"a {self.kind} head needs the names of its classes in labels",
         )
+        twice = next((label for label in self.labels if self.labels.count(label) > 1), None)
+        _refuse(twice is not None, f"the label '{twice}' stands twice in labels: each class needs its own name")
 
     @property
     def num_outputs(self) -> int:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from openalbert.errors import UserError, suggestion
 from openalbert.tasks.glue.cola import COLA
+from openalbert.tasks.glue.layout import Glue
 from openalbert.tasks.glue.mnli import MNLI
 from openalbert.tasks.glue.mrpc import MRPC
 from openalbert.tasks.glue.qnli import QNLI
@@ -14,11 +15,24 @@ from openalbert.tasks.glue.sst2 import SST2
 from openalbert.tasks.glue.stsb import STSB
 from openalbert.tasks.glue.wnli import WNLI
 from openalbert.tasks.own.classification import open_classification
+from openalbert.tasks.own.multi_label import open_multi_label
+from openalbert.tasks.own.multiple_choice import open_multiple_choice
+from openalbert.tasks.own.question_answering import open_question_answering
+from openalbert.tasks.own.regression import open_regression
+from openalbert.tasks.race import open_race
 from openalbert.tasks.source import Source
 from openalbert.tasks.squad import open_squad
 from openalbert.tasks.task import Kind, Task
 
-__all__ = ["GLUE", "TASKS", "Definition", "Source", "open_task"]
+__all__ = ["GLUE", "TASKS", "Definition", "Known", "Source", "open_task"]
+
+
+@dataclass(frozen=True)
+class Known:
+    """What a model was already taught, for tasks whose own files say it otherwise."""
+
+    labels: tuple[str, ...] | None = None
+    may_have_no_answer: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -27,28 +41,67 @@ class Definition:
 
     kind: Kind
     about: str
-    open: Callable[[Source, tuple[str, ...] | None], Task]
+    open: Callable[[Source, Known], Task]
 
 
 GLUE = {task.name: task for task in (COLA, SST2, MRPC, STSB, QQP, MNLI, QNLI, RTE, WNLI)}
 
+
+def _glue(task: Glue) -> Definition:
+    return Definition(task.kind, task.about, lambda source, known: task.open(source, known.labels))
+
+
 TASKS: dict[str, Definition] = {
-    **{name: Definition(task.kind, task.about, task.open) for name, task in GLUE.items()},
+    **{name: _glue(task) for name, task in GLUE.items()},
     "squad1": Definition(
-        "question_answering", "where in the passage is the answer?", lambda s, _: open_squad(s, "1.1")
+        "question_answering", "where in the passage is the answer?", lambda source, _: open_squad(source, "1.1")
     ),
     "squad2": Definition(
-        "question_answering", "where is the answer, if there is one?", lambda s, _: open_squad(s, "2.0")
+        "question_answering", "where is the answer, if there is one?", lambda source, _: open_squad(source, "2.0")
     ),
-    "classification": Definition("classification", "classes of your own texts or pairs", open_classification),
+    "race": Definition(
+        "multiple_choice", "which option answers an exam's question?", lambda source, _: open_race(source, "all")
+    ),
+    "race_middle": Definition(
+        "multiple_choice", "the same, middle school only", lambda source, _: open_race(source, "middle")
+    ),
+    "race_high": Definition(
+        "multiple_choice", "the same, high school only", lambda source, _: open_race(source, "high")
+    ),
+    "classification": Definition(
+        "classification",
+        "a class for each of your texts or pairs",
+        lambda source, known: open_classification(source, known.labels),
+    ),
+    "regression": Definition(
+        "regression",
+        "a value for each of your texts or pairs",
+        lambda source, known: open_regression(source, known.labels),
+    ),
+    "multi_label": Definition(
+        "multi_label",
+        "any number of labels for each of your texts or pairs",
+        lambda source, known: open_multi_label(source, known.labels),
+    ),
+    "multiple_choice": Definition(
+        "multiple_choice", "which of your options is right?", lambda source, _: open_multiple_choice(source)
+    ),
+    "question_answering": Definition(
+        "question_answering",
+        "where in your passage is the answer, if it may be there?",
+        lambda source, known: open_question_answering(source, known.may_have_no_answer),
+    ),
 }
 
 
-def open_task(name: str, source: Source, labels: tuple[str, ...] | None = None) -> Task:
-    """A task with its examples from a source; nothing but the names of own labels is read before it is asked for.
+def open_task(
+    name: str, source: Source, labels: tuple[str, ...] | None = None, may_have_no_answer: bool | None = None
+) -> Task:
+    """A task with its examples from a source; nothing but what own files say of labels is read before it is asked for.
 
-    `labels` are those that a model already has: what it was trained on need not be at hand to score it.
+    `labels` and `may_have_no_answer` are what a model was taught already: what it learned from need not be at hand to
+    score it.
     """
     if name not in TASKS:
         raise UserError(f"'{name}' is not a task: {suggestion(name, TASKS)}")
-    return TASKS[name].open(source, labels)
+    return TASKS[name].open(source, Known(labels, may_have_no_answer))

@@ -27,6 +27,9 @@ PATTERNS = {
 }
 
 
+COLUMNS = ("id", "context", "question", "answers", "answer_start")
+
+
 def open_squad(source: Source, version: str) -> Task:
     """The task of a version, from its folder or from files of its form."""
     name, may_have_no_answer = ("squad1", False) if version == "1.1" else ("squad2", True)
@@ -88,7 +91,7 @@ def questions(
 
     Answers are SQuAD's list of objects, a dataset's object of two lists, or a text with or without answer_start.
     """
-    names = {name: (columns or {}).get(name, name) for name in ("id", "context", "question", "answers", "answer_start")}
+    names = {name: (columns or {}).get(name, name) for name in COLUMNS}
     for role in ("context", "question", *(("answers",) if labelled else ())):
         table.column((names[role],), role)
     seen: set[str] = set()
@@ -106,7 +109,7 @@ def questions(
             if not passage.strip() or not question.strip():
                 excluded.add("without a passage or a question", row.place)
                 continue
-            given = [] if row.values.get("is_impossible") is True else _answers(row, names)
+            given = [] if _is_impossible(row) else _answers(row, names)
             answers = tuple(_stands(passage, answer, row, moved) for answer in given if answer.text in passage)
             if 0 < len(answers) < len(given):
                 moved.add("questions have answers that are not in the passage, and keep the others", row.place)
@@ -119,6 +122,15 @@ def questions(
         examples.append(QuestionExample(row_id, passage, question, answers, title, is_labelled=labelled))
     remarks = (*table.remarks, *(f"{count:,} {reason}" for reason, count in moved.counted().items()))
     return Reading(tuple(examples), excluded.counted(), remarks)
+
+
+def has_no_answer(row: Row, columns: Mapping[str, str]) -> bool:
+    """Whether a row says that its passage does not answer."""
+    return _is_impossible(row) or not _answers(row, {name: columns.get(name, name) for name in COLUMNS})
+
+
+def _is_impossible(row: Row) -> bool:
+    return row.text("is_impossible").strip().lower() in ("true", "1")
 
 
 def _answers(row: Row, names: Mapping[str, str]) -> list[Answer]:

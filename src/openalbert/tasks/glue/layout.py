@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from openalbert.errors import UserError
 from openalbert.tasks.metrics import Measure
 from openalbert.tasks.source import Source, assemble, openings
 from openalbert.tasks.tables import Exclusions, Quoting, Table, read_table
@@ -55,7 +56,7 @@ class Glue:
 
     def open(self, source: Source, labels: tuple[str, ...] | None = None) -> Task:
         """The task with its examples from a source; `labels` may give the classes another order."""
-        names = labels or self.labels
+        names = self._names(labels)
 
         def read(path: Path) -> Table:
             return read_table(path, quoting=self.quoting, without_header=self.without_header, ragged_rows="leave_out")
@@ -65,6 +66,14 @@ class Glue:
 
         opened = openings(self.name, source, read, self.patterns, (self.folder, self.name), self.hub_splits)
         return assemble(self.name, self.kind, source, opened, parse, self.measure, self.main_metric, labels=names)
+
+    def _names(self, given: tuple[str, ...] | None) -> tuple[str, ...]:
+        """The classes in the order of a model that has them; one whose classes have numbers only has GLUE's order."""
+        if not given or given == tuple(f"LABEL_{number}" for number in range(len(self.labels))):
+            return self.labels
+        if self.labels and sorted(given) != sorted(self.labels):
+            raise UserError(f"{self.name} has the classes {', '.join(self.labels)}, and not {', '.join(given)}")
+        return given
 
     def _parse(self, table: Table, labelled: bool, names: tuple[str, ...]) -> Reading:
         first = table.column(self.first, "text")

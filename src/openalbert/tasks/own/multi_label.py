@@ -1,0 +1,103 @@
+"""Any number of labels for each of a user's own texts or pairs of texts.
+
+A JSONL row has a list of labels; a CSV row has them in one column with a sign between, or a column of 0 and 1 for each.
+"""
+
+from openalbert.errors import UserError
+from openalbert.tasks.metrics import measure_label_sets
+from openalbert.tasks.own.columns import KNOWN, in_order, sample, simple
+from openalbert.tasks.own.texts import Texts, own_openings, read_texts, texts_of
+from openalbert.tasks.source import Source, assemble
+from openalbert.tasks.tables import Row, Table, as_text
+from openalbert.tasks.task import Reading, Task
+
+SEPARATORS = (";", "|", ",")
+YES, NO = ("1", "1.0", "true", "True"), ("0", "0.0", "false", "False", "")
+
+
+def open_multi_label(source: Source, labels: tuple[str, ...] | None = None) -> Task:
+    """The task; its labels are those of the training file, unless a model's own are given."""
+    opened = own_openings("multi_label", source)
+    if labels is None:
+        if "train" not in opened:
+            raise UserError("multi_label has no labels yet: give the training file with --train")
+        labels = _names(opened["train"](), source)
+    names = labels
+    numbers = {name: number for number, name in enumerate(names)}
+
+    def parse(table: Table, labelled: bool) -> Reading:
+        flags = _flag_columns(table, source, names)
+        texts = texts_of(table, source, labelled, flags)
+        separator = _separator(table, texts, source)
+
+        def labels_of(row: Row) -> tuple[int, ...] | None:
+            found = [name for name in flags if _is_set(row, name)] if flags else _listed(row, texts, separator)
+            unknown = next((name for name in found or () if name not in numbers), None)
+            if unknown is not None:
+                known = ", ".join(names[:20]) + (", …" if len(names) > 20 else "")
+                raise UserError(f"{row.place}: the label '{unknown}' is not known: known are {known}")
+            return None if found is None else tuple(sorted({numbers[name] for name in found}))
+
+        return read_texts(table, texts, labelled, labels_of)
+
+    measure = measure_label_sets(len(names))
+    return assemble("multi_label", "multi_label", source, opened, parse, measure, "f1", labels=names)
+
+
+def _names(table: Table, source: Source) -> tuple[str, ...]:
+    flags = _flag_columns(table, source, ())
+    if flags:
+        return flags
+    texts = texts_of(table, source, labelled=True)
+    separator = _separator(table, texts, source)
+    names = in_order([name for row in table.rows for name in _listed(row, texts, separator) or ()])
+    if not names:
+        raise UserError(f"{table.name} has no labels in '{texts.label}': is the column right?")
+    return names
+
+
+def _flag_columns(table: Table, source: Source, labels: tuple[str, ...]) -> tuple[str, ...]:
+    """The columns that are a label each: named by the user, or a model's labels, or all that hold 0 and 1 only."""
+    if source.label_columns:
+        for name in source.label_columns:
+            table.column((name,), "label (--label-columns)")
+        return source.label_columns
+    if labels and set(labels) <= set(table.columns):
+        return labels
+    if source.label_column or {simple(column) for column in table.columns} & set(KNOWN["label"]):
+        return ()
+    others = (source.id_column, source.text_column, source.second_column)
+    free = [name for name in table.columns if name not in others and simple(name) not in KNOWN["id"]]
+    flags = tuple(name for name in free if {as_flag(value) for value in sample(table, name)} <= {*YES, *NO} - {""})
+    return flags if len(flags) > 1 else ()
+
+
+def as_flag(value: object) -> str:
+    """How a value would stand in a column of flags."""
+    return str(value).strip()
+
+
+def _is_set(row: Row, column: str) -> bool:
+    value = row.text(column).strip()
+    if value in YES or value in NO:
+        return value in YES
+    raise UserError(f"{row.place}: '{value}' in '{column}' is neither 0 nor 1")
+
+
+def _separator(table: Table, texts: Texts, source: Source) -> str:
+    """What stands between labels: as the user says, else the first of the usual signs that is found."""
+    if source.label_separator is not None or texts.label is None:
+        return source.label_separator or SEPARATORS[0]
+    cells = [value for value in sample(table, texts.label) if isinstance(value, str)]
+    return next((sign for sign in SEPARATORS if any(sign in cell for cell in cells)), SEPARATORS[0])
+
+
+def _listed(row: Row, texts: Texts, separator: str) -> list[str] | None:
+    given = row.values.get(texts.label or "")
+    if given is None:
+        return None
+    if isinstance(given, list):
+        parts = [as_text(part, f"{row.place}: a label") for part in given]
+    else:
+        parts = row.text(texts.label or "").split(separator)
+    return [part.strip() for part in parts if part.strip()]

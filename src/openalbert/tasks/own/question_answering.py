@@ -1,0 +1,56 @@
+"""A user's own questions whose answers are stretches of a passage, in SQuAD's JSON or in a table."""
+
+from openalbert.tasks.metrics import measure_answers
+from openalbert.tasks.own.columns import Columns
+from openalbert.tasks.source import Source, assemble, openings
+from openalbert.tasks.squad import has_no_answer, questions, read_questions
+from openalbert.tasks.tables import Table
+from openalbert.tasks.task import Reading, Task
+
+
+def open_question_answering(source: Source, may_have_no_answer: bool | None = None) -> Task:
+    """The task. Whether questions may have no answer is seen in the training file, or else in what is scored on.
+
+    `may_have_no_answer` says what a model already can.
+    """
+    opened = openings("question_answering", source, read_questions, {})
+    if may_have_no_answer is None:
+        first = next((split for split in ("train", "dev") if split in opened), None)
+        may_have_no_answer = False
+        if first is not None:
+            table = opened[first]()
+            columns, _ = _columns(table, source, labelled=True)
+            may_have_no_answer = any(has_no_answer(row, columns) for row in table.rows)
+    without = may_have_no_answer
+
+    def parse(table: Table, labelled: bool) -> Reading:
+        columns, remarks = _columns(table, source, labelled)
+        reading = questions(table, labelled, without, columns)
+        return Reading(reading.examples, reading.excluded, (*remarks, *reading.remarks))
+
+    return assemble(
+        "question_answering",
+        "question_answering",
+        source,
+        opened,
+        parse,
+        measure_answers(without),
+        "f1",
+        may_have_no_answer=without,
+    )
+
+
+def _columns(table: Table, source: Source, labelled: bool) -> tuple[dict[str, str], tuple[str, ...]]:
+    """The table's names for SQuAD's columns, and what to say about guesses."""
+    columns = Columns(table)
+    found = {
+        "id": columns.find("id", source.id_column),
+        "question": columns.find("question", source.question_column),
+        "answers": columns.find("answer", source.answer_column if labelled else None),
+        "answer_start": columns.find("answer_start", None),
+        "context": columns.find("passage", source.passage_column),
+    }
+    for role, name in (("question", "question"), ("passage", "context"), ("answer", "answers")):
+        if found[name] is None and (labelled or role != "answer"):
+            raise columns.missing(role)
+    return {name: column for name, column in found.items() if column is not None}, columns.remark()

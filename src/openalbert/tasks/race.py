@@ -1,0 +1,101 @@
+"""RACE: questions on passages from English exams of Chinese schools, four options each (Lai et al., 2017).
+
+Middle school (`race_middle`), high school (`race_high`) and both (`race`), in RACE's folders of a file a passage, in
+JSONL of a passage a line, or from a dataset of a question a row.
+"""
+
+import string
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+from openalbert.errors import UserError
+from openalbert.tasks.metrics import measure_choices
+from openalbert.tasks.source import Source, assemble, openings
+from openalbert.tasks.tables import Exclusions, Row, Table, as_text, read_json, read_table, table_of
+from openalbert.tasks.task import ChoiceExample, Reading, Task
+
+School = Literal["all", "middle", "high"]
+PATTERNS = {split: (split, f"{split}*.jsonl*") for split in ("train", "dev", "test")}
+LETTERS = string.ascii_uppercase
+
+
+def open_race(source: Source, school: School) -> Task:
+    """The task of one school or both."""
+    name = "race" if school == "all" else f"race_{school}"
+
+    def parse(table: Table, labelled: bool) -> Reading:
+        return _questions(table, labelled, school)
+
+    opened = openings(name, source, read_passages, PATTERNS, ("race",))
+    return assemble(name, "multiple_choice", source, opened, parse, measure_choices, "accuracy")
+
+
+def read_passages(path: Path) -> Table:
+    """A row for each passage, with all its questions: a folder of RACE's files, or a JSONL file."""
+    if not path.is_dir():
+        return read_table(path)
+    rows = []
+    for number, file in enumerate(sorted(path.rglob("*.txt")), 1):
+        passage = read_json(file)
+        if not isinstance(passage, dict):
+            raise UserError(f"{file} is not a passage of RACE: a JSON object is expected")
+        # The two schools' files bear the same numbers.
+        rows.append(Row(f"{file}, passage", number, {"school": file.parent.name, **passage}))
+    return table_of(str(path), rows)
+
+
+def _questions(table: Table, labelled: bool, school: School) -> Reading:
+    examples: list[ChoiceExample] = []
+    excluded = Exclusions(table.excluded)
+    in_passage: dict[str, int] = {}
+    for row in table.rows:
+        passage_id = (row.text("id") or row.text("example_id")).removesuffix(".txt") or str(row.number)
+        if not passage_id.startswith(row.text("school")):
+            passage_id = f"{row.text('school')}{passage_id}"
+        if passage_id in in_passage and "questions" in row.values:
+            excluded.add("passages with the id of another", f"{row.place}, '{passage_id}'")
+            continue
+        # There are two schools; passages that came later have ids which name neither, and are of high school.
+        group = "middle" if "middle" in (passage_id[:6], row.text("school")) else "high"
+        if school not in ("all", group):
+            continue
+        passage = row.text("article")
+        for question, options, answer in _each(row, labelled):
+            number = in_passage[passage_id] = in_passage.get(passage_id, -1) + 1
+            row_id = f"{passage_id}-{number}"
+            where = f"{row.place}, '{row_id}'"
+            label = LETTERS.find(answer) if len(answer) == 1 else -1
+            if labelled and not passage.strip():
+                excluded.add("without a passage", where)
+            elif len(options) < 2:
+                excluded.add("with fewer than two options", where)
+            elif labelled and not 0 <= label < len(options):
+                raise UserError(
+                    f"{where}: the answer '{answer}' is none of {', '.join(LETTERS[: len(options)])}, its options"
+                )
+            else:
+                examples.append(ChoiceExample(row_id, passage, question, options, label if labelled else None, group))
+    return Reading(tuple(examples), excluded.counted(), table.remarks)
+
+
+def _each(row: Row, labelled: bool) -> Iterator[tuple[str, tuple[str, ...], str]]:
+    """The questions of a row with their options and answers: of a whole passage, or of one question."""
+    if "questions" in row.values:
+        questions, options = row.values["questions"], row.values.get("options")
+        answers = row.values.get("answers") if labelled else [""] * len(questions)
+    else:
+        questions, options = [row.values.get("question")], [row.values.get("options")]
+        answers = [row.values.get("answer")]
+    if not isinstance(questions, list) or not isinstance(options, list) or not isinstance(answers, list):
+        raise UserError(f"{row.place} has no lists of questions, options and answers, as RACE has them")
+    if not len(questions) == len(options) == len(answers):
+        raise UserError(
+            f"{row.place} has {len(questions)} questions, {len(options)} lists of options and {len(answers)} answers: "
+            "there must be as many of each"
+        )
+    for question, given, answer in zip(questions, options, answers, strict=True):
+        if not isinstance(given, list):
+            raise UserError(f"{row.place}: the options of a question are no list")
+        texts = tuple(as_text(option, f"{row.place}: an option") for option in given)
+        yield as_text(question, f"{row.place}: a question"), texts, as_text(answer, f"{row.place}: an answer").strip()
