@@ -16,6 +16,7 @@ from openalbert.tasks.task import QuestionExample
 
 N_BEST = 20
 MAX_ANSWER_TOKENS = 30  # as in Google's code
+NOTHING_TO_SAY = 1e9  # the null score where the passage has no visible text
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,7 @@ def _answers(
     example: QuestionExample, ranked: Sequence[tuple[tuple[int, int], float]], empty: float, absent: float | None
 ) -> Answers:
     if not ranked:
-        return Answers((), np.inf)
+        return Answers((), NOTHING_TO_SAY)
     scores = np.array([score for _, score in ranked])
     shares = np.exp(scores - scores[0])
     shares /= shares.sum()

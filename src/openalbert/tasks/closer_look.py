@@ -32,6 +32,8 @@ class Predicted:
     encoding: Encoding
     outputs: Outputs
     predictions: Sequence[object]
+    answers: Sequence[Answers] = ()
+    """To questions, if they have been looked for already: it takes a while."""
 
 
 Wrong = tuple[float, Callable[[], Mistake]]
@@ -150,7 +152,7 @@ def _questions(predicted: Predicted, findings: Findings) -> tuple[Findings, list
     texts = cast("Sequence[str]", predicted.predictions)
     groups: dict[str, list[int]] = {}
     wrong: list[Wrong] = []
-    answers = best_answers(examples, predicted.encoding, predicted.outputs.scores)
+    answers = predicted.answers or best_answers(examples, predicted.encoding, predicted.outputs.scores)
     for number, (example, text, found) in enumerate(zip(examples, texts, answers, strict=True)):
         groups.setdefault(_question_word(example.question), []).append(number)
         if text not in ([answer.text for answer in example.answers] or [""]):

@@ -11,7 +11,7 @@ from openalbert.tasks.encode import Encoding, encode
 from openalbert.tasks.findings import Findings
 from openalbert.tasks.predict import Outputs, decide, predict
 from openalbert.tasks.source import divided
-from openalbert.tasks.task import Example, QuestionExample, Reading, Task
+from openalbert.tasks.task import QuestionExample, Reading, Task
 from openalbert.text.tokenizer import Tokenizer
 from openalbert.train.device import Device
 
@@ -30,6 +30,8 @@ class Examined:
     """In percent; none where the examples have no labels."""
     findings: Findings | None
     """A closer look; none where the examples have no labels."""
+    answers: list[Answers]
+    """To questions: the best few, and the null score."""
     null_threshold: float | None = None
     """Where a question may have no answer: the one given, or the one that is best on the whole of this split, for
     others to be judged by."""
@@ -57,40 +59,44 @@ def examine(
     encoding = encode(task, examples, tokenizer, max_length, stride=stride)
     outputs = predict(models, encoding.sequences, device, tokens_at_a_time=tokens_at_a_time)
     is_labelled = bool(encoding.sequences.targets)
-    said = ""
-    if task.may_have_no_answer and null_threshold is None and is_labelled:
-        predictions, null_threshold, said = _by_halves(task, examples, encoding, outputs)
+    questions = [example for example in examples if isinstance(example, QuestionExample)]
+    answers = best_answers(questions, encoding, outputs.scores) if questions else []
+    threshold, said = null_threshold, ""
+    if task.may_have_no_answer and is_labelled and threshold is None:
+        predictions, threshold, said = _by_halves(task, questions, answers)
+    elif task.kind == "question_answering":
+        threshold = (threshold or 0.0) if task.may_have_no_answer else None
+        predictions = [one.text(threshold) for one in answers]
+        said = "" if threshold is None else f"{threshold:.3f}"
     else:
-        threshold = 0.0 if null_threshold is None else null_threshold
-        predictions = decide(task, examples, encoding, outputs, null_threshold=threshold)
-        said = f"{threshold:.3f}" if task.may_have_no_answer else ""
+        predictions = decide(task, examples, encoding, outputs)
     scores, findings = {}, None
     if is_labelled:
         scores = task.measure(examples, predictions)
-        findings = look_closely(Predicted(task, examples, encoding, outputs, predictions), split, scores)
+        findings = look_closely(Predicted(task, examples, encoding, outputs, predictions, answers), split, scores)
         findings = replace(
             findings, num_models=len(models), excluded=dict(reading.excluded), null_threshold=said.replace("-", "−")
         )
-    return Examined(split, reading, encoding, outputs, predictions, scores, findings, null_threshold)
+    return Examined(split, reading, encoding, outputs, predictions, scores, findings, answers, threshold)
 
 
 def _by_halves(
-    task: Task, examples: Sequence[Example], encoding: Encoding, outputs: Outputs
+    task: Task, questions: Sequence[QuestionExample], answers: Sequence[Answers]
 ) -> tuple[list[object], float, str]:
     """Predictions of each half by the threshold of the other, the threshold of all, and a sentence on them."""
-    questions = [example for example in examples if isinstance(example, QuestionExample)]
-    answers = best_answers(questions, encoding, outputs.scores)
     everything = _fitted(task, questions, answers)
     try:
         held_out = {id(example) for example in divided(Reading(tuple(questions)), 0.5, 0)[1].examples}
     except UserError:  # questions on one passage only
-        return [one.text(0.0) for one in answers], everything, "0.000 (too few passages to fit it on others)"
+        return [one.text(0.0) for one in answers], everything, "0.000, for there are too few passages to fit it on"
     is_held = [id(question) in held_out for question in questions]
-    halves = [[number for number, held in enumerate(is_held) if held == second] for second in (False, True)]
-    thresholds = [_fitted(task, [questions[n] for n in half], [answers[n] for n in half]) for half in halves]
-    texts: list[object] = [one.text(thresholds[not held]) for one, held in zip(answers, is_held, strict=True)]
-    first, second = thresholds[1], thresholds[0]
-    return texts, everything, f"{first:.3f} and {second:.3f}, of each half of the passages fitted on the other"
+    fitted = {}
+    for held in (False, True):
+        half = [number for number, one in enumerate(is_held) if one == held]
+        fitted[not held] = _fitted(task, [questions[number] for number in half], [answers[number] for number in half])
+    predictions: list[object] = [one.text(fitted[held]) for one, held in zip(answers, is_held, strict=True)]
+    said = f"{fitted[False]:.3f} and {fitted[True]:.3f}, for each half of the passages fitted on the other"
+    return predictions, everything, said
 
 
 def _fitted(task: Task, questions: Sequence[QuestionExample], answers: Sequence[Answers]) -> float:
