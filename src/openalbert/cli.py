@@ -21,7 +21,9 @@ class Verb:
     settings: str
     function: str
     recipes: str = ""
-    """The module whose `defaults_for` gives the settings that a model's name, or none, stands for."""
+    """The module whose `defaults_for` gives the settings that a recipe's name, or none, stands for."""
+    named_by: str = ""
+    """The option whose value is the recipe's name; not given: the first word after the verb is."""
 
 
 VERBS = {
@@ -39,6 +41,20 @@ VERBS = {
         "Pretrain",
         "pretrain",
         recipes="openalbert.recipes.pretraining",
+    ),
+    "finetune": Verb(
+        "a model learns a task: GLUE, SQuAD, RACE, your own files",
+        "openalbert.tasks.finetune",
+        "Finetune",
+        "finetune",
+        recipes="openalbert.recipes.finetuning",
+        named_by="--task",
+    ),
+    "evaluate": Verb(
+        "scores of a model, or of several together, on a task",
+        "openalbert.tasks.evaluate",
+        "Evaluate",
+        "evaluate",
     ),
     "report": Verb("curves and facts of runs, as one page", "openalbert.report.report", "Report", "report"),
     "show": Verb(
@@ -130,15 +146,16 @@ def parse(kind: Any, name: str, words: list[str]) -> Any:
     """Fill a settings class from the command line.
 
     Where the defaults hang on a model, its name is the first word after the verb, and the line is read over the
-    defaults that follow from it.
+    defaults that follow from it; so it is where they hang on an option.
     """
     import tyro
 
     default = {}
     first = words[0] if words and not words[0].startswith("-") else ""
-    recipes = VERBS[name].recipes
+    recipes, named_by = VERBS[name].recipes, VERBS[name].named_by
     if recipes:
-        default = {"default": importlib.import_module(recipes).defaults_for(first)}
+        recipe = value_of(named_by, words) if named_by else first
+        default = {"default": importlib.import_module(recipes).defaults_for(recipe)}
     settings = tyro.cli(
         kind,
         prog=f"openalbert {name}",
@@ -148,6 +165,17 @@ def parse(kind: Any, name: str, words: list[str]) -> Any:
         config=(tyro.conf.FlagCreatePairsOff,),
         **default,
     )
-    if default and settings.preset != first:
+    if default and not named_by and settings.preset != first:
         usage_error(f"name the model right after the verb: openalbert {name} {settings.preset} …")
     return settings
+
+
+def value_of(option: str, words: list[str]) -> str:
+    """What a command line says of an option, the last time that it does; nothing if it does not."""
+    value = ""
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        if word == option:
+            value = following
+        elif word.startswith(f"{option}="):
+            value = word.removeprefix(f"{option}=")
+    return value

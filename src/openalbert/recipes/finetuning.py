@@ -1,0 +1,82 @@
+"""How each task is fine-tuned: the paper's Table 14, and recipes for a user's own files. Nothing but settings."""
+
+from pathlib import Path
+
+from openalbert.errors import UserError, suggestion
+from openalbert.optim.schedule import Schedule
+from openalbert.optim.settings import OptimizerSettings
+from openalbert.tasks.registry import TASKS
+from openalbert.tasks.settings import Finetune, Length
+
+
+def table_14(
+    task: str,
+    num_examples: int,
+    learning_rate: float,
+    batch_size: int,
+    dropout: float,
+    steps: int,
+    warmup_steps: int,
+    max_length: int = 512,
+) -> Finetune:
+    """A row of the paper's Table 14, and how many examples the task's full training set has."""
+    return Finetune(
+        task=task,
+        out=Path("runs") / task,
+        recipe=Length(num_examples, batch_size, steps),
+        optimizer=OptimizerSettings(kind="adamw", learning_rate=learning_rate),
+        # As a share: it scales with the steps where the data are fewer.
+        schedule=Schedule(warmup_share=warmup_steps / steps),
+        dropout=dropout,
+        classifier_dropout=0.1,
+        max_length=max_length,
+    )
+
+
+TABLE_14 = {
+    recipe.task: recipe
+    for recipe in (
+        table_14("cola", 8_551, 1e-5, 16, 0.0, 5_336, 320),
+        table_14("stsb", 5_749, 2e-5, 16, 0.0, 3_598, 214),
+        table_14("sst2", 67_349, 1e-5, 32, 0.0, 20_935, 1_256),
+        table_14("mnli", 392_702, 3e-5, 128, 0.0, 10_000, 1_000),
+        table_14("qnli", 104_743, 1e-5, 32, 0.0, 33_112, 1_986),
+        table_14("qqp", 363_846, 5e-5, 128, 0.1, 14_000, 1_000),
+        table_14("rte", 2_490, 3e-5, 32, 0.1, 800, 200),
+        table_14("mrpc", 3_668, 2e-5, 32, 0.0, 800, 200),
+        table_14("wnli", 635, 2e-5, 16, 0.1, 2_000, 250),
+        table_14("squad1", 87_599, 5e-5, 48, 0.0, 3_649, 365, max_length=384),
+        table_14("squad2", 130_319, 3e-5, 48, 0.0, 8_144, 814),
+        table_14("race", 87_866, 2e-5, 32, 0.1, 12_000, 1_000),
+    )
+}
+
+
+def own_files(kind: str) -> Finetune:
+    """For files of one's own, of which nothing is known: three epochs, but never too few steps; early stopping.
+
+    The numbers lie in the middle of Table 14's.
+    """
+    questions, choices = kind == "question_answering", kind == "multiple_choice"
+    return Finetune(
+        task=kind,
+        out=Path("runs") / kind,
+        recipe=Length(100_000, 32, 9_375, least_steps=400),
+        optimizer=OptimizerSettings(kind="adamw", learning_rate=3e-5 if questions else 2e-5),
+        schedule=Schedule(warmup_share=0.1),
+        dropout=0.1 if choices else 0.0,
+        classifier_dropout=0.1,
+        max_length=384 if questions else 512,
+        patience=5,
+    )
+
+
+def defaults_for(task: str) -> Finetune:
+    """The settings that a task's name stands for."""
+    if task in TABLE_14:
+        return TABLE_14[task]
+    if task in TASKS:
+        return own_files(task)
+    if task:
+        raise UserError(f"'{task}' is not a task: {suggestion(task, TASKS)}")
+    return Finetune()

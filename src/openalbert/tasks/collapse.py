@@ -1,0 +1,99 @@
+"""A run that has collapsed: it says the same of everything, and its loss never left that of knowing label frequencies.
+
+Large models do that in fine-tuning now and then, with the learning rate too high or a seed out of luck. It is no
+result, so it is noticed, named, and tried again at a lower rate.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+from openalbert.tasks.task import ChoiceExample, Example, Sequences, Task, TextExample
+
+FROM_PROGRESS = 0.5  # earlier, a slow start cannot be told from a collapse
+STUCK = 0.95  # a loss above this share of the baseline has learned nothing that counts
+SAME = 0.99  # so many predictions alike are all alike
+RATE_FACTOR = 0.5  # of the learning rate, from attempt to attempt
+
+
+def baseline_loss(sequences: Sequences) -> float:
+    """The training loss of a model that knows how frequent each label is, and nothing of the text."""
+    total = 0.0
+    for kind, targets in sequences.targets.items():
+        if kind == "classification":
+            total += _entropy(np.bincount(targets) / len(targets))
+        elif kind == "regression":
+            total += float(np.var(targets, dtype=np.float64))
+        elif kind == "multi_label":
+            total += float(np.mean([_entropy(np.array([share, 1 - share])) for share in targets.mean(0)]))
+        elif kind == "multiple_choice":
+            total += float(np.log(np.bincount(sequences.example)).mean())
+        elif kind == "span":
+            total += float(np.log(sequences.lengths).mean())
+        else:  # answerability counts half
+            total += 0.5 * _entropy(np.array([targets.mean(), 1 - targets.mean()]))
+    return total
+
+
+def _entropy(shares: np.ndarray) -> float:
+    known = shares[shares > 0]
+    return float(-(known * np.log(known)).sum())
+
+
+def collapse(
+    task: Task,
+    baseline: float,
+    recent_losses: Sequence[float],
+    examples: Sequence[Example],
+    predictions: Sequence[object],
+) -> str | None:
+    """Why a run counts as collapsed, as half a sentence; None for a run that learns.
+
+    Both must hold: the last training losses are no better than the baseline, and the predictions are all the same
+    (of choices: no more often right than by chance).
+    """
+    if not recent_losses or baseline <= 0:
+        return None
+    loss = float(np.mean(recent_losses))
+    if np.isfinite(loss) and loss < STUCK * baseline:
+        return None
+    same = _sameness(task, examples, predictions)
+    if same is None:
+        return None
+    return f"{same}, and the training loss {loss:.3f} is no better than that of label frequencies ({baseline:.3f})"
+
+
+def _sameness(task: Task, examples: Sequence[Example], predictions: Sequence[object]) -> str | None:
+    if task.kind == "regression":
+        wanted = [float(e.label) for e in examples if isinstance(e, TextExample) and isinstance(e.label, int | float)]
+        spread, of_labels = float(np.std(np.array(predictions, np.float64))), float(np.std(wanted))
+        if of_labels > 0 and spread < 0.05 * of_labels:
+            return f"the predictions spread by {spread:.3g} only, the labels by {of_labels:.3g}"
+        return None
+    if task.kind == "multiple_choice":
+        choices = [example for example in examples if isinstance(example, ChoiceExample)]
+        right = float(np.mean([e.label == found for e, found in zip(choices, predictions, strict=True)]))
+        by_chance = float(np.mean([1 / len(example.options) for example in choices]))
+        error = float(np.sqrt(by_chance * (1 - by_chance) / len(choices)))
+        if right <= by_chance + 2 * error:
+            return f"{100 * right:.1f} % of the choices are right, by chance it would be {100 * by_chance:.1f} %"
+        return None
+    [(most, count)] = Counter(predictions).most_common(1)
+    if count < SAME * len(predictions) or len({_label(example) for example in examples}) < 2:
+        return None
+    return f"{100 * count / len(predictions):.0f} % of the predictions are {_named(task, most)}"
+
+
+def _label(example: Example) -> object:
+    return example.label if isinstance(example, TextExample | ChoiceExample) else example.answers
+
+
+def _named(task: Task, prediction: object) -> str:
+    if isinstance(prediction, int) and task.labels:
+        return f"'{task.labels[prediction]}'"
+    if isinstance(prediction, tuple):
+        return (
+            "'" + "', '".join(task.labels[number] for number in prediction) + "'" if prediction else "no label at all"
+        )
+    return f"'{prediction}'" if prediction else '"no answer"'

@@ -1,0 +1,28 @@
+"""`openalbert finetune`: a pretrained model learns a task; its best weights become a model folder with scores."""
+
+from openalbert.errors import UserError
+from openalbert.tasks.material import gather
+from openalbert.tasks.run import SCORES, Run, say_plainly
+from openalbert.tasks.seeds import SEEDS, several_seeds
+from openalbert.tasks.settings import FREE_TO_CHANGE, Finetune
+from openalbert.train.claim import claim_folder, locked
+from openalbert.train.device import open_device
+from openalbert.train.interruption import Stop
+
+
+def finetune(settings: Finetune) -> None:
+    """Carry out a run, or several with different seeds, or go on with them."""
+    if not settings.task:
+        raise UserError("name the task: `openalbert finetune MODEL --task sst2 --data DIR`, or --task classification")
+    with Stop() as stop, open_device(settings.speed) as device, locked(settings, device, "finetune"):
+        material = gather(settings)
+        for remark in material.remarks:
+            say_plainly(device, remark)
+        if settings.dry_run:
+            Run(settings, material, device).dry_run()
+            return
+        claim_folder(settings, device, FREE_TO_CHANGE, (SCORES, SEEDS, "seed-*", "report.html"))
+        if settings.seeds > 1:
+            several_seeds(settings, material, device, stop)
+        else:
+            Run(settings, material, device).carry_out(stop)

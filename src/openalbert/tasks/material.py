@@ -1,0 +1,161 @@
+"""What a fine-tuning run works with: the model to begin with, and all examples, tokenized once for all seeds."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from openalbert.errors import UserError
+from openalbert.interop import huggingface
+from openalbert.model.albert import AlbertModel
+from openalbert.model.config import AlbertConfig
+from openalbert.tasks.encode import Encoding, encode
+from openalbert.tasks.registry import open_task
+from openalbert.tasks.settings import Finetune
+from openalbert.tasks.source import divided
+from openalbert.tasks.task import Example, Reading, Task
+from openalbert.text.tokenizer import Tokenizer
+from openalbert.train.claim import MODEL, RUN
+
+THRESHOLD_SHARE = 0.05  # of the training questions, held out where the threshold of the null score is to be fitted
+FROM_MNLI = ("rte", "stsb", "mrpc")  # what the paper begins with a model of MNLI
+
+
+@dataclass(frozen=True)
+class Part:
+    """The examples of a split, as they are and as a model takes them."""
+
+    examples: tuple[Example, ...]
+    encoding: Encoding
+
+
+@dataclass(frozen=True)
+class Material:
+    """All that a run needs beside its settings."""
+
+    task: Task
+    folder: Path
+    """The model to begin with."""
+    config: AlbertConfig
+    """Its configuration, with the dropout of this run."""
+    tokenizer: Tokenizer
+    max_length: int
+    train: Part
+    scored: Mapping[str, Part]
+    """What to score on; the first decides."""
+    threshold: Part | None
+    """Where a question may have no answer: training questions held out to fit the threshold of the null score."""
+    remarks: tuple[str, ...]
+    """What the user should know of it, a sentence each."""
+
+    def make_model(self, seed: int, from_scratch: bool) -> AlbertModel:
+        """The model to be tuned: the encoder of the folder, and heads of its own where they are for this task."""
+        torch.manual_seed(seed)
+        model = AlbertModel(self.config, self.task.heads)
+        if from_scratch:
+            return model
+        source = huggingface.load(self.folder)
+        known = [f"heads.{head.kind}." for head in self.task.heads if head in source.head_list]
+        weights = dict(source.named_parameters())
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                if name.startswith(("encoder.", *known)):
+                    parameter.copy_(weights[name])
+        return model
+
+
+def gather(settings: Finetune) -> Material:
+    """Read, check and tokenize everything, before anything is learned."""
+    remarks: list[str] = []
+    folder = _start_folder(settings)
+    config = huggingface.read_folder_config(folder)
+    config = replace(
+        config,
+        hidden_dropout=settings.dropout,
+        attention_dropout=settings.dropout,
+        classifier_dropout=settings.classifier_dropout,
+    )
+    tokenizer = Tokenizer.load(folder)
+    if tokenizer.vocab_size > config.vocab_size:
+        raise UserError(
+            f"{folder}: its tokenizer has {tokenizer.vocab_size} pieces, but its model knows {config.vocab_size} only"
+        )
+    max_length = min(settings.max_length, config.max_positions)
+    if max_length < settings.max_length:
+        remarks.append(f"inputs have up to {max_length} tokens, for so many positions has the model")
+    task = open_task(settings.task, settings.source)
+    if not task.splits:
+        raise UserError(f"{task.name} has nothing to score on here: give a file with --dev")
+    if task.name in FROM_MNLI and not settings.start:
+        remarks.append(f"the paper begins {task.name} with a model of MNLI: give one with --from")
+    train, threshold = task.read("train"), None
+    if task.may_have_no_answer:
+        train, held = divided(train, THRESHOLD_SHARE, settings.source.heldout_seed)
+        # Its remark is of a part to score on, which this is not.
+        train = replace(train, remarks=train.remarks[:-1])
+        threshold = Part(held.examples, encode(task, held.examples, tokenizer, max_length, stride=settings.stride))
+        remarks.append(f"{len(held.examples):,} training questions are held out to fit the threshold of the null score")
+    readings = {"train": train, **{split: task.read(split) for split in task.splits}}
+    parts = {}
+    for split, reading in readings.items():
+        parts[split] = Part(
+            reading.examples, encode(task, reading.examples, tokenizer, max_length, stride=settings.stride)
+        )
+        remarks += _remarks(split, reading, parts[split], max_length, remarks)
+    return Material(
+        task,
+        folder,
+        config,
+        tokenizer,
+        max_length,
+        parts.pop("train"),
+        parts,
+        threshold,
+        tuple(remarks),
+    )
+
+
+def _remarks(split: str, reading: Reading, part: Part, max_length: int, told: list[str]) -> list[str]:
+    sequences = part.encoding.sequences
+    told_now = [remark for remark in reading.remarks if remark not in told]
+    told_now += [f"{split}: {count:,} left out: {reason}" for reason, count in reading.excluded.items()]
+    mean = len(sequences.ids) / max(1, len(sequences.example))
+    windows = f" in {len(sequences.example):,} sequences" if len(sequences.example) != sequences.num_examples else ""
+    told_now.append(f"{split}: {sequences.num_examples:,} examples{windows}, {mean:.1f} tokens each in the mean")
+    if sequences.num_truncated:
+        share = 100 * sequences.num_truncated / sequences.num_examples
+        told_now.append(f"{split}: {sequences.num_truncated:,} examples ({share:.1f} %) are cut to {max_length} tokens")
+    return told_now
+
+
+def _start_folder(settings: Finetune) -> Path:
+    """The folder of the model to begin with; MODEL and --from must be of one kind where both are given."""
+    if not settings.model and not settings.start:
+        raise UserError("name the model right after the verb: `openalbert finetune MODEL --task …`")
+    named = model_folder(settings.start or settings.model)
+    if not (settings.model and settings.start):
+        return named
+    other = model_folder(settings.model)
+    for what, sizes in (
+        ("tokenizer", [Tokenizer.load(folder).fingerprint for folder in (named, other)]),
+        ("shape", [_shape(huggingface.read_folder_config(folder)) for folder in (named, other)]),
+    ):
+        if sizes[0] != sizes[1]:
+            raise UserError(
+                f"--from {settings.start} has another {what} than {settings.model}: leave one of the two out"
+            )
+    return named
+
+
+def _shape(config: AlbertConfig) -> AlbertConfig:
+    return replace(config, hidden_dropout=0.0, attention_dropout=0.0, classifier_dropout=0.0)
+
+
+def model_folder(name: str) -> Path:
+    """A model's folder by its own path, its run's, or its name on Hugging Face's hub."""
+    if not (Path(name) / RUN).is_file():
+        return huggingface.find_folder(name)
+    if not (Path(name) / MODEL).is_dir():
+        raise UserError(f"{name}: this run has no model yet, it has not ended: run its command again, or name another")
+    return Path(name) / MODEL

@@ -1,0 +1,453 @@
+"""One fine-tuning run: steps, scores between them, the best weights kept, a collapse noticed, a model at the end."""
+
+import json
+import math
+import platform
+import shlex
+import shutil
+import sys
+import time
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from openalbert import durable
+from openalbert.errors import UserError
+from openalbert.interop import huggingface
+from openalbert.model.cost import activation_bytes, training_flops_per_token
+from openalbert.optim.optimizer import load_optimizer_tensors, make_optimizer, optimizer_tensors
+from openalbert.optim.schedule import DepthSchedule, DepthStage
+from openalbert.tasks.collapse import FROM_PROGRESS, RATE_FACTOR, baseline_loss, collapse
+from openalbert.tasks.learning import finetuning
+from openalbert.tasks.material import Material
+from openalbert.tasks.packing import Packing
+from openalbert.tasks.scoring import Scored, score_part, threshold_on
+from openalbert.tasks.settings import Finetune, plan
+from openalbert.tasks.tuned import Tuned, write_tuned
+from openalbert.train import checkpoint
+from openalbert.train.claim import CHECKPOINTS, FACTS, MODEL
+from openalbert.train.device import Device, measure_matmul_peak
+from openalbert.train.estimate import Needs, measured, side_by_side
+from openalbert.train.interruption import Stop
+from openalbert.train.journal import METRICS, Journal
+from openalbert.train.setup import CPU_MEMORY, MEMORY_SHARE, load_weights
+from openalbert.train.steps import PATIENCE, Pace, Running, Step, training_steps
+from openalbert.version import __version__
+
+SCORES = "scores.json"
+TIMED_STEPS = range(3, 9)  # the steps whose time the estimate rests on
+
+
+def say_plainly(device: Device, sentence: str) -> None:
+    """Tell the user something where no journal is open; only the main process speaks."""
+    if device.is_main:
+        print(sentence, file=sys.stderr, flush=True)
+
+
+class Run:
+    """One run: everything built, and the body of the loop in reading order."""
+
+    def __init__(self, settings: Finetune, material: Material, device: Device, peak: float | None = None) -> None:
+        self.settings, self.material, self.device, self.folder = settings, material, device, settings.out
+        self.task, self.sequences = material.task, material.train.encoding.sequences
+        self.baseline = baseline_loss(self.sequences)
+        writes = device.is_main and not settings.dry_run
+        self.peak = peak or measure_matmul_peak(device)
+        length = max(1, round(len(self.sequences.ids) / len(self.sequences.example)))
+        self.journal = Journal(
+            self.folder,
+            writes,
+            settings.tensorboard,
+            lambda depth: training_flops_per_token(material.config, length, masked_share=0.0, depth=depth),
+            self.peak * device.world,
+        )
+        self.facts: dict[str, Any] = {}
+
+    def carry_out(self, stop: Stop) -> dict[str, Any]:
+        """Train until it is done, and once more at a lower rate if it collapsed; gives the scores."""
+        if self.is_done():
+            scores: dict[str, Any] = json.loads((self.folder / SCORES).read_text(encoding="utf-8"))
+            self.say(f"{self.folder}: this run is done; its model is in {self.folder / MODEL}")
+            return scores
+        try:
+            while True:
+                self._build()
+                self._resume()
+                reason = self._train(stop)
+                if reason is None or len(self._attempts) >= self.settings.retries:
+                    break
+                self._start_over(reason)
+            return self._finish(reason)
+        finally:
+            self.journal.close()
+
+    # The folder of a run.
+
+    def is_done(self) -> bool:
+        """Whether the run has ended, and its model and scores are there."""
+        return (self.folder / MODEL / huggingface.CONFIG).exists() and "truth" in self._read_facts()
+
+    def _read_facts(self) -> dict[str, Any]:
+        path = self.folder / FACTS
+        facts: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        return facts
+
+    def _write_facts(self) -> None:
+        if self.device.is_main:
+            durable.write_text(self.folder / FACTS, json.dumps(self.facts, indent=2) + "\n")
+
+    def _first_facts(self) -> dict[str, Any]:
+        train = self.material.train
+        return {
+            "openalbert": __version__,
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+            "device": self.device.describe(),
+            "precision": self.device.precision,
+            "world_size": self.device.world,
+            "matmul_peak_flops": self.peak,
+            "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+            "command": shlex.join(["openalbert", *sys.argv[1:]]),
+            "parameters": self.model.num_parameters(),
+            "task": {"name": self.task.name, "kind": self.task.kind, "main_metric": self.task.main_metric},
+            "model": str(self.material.folder),
+            "batch_size": self.plan.batch_size,
+            "budget": str(self.plan.budget),
+            "evaluate_every": self.plan.evaluate_every,
+            "baseline_loss": self.baseline,
+            "data": {
+                "train_examples": len(train.examples),
+                "train_sequences": len(self.sequences.example),
+                "train_tokens": len(self.sequences.ids),
+                "train_truncated": self.sequences.num_truncated,
+                "scored": {split: len(part.examples) for split, part in self.material.scored.items()},
+                "remarks": list(self.material.remarks),
+            },
+            "attempts": [],
+            "restarts": 0,
+        }
+
+    @property
+    def _attempts(self) -> list[dict[str, Any]]:
+        """What was tried before and collapsed."""
+        attempts: list[dict[str, Any]] = self.facts.get("attempts", [])
+        return attempts
+
+    # The run itself.
+
+    def _build(self) -> None:
+        """Model, optimizer and batches as they are before the first step of an attempt."""
+        settings, device = self.settings, self.device
+        self.plan = plan(settings, len(self.material.train.examples), self._packing(1).num_units)
+        if not self.facts:
+            self.facts = self._read_facts()
+        self.rate = settings.optimizer.learning_rate * RATE_FACTOR ** len(self._attempts)
+        self.model = self.material.make_model(settings.seed, settings.from_scratch)
+        self.model.encoder.recomputes_activations = settings.speed.recompute
+        self.model.to(device.torch_device)
+        self.learning = finetuning(self.model)
+        self.optimizer = make_optimizer(self.model, replace(settings.optimizer, learning_rate=self.rate))
+        self.packing = self._packing(self.plan.batch_size)
+        self.pace = Pace(
+            self.plan.budget,
+            settings.schedule,
+            self.rate,
+            settings.optimizer.clip_norm,
+            DepthSchedule((DepthStage(self.model.config.num_layers),)),
+            settings.seed,
+        )
+        self.running = Running()
+        self.best: float | None = None
+        self.since_best = 0
+        """Evaluations since the best one."""
+        self.evaluated_at = -1
+        self.last: Scored | None = None
+        self.has_ended = False
+        """Whether it ended before its budget: nothing more is to be learned from it."""
+
+    def _packing(self, batch_size: int) -> Packing:
+        free = self.device.free_memory() or CPU_MEMORY
+        width = 2 if self.device.precision == "bf16" else 4
+        of_many = activation_bytes(self.material.config, 1024, width, self.settings.speed.recompute, masked_share=0.0)
+        return Packing(
+            self.sequences,
+            batch_size,
+            self.settings.seed,
+            tokens_at_a_time=max(1, int(MEMORY_SHARE * free / of_many * 1024)),
+            units_at_a_time=self.settings.speed.micro_batch,
+            device=self.device.torch_device,
+        )
+
+    def _train(self, stop: Stop) -> str | None:
+        """Take steps until the budget is spent or nothing more is to be hoped for; gives the reason if it collapsed."""
+        timed: list[float] = []
+        steps = training_steps(
+            self.model,
+            self.optimizer,
+            self.packing,
+            self.learning,
+            self.pace,
+            self.device,
+            self.running,
+            stop_asked=lambda: stop.signal is not None,
+        )
+        reason = None
+        try:
+            for step in () if self.has_ended else steps:
+                self.journal.take(step, self.running)
+                self._time(timed)
+                if step.every(self.settings.log_every):
+                    self.journal.write_window(step, self.running)
+                is_due = step.every(self.plan.evaluate_every)
+                if is_due:
+                    self._evaluate()
+                    reason = self._collapse(step)
+                    self.has_ended = reason is not None or self._is_out_of_patience()
+                if is_due or step.every(self.plan.save_every) or step.stop_asked:
+                    self._save()
+                if step.stop_asked:
+                    self.say(f"stopped at step {step.number:,} with a checkpoint; the same command goes on from here")
+                    sys.exit(stop.exit_code)
+                if self.has_ended:
+                    break
+        except UserError:
+            if self.running.skipped_in_a_row < PATIENCE:
+                raise
+            return f"{PATIENCE} steps in a row had a loss or gradient that is no finite number"
+        finally:
+            steps.close()  # type: ignore[attr-defined]
+        if self.evaluated_at != self.running.step:
+            self._evaluate()
+            self._save()
+        elif self.last is None:  # stopped right after its last evaluation: what was predicted is not in a checkpoint
+            self.last = self._score()
+        return reason or self._collapse(None)
+
+    def _resume(self) -> None:
+        """Go on from the newest sound checkpoint of this attempt, if there is one."""
+        found, damaged = checkpoint.latest(self.folder / CHECKPOINTS)
+        for sentence in damaged:
+            self.say(sentence)
+        tensors, state = found.read() if found else ({}, {})
+        if found and state["attempt"] != len(self._attempts):
+            found = None  # of an attempt that collapsed; the run was killed before it was removed
+            self._remove_checkpoints()
+        if not found and not self._attempts:
+            self.facts = self._first_facts()
+        size = self._attempts[-1]["metrics_bytes"] if self._attempts else 0
+        window: dict[str, Any] = {}
+        if found:
+            where = str(found.folder)
+            load_weights(self.model, tensors["model"], where)
+            load_optimizer_tensors(self.optimizer, self.model, tensors["optimizer"], where)
+            self.running = Running(**state["running"])
+            if state["cut_for"] != self._cut_for():
+                self.running.parts = 1  # the checkpoint's belong to other processes or wishes
+            self.best, self.since_best, self.has_ended = state["best"], state["since_best"], state["has_ended"]
+            self.evaluated_at, self.journal.note = state["evaluated_at"], state["note"]
+            size, window = state["metrics_bytes"], state["window"]
+            self.facts["restarts"] += 1
+            self.say(f"going on from step {self.running.step:,} ({found.folder.name})")
+        else:
+            self._introduce()
+        self.journal.resume(size, window, self.running)
+        self._write_facts()
+        self.device.wait_for_all()
+
+    def _introduce(self) -> None:
+        chosen = self.plan.sentence(self.settings, len(self.material.train.examples), self.packing.num_units)
+        self.say(
+            f"{self.task.name}, seed {self.settings.seed}: {self.model.num_parameters():,} parameters on "
+            f"{self.device.describe()}, {self.device.precision}; {chosen}; learning rate {self.rate:.3g}"
+        )
+
+    def _cut_for(self) -> list[int | None]:
+        """What the number of micro-batches hangs on; as long as it is the same, so are the bits."""
+        return [self.device.world, self.settings.speed.micro_batch]
+
+    def _time(self, timed: list[float]) -> None:
+        """Estimate what the run will take from its first steps."""
+        timed.append(self.running.seconds)
+        if "estimate" in self.facts or len(timed) < TIMED_STEPS.stop:
+            return
+        seconds = (timed[-1] - timed[TIMED_STEPS.start - 1]) / (TIMED_STEPS.stop - TIMED_STEPS.start)
+        self.facts["estimate"] = self._estimate(seconds).as_dict()
+        self._write_facts()
+
+    def _estimate(self, step_seconds: float) -> Needs:
+        """Time and tokens of the run if all its steps are like those that were taken; evaluations not counted."""
+        budget = self.plan.budget
+        steps = budget.steps or round((budget.minutes or 0.0) * 60 / step_seconds)
+        parameters = self.model.num_parameters()
+        # A checkpoint is weights and two moments: the last, the best, and one being written; then the model folder.
+        disk = 12 * parameters * 3 + 4 * parameters
+        tokens = round(steps * self.running.tokens / max(1, self.running.step))
+        return Needs(steps, tokens, steps * step_seconds / 3600, self.device.peak_memory(), disk)
+
+    def _evaluate(self) -> None:
+        """Score the model on the split that decides, and see whether it was never better."""
+        started = time.perf_counter()
+        split = next(iter(self.material.scored))
+        self.last = self._score()
+        self.evaluated_at = self.running.step
+        record = {"kind": "evaluation", "step": self.running.step, "tokens": self.running.tokens, "split": split}
+        record |= self.last.figures
+        self.journal.record({**record, "seconds": time.perf_counter() - started})
+        # A score that is no number (the correlation of a constant) is worse than any.
+        score = self.device.from_main(self.last.figures[self.task.main_metric])
+        score = score if math.isfinite(score) else -math.inf
+        is_best = self.best is None or score > self.best
+        self.best = score if is_best else self.best
+        self.since_best = 0 if is_best else self.since_best + 1
+        self.journal.note = f"{split} {self.task.main_metric} {score:.1f}, best {self.best:.1f}"
+        figures = ", ".join(f"{name} {value:.2f}" for name, value in self.last.figures.items())
+        self.say(f"step {self.running.step:,}, {split}: {figures}")
+
+    def _score(self) -> Scored:
+        threshold = threshold_on(self.model, self.material.threshold, self.device)
+        part = next(iter(self.material.scored.values()))
+        return score_part(self.model, self.task, part, self.device, threshold)
+
+    def _is_out_of_patience(self) -> bool:
+        patience = self.settings.patience
+        if patience is None or self.since_best < patience:
+            return False
+        text = (
+            f"ended early at step {self.running.step:,}: {patience} evaluations in a row were no better than the best"
+        )
+        self.journal.record({"kind": "event", "step": self.running.step, "what": "early_stop", "text": text})
+        self.say(text)
+        return True
+
+    def _collapse(self, step: Step | None) -> str | None:
+        """Why the run counts as collapsed, if it does; `step` is None when its last step is taken."""
+        if self.last is None or (step is not None and step.progress < FROM_PROGRESS):
+            return None
+        part = next(iter(self.material.scored.values()))
+        return collapse(self.task, self.baseline, self.running.recent, part.examples, self.last.predictions)
+
+    def _start_over(self, reason: str) -> None:
+        """Note a collapse and prepare the next attempt. The note is on the disk before anything is removed."""
+        lower = self.rate * RATE_FACTOR
+        text = f"collapsed at step {self.running.step:,}: {reason}. Tried again with learning rate {lower:.3g}"
+        self.journal.record({"kind": "event", "step": self.running.step, "what": "collapsed", "text": text})
+        self.say(text)
+        attempt = {"learning_rate": self.rate, "step": self.running.step, "reason": reason}
+        self._attempts.append({**attempt, "metrics_bytes": self.journal.size})
+        self._write_facts()
+        self.device.wait_for_all()
+        self._remove_checkpoints()
+
+    def _remove_checkpoints(self) -> None:
+        if self.device.is_main:
+            shutil.rmtree(self.folder / CHECKPOINTS, ignore_errors=True)
+        self.device.wait_for_all()
+
+    def _save(self) -> None:
+        """Write a checkpoint."""
+        if self.device.is_main:
+            metrics = self.folder / METRICS
+            if metrics.exists():
+                durable.sync(metrics)
+            state = {
+                "running": self.running.state(),
+                "attempt": len(self._attempts),
+                "cut_for": self._cut_for(),
+                "window": self.journal.window.state(),
+                "metrics_bytes": self.journal.size,
+                "best": self.best,
+                "since_best": self.since_best,
+                "evaluated_at": self.evaluated_at,
+                "has_ended": self.has_ended,
+                "note": self.journal.note,
+            }
+            tensors = {
+                "model": {name: parameter.detach() for name, parameter in self.model.named_parameters()},
+                "optimizer": optimizer_tensors(self.optimizer, self.model),
+            }
+            is_best = self.evaluated_at == self.running.step and self.since_best == 0
+            folder = self.folder / CHECKPOINTS
+            checkpoint.save(folder, self.running.step, tensors, state, keep_last=1, is_best=is_best)
+        self.device.wait_for_all()
+
+    def _finish(self, collapsed: str | None) -> dict[str, Any]:
+        """The best weights, scored on everything there is to score on; model folder, scores, truth."""
+        step = self.running.step
+        best = checkpoint.best(self.folder / CHECKPOINTS) if self.settings.keep == "best" else None
+        if best is not None:
+            load_weights(self.model, best.read()[0]["model"], str(best.folder))
+            step = best.step
+        threshold = threshold_on(self.model, self.material.threshold, self.device)
+        scored = {
+            split: score_part(self.model, self.task, part, self.device, threshold)
+            for split, part in self.material.scored.items()
+        }
+        figures = {split: found.figures for split, found in scored.items()}
+        scores = {
+            "task": self.task.name,
+            "main_metric": self.task.main_metric,
+            "seed": self.settings.seed,
+            "learning_rate": self.rate,
+            "step": step,
+            "steps": self.running.step,
+            "scores": figures,
+            "null_threshold": threshold if self.material.threshold is not None else None,
+            "collapsed": collapsed,
+            "attempts": [{k: v for k, v in one.items() if k != "metrics_bytes"} for one in self._attempts],
+        }
+        if collapsed is not None:
+            self.say(f"this run collapsed, and its scores are no result: {collapsed}")
+        if self.device.is_main:
+            self._write_results(scores)
+        self.device.wait_for_all()
+        return scores
+
+    def _write_results(self, scores: dict[str, Any]) -> None:
+        durable.write_text(self.folder / SCORES, json.dumps(scores, indent=2) + "\n")
+        model = self.folder / MODEL
+        huggingface.save(self.model, model, self.material.tokenizer)
+        split, figures = next(iter(scores["scores"].items()))
+        write_tuned(
+            model,
+            Tuned(
+                self.task.name,
+                self.task.kind,
+                self.material.max_length,
+                self.settings.stride,
+                scores["null_threshold"],
+                split,
+                figures,
+            ),
+        )
+        running = self.running
+        self.facts["truth"] = measured(
+            self.folder, running.step, running.tokens, running.seconds, self.device
+        ).as_dict()
+        self._write_facts()
+        self._remove_checkpoints()
+        for split, figures in scores["scores"].items():
+            self.say(f"{split}: " + ", ".join(f"{name} {value:.2f}" for name, value in figures.items()))
+        if "estimate" in self.facts:
+            self.say(side_by_side(self.facts["estimate"], self.facts["truth"]))
+        self.say(f"done: the model of step {scores['step']:,} is in {model}")
+
+    def dry_run(self) -> None:
+        """Two steps, and what the whole run would take."""
+        self._build()
+        self._introduce()
+        self.pace = replace(self.pace, budget=replace(self.pace.budget, steps=2, minutes=None))
+        before = 0.0
+        for step in training_steps(
+            self.model, self.optimizer, self.packing, self.learning, self.pace, self.device, self.running
+        ):
+            self.say(f"step {step.number}: loss {step.loss:.3f}, {self.running.seconds - before:.2f} s")
+            before, last = self.running.seconds, self.running.seconds - before
+        self.say(side_by_side(self._estimate(last).as_dict()))
+
+    def say(self, sentence: str) -> None:
+        """Tell the user something; only the main process speaks."""
+        if self.device.is_main and not self.settings.dry_run:
+            self.journal.say(sentence)
+        elif self.device.is_main:
+            print(sentence, flush=True)

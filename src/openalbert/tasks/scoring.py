@@ -1,0 +1,42 @@
+"""How a model does on the examples of a split, and where questions have no answer: while it learns, and at the end."""
+
+from dataclasses import dataclass
+
+from openalbert.model.albert import AlbertModel
+from openalbert.tasks.answers import best_answers, fit_threshold
+from openalbert.tasks.material import Part
+from openalbert.tasks.predict import Outputs, decide, predict
+from openalbert.tasks.squad_score import score_answers
+from openalbert.tasks.task import QuestionExample, Task
+from openalbert.train.device import Device
+
+
+@dataclass(frozen=True)
+class Scored:
+    """Predictions and what they are worth."""
+
+    figures: dict[str, float]
+    """In percent."""
+    predictions: list[object]
+    outputs: Outputs
+
+
+def score_part(model: AlbertModel, task: Task, part: Part, device: Device, null_threshold: float) -> Scored:
+    """Predict and measure."""
+    outputs = predict([model], part.encoding.sequences, device)
+    predictions = decide(task, part.examples, part.encoding, outputs, null_threshold=null_threshold)
+    return Scored(task.measure(part.examples, predictions), predictions, outputs)
+
+
+def threshold_on(model: AlbertModel, part: Part | None, device: Device) -> float:
+    """The threshold of the null score at which F1 is highest on some held-out questions; 0 where there are none."""
+    if part is None:
+        return 0.0
+    questions = [example for example in part.examples if isinstance(example, QuestionExample)]
+    outputs = predict([model], part.encoding.sequences, device)
+    return fit_threshold(questions, best_answers(questions, part.encoding, outputs.scores), _f1)
+
+
+def _f1(question: QuestionExample, answer: str) -> float:
+    gold = tuple(one.text for one in question.answers)
+    return score_answers([gold], [answer], may_have_no_answer=True)["f1"]
