@@ -95,9 +95,9 @@ class Curve:
     y: Float64[np.ndarray, "n"]
 
 
-def draw(runs: Sequence[Run]) -> tuple[list[Markup], list[dict[str, Any]]]:
+def draw(runs: Sequence[Run], pictures: Sequence[Picture] = PICTURES) -> tuple[list[Markup], list[dict[str, Any]]]:
     """The pictures of these runs, and what the script has to know of each to name values under the pointer."""
-    shown = [picture for picture in PICTURES if _is_shown(picture, runs)]
+    shown = [picture for picture in pictures if _is_shown(picture, runs)]
     number = sum(
         len(records) > 0 and picture.name in records.columns and records.has(picture.name)
         for picture in shown

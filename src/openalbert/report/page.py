@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib import resources
+from typing import Any
 
 from openalbert.report import curves
 from openalbert.report.markup import Markup, element, joined, table
@@ -26,17 +27,34 @@ from openalbert.version import __version__
 
 
 def page(runs: Sequence[Run], now: datetime) -> str:
-    """The whole page."""
+    """The whole page of some pretraining runs."""
     pictures, data = curves.draw(runs)
     title = f"{runs[0].model_name} · {runs[0].name}" if len(runs) == 1 else f"{len(runs)} runs compared"
+    sections = [
+        pictures_section(runs, pictures),
+        *([differences(runs)] if len(runs) > 1 else []),
+        *(about(run, alone=len(runs) == 1) for run in runs),
+    ]
+    return document(title, _headline(runs, now), sections, [run.name for run in runs], data, now)
+
+
+def document(
+    title: str,
+    headline: Sequence[Markup],
+    sections: Sequence[Markup],
+    run_names: Sequence[str],
+    pictures: Sequence[dict[str, Any]],
+    now: datetime,
+) -> str:
+    """A page: one file with style and script in it; `pictures` is what the script has to know of each picture."""
     style, script = (
         resources.files(__package__).joinpath(name).read_text("utf-8") for name in ("report.css", "report.js")
     )
     known = {
-        "runs": [run.name for run in runs],
+        "runs": list(run_names),
         "colours": curves.NUM_COLOURS,
         "places": [curves.LEFT, curves.RIGHT, curves.WIDTH],
-        "pictures": data,
+        "pictures": list(pictures),
     }
     # Within a script element nothing is unescaped: a "<" could end it, so none is written.
     values = json.dumps(known, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
@@ -53,13 +71,8 @@ def page(runs: Sequence[Run], now: datetime) -> str:
         element("style", Markup(style)),
     )
     body = joined(
-        element("header", element("h1", title), *_headline(runs, now)),
-        element(
-            "main",
-            _pictures(runs, pictures),
-            *([differences(runs)] if len(runs) > 1 else []),
-            *(about(run, alone=len(runs) == 1) for run in runs),
-        ),
+        element("header", element("h1", title), *headline),
+        element("main", *sections),
         element("footer", f"Written by openalbert {__version__} on {moment(now.isoformat())}. Needs no network."),
         element("script", Markup(values), type="application/json", id="curves"),
         element("script", Markup(script)),
@@ -157,7 +170,8 @@ def _shared_level(runs: Sequence[Run], name: str, level: str) -> str:
     return found.pop() if len(found) == 1 else ""
 
 
-def _pictures(runs: Sequence[Run], pictures: Sequence[Markup]) -> Markup:
+def pictures_section(runs: Sequence[Run], pictures: Sequence[Markup]) -> Markup:
+    """The pictures under a bar that says what they are drawn over, and what each line is."""
     if not pictures:
         return element("section", element("h2", "Curves"), element("p", "There is nothing to draw yet."))
     choice = [

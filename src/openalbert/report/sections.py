@@ -18,6 +18,8 @@ EVENTS = {
     "out_of_memory": "out of memory",
     "plateau": "plateau",
     "depth": "depth changed",
+    "collapsed": "collapsed",
+    "early_stop": "ended early",
 }
 
 
@@ -83,20 +85,26 @@ def about(run: Run, alone: bool) -> Markup:
         element(
             "div",
             element("div", element(level, "Data"), _data(run)),
-            element("div", element(level, "Hardware and throughput"), _hardware(run)),
-            element("div", element(level, "Estimate beside truth"), _estimate(run)),
+            element("div", element(level, "Hardware and throughput"), hardware_of(run)),
+            element("div", element(level, "Estimate beside truth"), estimate_of(run)),
             class_="columns",
         ),
         element(level, "Events"),
-        _events(run),
+        events_of(run),
         element(level, "The same run again"),
-        _command(run),
+        command_of(run),
         element(level, "Settings"),
-        element(
-            "details",
-            element("summary", f"All {len(flat(run.settings))} settings"),
-            table(["setting", "value"], [list(pair) for pair in flat(run.settings).items()], numbers_from=2),
-        ),
+        settings_of(run),
+    )
+
+
+def settings_of(run: Run) -> Markup:
+    """All settings, folded."""
+    settings = flat(run.settings)
+    return element(
+        "details",
+        element("summary", f"All {len(settings)} settings"),
+        table(["setting", "value"], [list(pair) for pair in settings.items()], numbers_from=2),
     )
 
 
@@ -117,7 +125,8 @@ def _data(run: Run) -> Markup:
     return table(["", ""], rows)
 
 
-def _hardware(run: Run) -> Markup:
+def hardware_of(run: Run) -> Markup:
+    """What it ran on, and how fast."""
     peak = present(run.fact("matmul_peak_flops"))
     rows = [
         ["device", hardware(run)],
@@ -136,7 +145,8 @@ def _hardware(run: Run) -> Markup:
     return table(["", ""], rows)
 
 
-def _estimate(run: Run) -> Markup:
+def estimate_of(run: Run) -> Markup:
+    """What it was said to take, and what it took."""
     if not isinstance(run.fact("estimate"), dict):
         return element("p", "No estimate is recorded.", class_="soft")
     rows = []
@@ -155,7 +165,8 @@ def _estimate(run: Run) -> Markup:
     return joined(table(["", "estimate", "truth", "ratio"], rows), *note)
 
 
-def _events(run: Run) -> Markup:
+def events_of(run: Run) -> Markup:
+    """What happened that is worth a sentence."""
     parts: list[Markup] = []
     restarts = present(run.fact("restarts")) or 0
     if restarts:
@@ -177,7 +188,8 @@ def _events(run: Run) -> Markup:
     return joined(*parts, listed)
 
 
-def _command(run: Run) -> Markup:
+def command_of(run: Run) -> Markup:
+    """The command line that does the same again."""
     command = run.fact("command")
     if isinstance(command, str) and command:
         return element("pre", command)

@@ -113,24 +113,39 @@ class Run:
         return np.asarray(np.interp(steps, places, amounts), np.float64)
 
 
-def read_runs(folders: Sequence[Path], advance: Callable[[float], None] = lambda size: None) -> list[Run]:
-    """The runs of these folders, each under a name that no other has; `advance` is told of bytes read."""
+def read_runs(
+    folders: Sequence[Path], advance: Callable[[float], None] = lambda size: None, more_fields: Sequence[str] = ()
+) -> list[Run]:
+    """The runs of these folders, each under a name that no other has; `advance` is told of bytes read.
+
+    `more_fields` are those that records may have beside the ones of pretraining.
+    """
     whole = [Path(os.path.abspath(folder)) for folder in folders]  # noqa: PTH100  (resolve() would follow links)
     repeated = {str(folder) for folder in whole if whole.count(folder) > 1}
     if repeated:
         raise UserError(f"{min(repeated)} is named twice: name each run once")
     names = [folder.name for folder in whole]
     return [
-        read_run(folder, folder.name if names.count(folder.name) == 1 else str(folder), advance) for folder in whole
+        read_run(folder, folder.name if names.count(folder.name) == 1 else str(folder), advance, more_fields)
+        for folder in whole
     ]
 
 
-def read_run(folder: Path, name: str | None = None, advance: Callable[[float], None] = lambda size: None) -> Run:
+def read_run(
+    folder: Path,
+    name: str | None = None,
+    advance: Callable[[float], None] = lambda size: None,
+    more_fields: Sequence[str] = (),
+) -> Run:
     """The run of a folder; a folder that is none is refused."""
     remarks: list[str] = []
     settings = _settings(folder)
     facts = _facts(folder / FACTS, remarks)
-    reader = _Metrics(remarks, advance)
+    fields = {
+        kind: tuple(dict.fromkeys((*known, *more_fields)))
+        for kind, known in (("train", TRAIN_FIELDS), ("evaluation", EVALUATION_FIELDS))
+    }
+    reader = _Metrics(remarks, advance, fields)
     metrics = folder / METRICS
     written = None
     try:
@@ -143,8 +158,8 @@ def read_run(folder: Path, name: str | None = None, advance: Callable[[float], N
         folder=folder,
         settings=settings,
         facts=facts,
-        train=reader.records("train", TRAIN_FIELDS),
-        evaluation=reader.records("evaluation", EVALUATION_FIELDS),
+        train=reader.records("train"),
+        evaluation=reader.records("evaluation"),
         events=tuple(reader.events),
         remarks=tuple(remarks),
         written=written,
@@ -188,6 +203,8 @@ class _Metrics:
 
     remarks: list[str]
     advance: Callable[[float], None]
+    fields: dict[str, tuple[str, ...]]
+    """What is kept of each kind of record."""
     events: list[Event] = field(default_factory=list)
     blocks: dict[str, list[dict[str, Float64[np.ndarray, "_"]]]] = field(default_factory=dict)
 
@@ -217,7 +234,7 @@ class _Metrics:
             self.remarks.append(f"{METRICS} is damaged ({what}): what cannot be read is left out.")
 
     def _add(self, records: list[dict[str, Any]]) -> None:
-        for kind, names in (("train", TRAIN_FIELDS), ("evaluation", EVALUATION_FIELDS)):
+        for kind, names in self.fields.items():
             some = [record for record in records if record["kind"] == kind]
             if some:
                 self.blocks.setdefault(kind, []).append({name: _column(some, name) for name in names})
@@ -225,10 +242,12 @@ class _Metrics:
             if record["kind"] == "event":
                 self.events.append(Event(int(record["step"]), str(record.get("what", "")), str(record.get("text", ""))))
 
-    def records(self, kind: str, names: Sequence[str]) -> Records:
+    def records(self, kind: str) -> Records:
         """Everything of one kind; of steps that were recorded again after a restart, the later record."""
         blocks = self.blocks.get(kind, [])
-        records = Records({name: np.concatenate([np.zeros(0), *(block[name] for block in blocks)]) for name in names})
+        records = Records(
+            {name: np.concatenate([np.zeros(0), *(block[name] for block in blocks)]) for name in self.fields[kind]}
+        )
         if not len(records):
             return records
         steps = records.columns["step"]
