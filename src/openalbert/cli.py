@@ -56,7 +56,7 @@ VERBS = {
         "Evaluate",
         "evaluate",
     ),
-    "report": Verb("curves and facts of runs, as one page", "openalbert.report.report", "Report", "report"),
+    "report": Verb("curves and facts of runs, as one page", "openalbert.tasks.report", "Report", "report"),
     "show": Verb(
         "parameters, FLOPs and memory of a model",
         "openalbert.interop.show",

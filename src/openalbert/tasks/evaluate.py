@@ -1,0 +1,281 @@
+"""`openalbert evaluate`: how well a model does a task, or several models together (the paper's ensembles)."""
+
+import json as json_text
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import torch
+from tyro.conf import OmitArgPrefixes, Positional
+
+from openalbert import durable
+from openalbert.errors import UserError
+from openalbert.interop import huggingface
+from openalbert.model.albert import AlbertModel
+from openalbert.model.config import Head
+from openalbert.tasks.examine import Examined, examine
+from openalbert.tasks.material import model_folder
+from openalbert.tasks.paper import shape_of
+from openalbert.tasks.predict import PRETRAINING
+from openalbert.tasks.registry import GLUE, Source, open_task
+from openalbert.tasks.report import evaluation_page
+from openalbert.tasks.submission import write_glue, write_lines, write_squad
+from openalbert.tasks.task import Task
+from openalbert.tasks.tuned import Tuned, read_tuned
+from openalbert.text.tokenizer import Tokenizer
+from openalbert.train.device import Speed, open_device
+
+LONGEST = 512  # tokens of an input, where nothing says otherwise
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """Score a fine-tuned model on a task; several models are averaged. Predictions can be written to files."""
+
+    models: Positional[tuple[str, ...]]
+    """Fine-tuned models: model folders, runs of `openalbert finetune`, or Hugging Face's `owner/name`."""
+    task: str = ""
+    """A known task (cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte, wnli, squad1, squad2, race) or, for files of your
+    own, its kind. Not given: what the model was tuned for."""
+    source: Annotated[Source, OmitArgPrefixes] = field(default_factory=Source)
+    """Where the examples come from."""
+    splits: tuple[str, ...] = ()
+    """What to score: dev, dev_matched, test, and so on. Not given: all that have labels, but not train."""
+    predictions: Path | None = None
+    """A folder for the predictions: GLUE's submission files, SQuAD's JSON, and an object a line for every task."""
+    report: Path | None = None
+    """A page that looks at the mistakes more closely; its name ends in .html."""
+    max_length: int | None = None
+    """The longest input in tokens. Not given: as in fine-tuning."""
+    stride: int | None = None
+    """For questions on long passages: how many tokens after one window the next one begins. Not given: as in
+    fine-tuning."""
+    null_threshold: float | None = None
+    """Where a question may have no answer: above which null score it has none. Not given: the one that fine-tuning
+    found; without that, one fitted on half of the passages for the other half."""
+    tokens_at_a_time: int = 16384
+    """How many tokens are computed together: fewer need less memory."""
+    json: bool = False
+    """Print JSON for programs."""
+    speed: Speed = field(default_factory=Speed)
+    """How fast it goes."""
+
+    def __post_init__(self) -> None:
+        if not self.models:
+            raise UserError("no model is named: give the folder of a fine-tuned model, or of several to average")
+        if self.tokens_at_a_time < 1:
+            raise UserError(f"tokens_at_a_time is {self.tokens_at_a_time}: it must be at least 1")
+        if self.report is not None and self.report.suffix.lower() not in (".html", ".htm"):
+            raise UserError(f"--report is {self.report}, but the page is HTML: give a name that ends in .html")
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """Models that answer together, and how they are to be asked."""
+
+    names: tuple[str, ...]
+    models: tuple[AlbertModel, ...]
+    tokenizer: Tokenizer
+    tuned: tuple[Tuned | None, ...]
+
+    @property
+    def head(self) -> Head:
+        """The first of the heads that do a task."""
+        return next(head for head in self.models[0].head_list if head.kind not in PRETRAINING)
+
+
+def evaluate(settings: Evaluate) -> None:
+    """Score the models, print what came out, and write what was asked for."""
+    loaded = load_models(settings.models)
+    task = open_for(loaded, settings.task, settings.source)
+    max_length, stride, threshold = asked_how(settings, loaded)
+    examined: list[Examined] = []
+    with open_device(settings.speed) as device:
+        models = [model.to(device.torch_device) for model in loaded.models]
+        for split in settings.splits or task.splits:
+            say(f"{split}: reading, tokenizing, predicting on {device.describe()}")
+            try:
+                one = examine(
+                    models,
+                    task,
+                    split,
+                    loaded.tokenizer,
+                    device,
+                    max_length=max_length,
+                    stride=stride,
+                    null_threshold=threshold,
+                    tokens_at_a_time=settings.tokens_at_a_time,
+                )
+            except torch.OutOfMemoryError:
+                raise UserError(
+                    f"{settings.tokens_at_a_time:,} tokens at a time do not fit into the memory: give fewer with "
+                    "--tokens-at-a-time"
+                ) from None
+            tell(one)
+            examined.append(one)
+    if settings.predictions is not None:
+        for one in examined:
+            for path in write_files(task, one, settings.predictions):
+                say(f"predictions of {one.split}: {path}")
+    if settings.report is not None:
+        _write_page(settings.report, loaded, examined)
+    print(as_json(loaded, task, examined) if settings.json else as_table(task, examined), flush=True)
+
+
+def _write_page(path: Path, loaded: Loaded, examined: Sequence[Examined]) -> None:
+    findings = [one.findings for one in examined if one.findings is not None]
+    if not findings:
+        raise UserError("these examples have no labels, so there is nothing to report on: score another split")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    durable.write_text(path, evaluation_page(loaded.names, shape_of(loaded.models[0].config), findings))
+    say(f"a closer look: {path}")
+
+
+def load_models(names: Sequence[str]) -> Loaded:
+    """The models of these names; they must know the same pieces and answer the same question."""
+    folders = [model_folder(name) for name in names]
+    models = [huggingface.load(folder) for folder in folders]
+    tokenizers = [Tokenizer.load(folder) for folder in folders]
+    for name, model, tokenizer in zip(names, models, tokenizers, strict=True):
+        if tokenizer.fingerprint != tokenizers[0].fingerprint:
+            raise UserError(f"{name} has another vocabulary than {names[0]}: only models of one can answer together")
+        if tokenizer.vocab_size > model.config.vocab_size:
+            raise UserError(
+                f"{name}: its tokenizer has {tokenizer.vocab_size} pieces, but the model knows "
+                f"{model.config.vocab_size}: they do not belong together"
+            )
+        heads, first = task_heads(model), task_heads(models[0])
+        if not heads:
+            raise UserError(f"{name} has no head for a task: fine-tune it first, with `openalbert finetune`")
+        if heads != first:
+            raise UserError(
+                f"{name} answers {_in_words(heads)}, but {names[0]} answers {_in_words(first)}: "
+                "models of one task can be averaged"
+            )
+    return Loaded(tuple(names), tuple(models), tokenizers[0], tuple(read_tuned(folder) for folder in folders))
+
+
+def task_heads(model: AlbertModel) -> list[Head]:
+    """The heads that do a task."""
+    return [head for head in model.head_list if head.kind not in PRETRAINING]
+
+
+def _in_words(heads: Sequence[Head]) -> str:
+    return " and ".join(head.kind + (f" ({', '.join(head.labels)})" if head.labels else "") for head in heads)
+
+
+def open_for(loaded: Loaded, name: str, source: Source) -> Task:
+    """The task, with the classes in the model's order; a model that cannot do it is refused."""
+    name = name or next((tuned.task for tuned in loaded.tuned if tuned is not None), "")
+    if not name:
+        raise UserError(f"{loaded.names[0]} does not say what it was tuned for: name the task with --task")
+    labels: tuple[str, ...] | None = loaded.head.labels or None
+    known = GLUE[name].labels if name in GLUE else ()
+    if known and labels and set(labels) != set(known):
+        if len(labels) != len(known):
+            raise UserError(
+                f"{loaded.names[0]} knows the classes {', '.join(labels)}, but {name} has {', '.join(known)}: "
+                "is it tuned for another task?"
+            )
+        say(f"the model's classes {', '.join(labels)} are taken for {', '.join(known)}, in this order")
+        labels = known
+    task = open_task(name, source, labels)
+    needed, given = task.heads[0].kind, [head.kind for head in task_heads(loaded.models[0])]
+    if needed not in given:
+        raise UserError(
+            f"{name} needs a {needed} head, but {loaded.names[0]} has {', '.join(given)}: is it tuned for another task?"
+        )
+    return task
+
+
+def asked_how(settings: Evaluate, loaded: Loaded) -> tuple[int, int, float | None]:
+    """The longest input, the stride and the null threshold: as given, as in fine-tuning, or as usual."""
+    tuned = [one for one in loaded.tuned if one is not None]
+    positions = min(model.config.max_positions for model in loaded.models)
+    if settings.max_length is not None and settings.max_length > positions:
+        raise UserError(f"max_length is {settings.max_length}, but the model has {positions} positions: give no more")
+    usual = min([positions, *(one.max_length for one in tuned)] if tuned else [positions, LONGEST])
+    stride = settings.stride or (tuned[0].stride if tuned else 128)
+    threshold = settings.null_threshold
+    found = [one.null_threshold for one in tuned if one.null_threshold is not None]
+    if threshold is None and len(found) == len(loaded.models):
+        threshold = sum(found) / len(found)
+    return settings.max_length or usual, stride, threshold
+
+
+def write_files(task: Task, examined: Examined, folder: Path) -> list[Path]:
+    """The predictions of a split in every form that its task has."""
+    examples, predictions = examined.reading.examples, examined.predictions
+    name = f"{task.name}.{examined.split}"
+    written = [write_lines(task, examples, predictions, folder / f"{name}.jsonl")]
+    if task.name in GLUE:
+        written.append(write_glue(task, examined.split, examples, predictions, folder))
+    if task.kind == "question_answering":
+        odds = [one.null_score for one in examined.answers] if task.may_have_no_answer else None
+        written.append(write_squad(examples, predictions, folder / f"{name}.json", odds))
+        best = {
+            example.id: [asdict(candidate) for candidate in answers.candidates]
+            for example, answers in zip(examples, examined.answers, strict=True)
+        }
+        written.append(folder / f"{name}_nbest.json")
+        durable.write_text(written[-1], json_text.dumps(best, ensure_ascii=False, indent=0) + "\n")
+    return written
+
+
+def tell(examined: Examined) -> None:
+    """What the user should know of how a split was read; nothing is left out or cut in silence."""
+    for remark in examined.reading.remarks:
+        say(f"{examined.split}: {remark}")
+    for reason, count in examined.reading.excluded.items():
+        say(f"{examined.split}: {count:,} left out: {reason}")
+    sequences = examined.encoding.sequences
+    if sequences.num_truncated:
+        share = 100 * sequences.num_truncated / sequences.num_examples
+        say(f"{examined.split}: {sequences.num_truncated:,} examples ({share:.1f} %) were too long, and cut")
+    if examined.findings is not None and examined.findings.null_threshold:
+        say(f"{examined.split}: threshold of the null score: {examined.findings.null_threshold}")
+
+
+def say(sentence: str) -> None:
+    """Tell the user something beside the result."""
+    print(sentence, file=sys.stderr, flush=True)
+
+
+def as_table(task: Task, examined: Sequence[Examined]) -> str:
+    """The figures of each split, aligned."""
+    names = list(dict.fromkeys(name for one in examined for name in one.scores))
+    names.sort(key=lambda name: name != task.main_metric)
+    head = [task.name, "examples", *names]
+    rows = [
+        [
+            one.split,
+            f"{len(one.reading.examples):,}",
+            *(f"{one.scores[name]:.2f}" if name in one.scores else "–" for name in names),
+        ]
+        for one in examined
+    ]
+    widths = [max(len(row[column]) for row in [head, *rows]) for column in range(len(head))]
+    return "\n".join(
+        "  ".join(
+            [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
+        )
+        for row in [head, *rows]
+    )
+
+
+def as_json(loaded: Loaded, task: Task, examined: Sequence[Examined]) -> str:
+    """The same for programs."""
+    splits = {
+        one.split: {
+            "examples": len(one.reading.examples),
+            "truncated": one.encoding.sequences.num_truncated,
+            "excluded": dict(one.reading.excluded),
+            "scores": one.scores,
+            **({"null_threshold": one.null_threshold} if task.may_have_no_answer else {}),
+        }
+        for one in examined
+    }
+    values = {"task": task.name, "models": list(loaded.names), "main_metric": task.main_metric, "splits": splits}
+    return json_text.dumps(values, indent=2, ensure_ascii=False)

@@ -1,0 +1,375 @@
+"""The page of fine-tuning runs: scores beside the paper's, curves, a closer look at what went wrong, and all facts."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from openalbert.errors import UserError
+from openalbert.interop.config_json import read_config
+from openalbert.report import curves
+from openalbert.report.curves import Line, Picture
+from openalbert.report.markup import Markup, element, joined, table
+from openalbert.report.page import document, pictures_section
+from openalbert.report.sections import (
+    command_of,
+    differences,
+    estimate_of,
+    events_of,
+    hardware_of,
+    settings_of,
+    swatch,
+)
+from openalbert.tasks.findings import Findings, read_findings
+from openalbert.tasks.findings_page import findings_section
+from openalbert.tasks.paper import reported, shape_of
+from openalbert.train import figures
+from openalbert.train.figures import NOTHING, count, duration, moment, number, percent
+from openalbert.train.results import hardware, last_step, tokens_seen, training_seconds
+from openalbert.train.run_folder import METRICS, Run, read_run, read_runs
+
+SCORES, SEEDS, CONFIG = "scores.json", "seeds.json", Path("model") / "config.json"
+NOT_FIGURES = ("kind", "step", "tokens", "split", "seconds")
+PAPER_TOKENS = 125_000 * 4096 * 512
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """A fine-tuning run as its folder tells of it."""
+
+    run: Run
+    scores: Mapping[str, Any]
+    """scores.json: what the run came to; nothing while it is going."""
+    findings: tuple[Findings, ...]
+    metrics: tuple[str, ...]
+    """The figures of its evaluations, the main one first."""
+
+    @property
+    def task(self) -> str:
+        """The name of the task."""
+        return str(self.run.fact("task", "name") or self.run.settings.get("task") or "a task")
+
+    @property
+    def by_split(self) -> Mapping[str, Mapping[str, float]]:
+        """The final figures of each split."""
+        found = self.scores.get("scores")
+        return found if isinstance(found, dict) else {}
+
+    @property
+    def shape(self) -> str:
+        """The paper's model that this one has the shape of, "" for none."""
+        try:
+            return shape_of(read_config(_read(self.run.folder / CONFIG), str(CONFIG)))
+        except UserError:
+            return ""
+
+    @property
+    def pretraining_tokens(self) -> float | None:
+        """Tokens that the model it began with read in pretraining, where that lies in its run still."""
+        folder = Path(str(self.run.fact("model")))
+        if self.run.settings.get("from_scratch") or is_finetuning(folder.parent):
+            return None
+        try:
+            return tokens_seen(read_run(folder.parent))
+        except UserError:
+            return None
+
+
+def is_finetuning(folder: Path) -> bool:
+    """Does this folder hold a fine-tuning run?"""
+    return "task" in _read(folder / "run.json")
+
+
+def open_tunings(folders: Sequence[Path]) -> list[Tuning]:
+    """The runs of these folders; one of several seeds gives the run of each."""
+    each = []
+    for folder in folders:
+        seeds = sorted(
+            (path.parent for path in folder.glob("seed-*/run.json")), key=lambda path: (len(path.name), path.name)
+        )
+        each += seeds or [folder]
+    fields = {folder: _metric_names(folder / METRICS) for folder in each}
+    more = list(dict.fromkeys(name for names in fields.values() for name in names))
+    runs = read_runs(each, more_fields=more)
+    tunings = []
+    for folder, run in zip(each, runs, strict=True):
+        main = str(run.fact("task", "main_metric"))
+        metrics = sorted((name for name in fields[folder] if "_loss" not in name), key=lambda name: name != main)
+        metrics = [name for name in metrics if run.evaluation.has(name)]
+        tunings.append(Tuning(run, _read(folder / SCORES), read_findings(folder), tuple(metrics)))
+    return tunings
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return values if isinstance(values, dict) else {}
+
+
+def _metric_names(path: Path) -> list[str]:
+    """The figures that the records of a run have, whatever its task is."""
+    names: dict[str, None] = {}
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except FileNotFoundError:
+        return []
+    for line in lines:
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue  # what is damaged is told where the records themselves are read
+        if isinstance(record, dict) and record.get("kind") in ("train", "evaluation"):
+            names |= dict.fromkeys(
+                name for name, value in record.items() if name not in NOT_FIGURES and isinstance(value, int | float)
+            )
+    return list(names)
+
+
+def finetuning_page(folders: Sequence[Path], now: datetime) -> str:
+    """The whole page."""
+    tunings = open_tunings(folders)
+    runs = [tuning.run for tuning in tunings]
+    pictures, data = curves.draw(runs, _pictures_for(tunings))
+    name = folders[0].resolve().name
+    alone = len(tunings) == 1
+    title = f"{len(folders)} fine-tuning runs compared" if len(folders) > 1 else f"{tunings[0].task} · {name}"
+    best = _best(tunings)
+    looks = best.findings if best is not None and len(folders) == 1 else ()
+    sections = [
+        *([_beside_the_paper(tunings, folders)] if len(folders) == 1 else []),
+        pictures_section(runs, pictures),
+        *(findings_section(one) for one in looks),
+        *([differences(runs)] if len(folders) > 1 else []),
+        *(_about(tuning, alone) for tuning in (tunings if len(folders) > 1 else tunings[:1])),
+    ]
+    headline = _headline(tunings[0], now) if alone else _several(tunings, folders, now)
+    return document(title, headline, sections, [run.name for run in runs], data, now)
+
+
+def _best(tunings: Sequence[Tuning]) -> Tuning | None:
+    """The run with the best main figure on the split that decides."""
+    done = [tuning for tuning in tunings if tuning.by_split]
+    return max(done, key=lambda tuning: _main(tuning)[1]) if done else None
+
+
+def _main(tuning: Tuning) -> tuple[str, float]:
+    split, scores = next(iter(tuning.by_split.items()))
+    metric = str(tuning.scores.get("main_metric"))
+    return f"{metric} on {split}", float(scores.get(metric, float("-inf")))
+
+
+def _pictures_for(tunings: Sequence[Tuning]) -> list[Picture]:
+    known = {picture.name: picture for picture in curves.PICTURES}
+    metrics = list(dict.fromkeys(name for tuning in tunings for name in tuning.metrics))
+    of_heads = [
+        name
+        for name in dict.fromkeys(name for tuning in tunings for name in tuning.run.train.columns)
+        if name.endswith("_accuracy") and name not in known and name not in metrics
+    ]
+    first = Picture("loss", "Training loss", "", figures.number, lines=_baseline)
+    scored = [Picture(name, _readable(name), "% on the dev set", figures.number) for name in metrics]
+    right = [
+        Picture(name, f"Right in training: {_readable(name.removesuffix('_accuracy'))}", "%", percent, "percent")
+        for name in of_heads
+        if any(tuning.run.train.has(name) and tuning.run.train.columns[name].max() > 0 for tuning in tunings)
+    ]
+    rest = [known[name] for name in ("learning_rate", "gradient_norm", "tokens_per_second", "share_of_peak")]
+    return [*scored[:1], first, *scored[1:], *right, *rest]
+
+
+def _baseline(run: Run) -> list[Line]:
+    level = figures.present(run.fact("baseline_loss"))
+    return [] if level is None else [Line("labels' frequencies alone", level)]
+
+
+def _readable(name: str) -> str:
+    words = name.replace("_", " ")
+    return words[:1].upper() + words[1:]
+
+
+def _headline(tuning: Tuning, now: datetime) -> list[Markup]:
+    run = tuning.run
+    parameters = figures.present(run.fact("parameters"))
+    what = f"{parameters:,.0f} parameters, " if parameters is not None else ""
+    state = "finished" if run.is_finished else "no end recorded"
+    sentence = (
+        f" {what}tuned from {run.fact('model') or 'a model that is not recorded'} on "
+        f"{count(run.fact('data', 'train_examples'))} examples: {last_step(run):,} steps, {count(tokens_seen(run))} "
+        f"tokens in {duration(training_seconds(run))} of training, on {hardware(run)}."
+    )
+    if run.fact("started"):
+        sentence += f" Started {moment(run.fact('started'))}."
+    return [element("p", element("span", state, class_="state"), sentence), *_notes([tuning], now), *tiles(tuning)]
+
+
+def _notes(tunings: Sequence[Tuning], now: datetime) -> list[Markup]:
+    said = []
+    for tuning in tunings:
+        run, before = tuning.run, f"{tuning.run.name}: " if len(tunings) > 1 else ""
+        if not run.is_finished:
+            ago = (
+                f", written {duration(max(0.0, now.timestamp() - run.written))} before this page" if run.written else ""
+            )
+            said.append(
+                f"{before}The run is still going, or was stopped: the last record is of step {last_step(run):,}{ago}."
+            )
+        if tuning.scores.get("collapsed"):
+            said.append(f"{before}This run collapsed, and its scores are no result: {tuning.scores['collapsed']}.")
+        elif attempts := tuning.scores.get("attempts"):
+            times = "once" if len(attempts) == 1 else f"{len(attempts)} times"
+            said.append(f"{before}It collapsed {times} and was tried again at a lower rate: {attempts[-1]['reason']}.")
+        said += [f"{before}{remark}" for remark in run.remarks]
+    return [element("ul", *(element("li", note) for note in said), class_="notes")] if said else []
+
+
+def tiles(tuning: Tuning) -> list[Markup]:
+    """The figures of each split, the main one large, with the paper's beside it."""
+    rows = reported(tuning.task, tuning.shape)
+    if not tuning.by_split:
+        return []
+    shown = []
+    for split, scores in tuning.by_split.items():
+        main = str(tuning.scores.get("main_metric"))
+        for metric in sorted(scores, key=lambda name: name != main):
+            beside = [f"{row.model}: {row.scores[metric]:.1f}" for row in rows[:1] if metric in row.scores]
+            shown.append(
+                element(
+                    "div",
+                    element("dt", f"{metric.replace('_', ' ')} on {split}"),
+                    element("dd", f"{scores[metric]:.2f}", class_="big"),
+                    *(element("dd", text, class_="beside") for text in beside),
+                    class_="tile",
+                )
+            )
+    step = figures.present(tuning.scores.get("step"))
+    where = f"The weights of step {step:,.0f}, which the model folder has." if step is not None else ""
+    return [element("dl", *shown, class_="tiles"), element("p", where, class_="remark")]
+
+
+def _beside_the_paper(tunings: Sequence[Tuning], folders: Sequence[Path]) -> Markup:
+    first = tunings[0]
+    return beside_the_paper(first.task, _rows_for(tunings, folders), first.shape, first.pretraining_tokens)
+
+
+def _rows_for(tunings: Sequence[Tuning], folders: Sequence[Path]) -> list[tuple[str, Mapping[str, float]]]:
+    if len(tunings) == 1:
+        return [(f"this model, {split}", scores) for split, scores in tunings[0].by_split.items()]
+    summary = _read(folders[0] / SEEDS)
+    found = summary.get("figures", {})
+    return [
+        (f"median of {len(tunings)} runs, {split}", {name: value["median"] for name, value in metrics.items()})
+        for split, metrics in found.items()
+    ]
+
+
+def beside_the_paper(
+    task: str, rows: Sequence[tuple[str, Mapping[str, float]]], shape: str, tokens: float | None = None
+) -> Markup:
+    """The scores over the paper's own; nothing for a task that it does not have."""
+    paper = reported(task, shape)
+    if not paper or not rows:
+        return Markup("")
+    metrics = list(dict.fromkeys(name for row in paper for name in row.scores))
+    body = [
+        [name, *(f"{scores[metric]:.1f}" if metric in scores else NOTHING for metric in metrics)]
+        for name, scores in [*rows, *((row.model, row.scores) for row in paper)]
+    ]
+    read = f"This one read {count(tokens)} tokens in pretraining. " if tokens is not None else ""
+    note = f"The paper's models read {count(PAPER_TOKENS)} tokens in pretraining or more. {read}Scores on dev sets."
+    return element(
+        "section",
+        element("h2", "Beside the paper"),
+        table(["", *(metric.replace("_", " ") for metric in metrics)], body),
+        element("p", note, class_="remark"),
+    )
+
+
+def _several(tunings: Sequence[Tuning], folders: Sequence[Path], now: datetime) -> list[Markup]:
+    """A row for each run, and for several seeds what they come to."""
+    metrics = list(dict.fromkeys(name for tuning in tunings for name in _final(tuning)))
+    rows = []
+    for index, tuning in enumerate(tunings):
+        final = _final(tuning)
+        attempts = tuning.scores.get("attempts") or []
+        note = "collapsed" if tuning.scores.get("collapsed") else "tried again" if attempts else ""
+        rows.append(
+            [
+                joined(swatch(index), tuning.run.name),
+                tuning.task,
+                *(f"{final[metric]:.2f}" if metric in final else NOTHING for metric in metrics),
+                number(tuning.scores.get("learning_rate"), 2),
+                f"{last_step(tuning.run):,}",
+                duration(training_seconds(tuning.run)),
+                note,
+            ]
+        )
+    if len(folders) == 1:
+        of_split: Mapping[str, Any] = next(iter(_read(folders[0] / SEEDS).get("figures", {}).values()), {})
+        for line in ("median", "mean", "spread"):
+            cells = [f"{of_split[metric][line]:.2f}" if metric in of_split else NOTHING for metric in metrics]
+            if of_split:
+                rows.append([element("b", line), "", *cells, "", "", "", ""])
+    head = ["run", "task", *(metric.replace("_", " ") for metric in metrics), "rate", "steps", "training time", ""]
+    best = _best(tunings)
+    said = []
+    if best is not None and len(folders) == 1:
+        said = [
+            element("p", f"The best is {best.run.name}: the model folder has its weights, the closer look is at it.")
+        ]
+    return [table(head, rows, numbers_from=2), *said, *_notes(tunings, now)]
+
+
+def _final(tuning: Tuning) -> Mapping[str, float]:
+    """The figures of the split that decides."""
+    return next(iter(tuning.by_split.values()), {})
+
+
+def _about(tuning: Tuning, alone: bool) -> Markup:
+    run = tuning.run
+    level = "h2" if alone else "h3"
+    return element(
+        "section",
+        *([] if alone else [element("h2", run.name)]),
+        element(
+            "div",
+            element("div", element(level, "Data"), _data(run)),
+            element("div", element(level, "Hardware and throughput"), hardware_of(run)),
+            element("div", element(level, "Estimate beside truth"), estimate_of(run)),
+            class_="columns",
+        ),
+        *_remarks(run),
+        element(level, "Events"),
+        events_of(run),
+        element(level, "The same run again"),
+        command_of(run),
+        element(level, "Settings"),
+        settings_of(run),
+    )
+
+
+def _data(run: Run) -> Markup:
+    examples = figures.present(run.fact("data", "train_examples"))
+    truncated = figures.present(run.fact("data", "train_truncated"))
+    share = f" ({percent(truncated / examples)})" if truncated is not None and examples else ""
+    scored = run.fact("data", "scored")
+    rows = [
+        ["training examples", count(examples)],
+        ["sequences", count(run.fact("data", "train_sequences"))],
+        ["tokens", count(run.fact("data", "train_tokens"))],
+        ["too long, and cut", count(truncated) + share],
+        *([f"scored on: {split}", count(size)] for split, size in (scored.items() if isinstance(scored, dict) else ())),
+        ["batch", count(run.fact("batch_size"))],
+    ]
+    return table(["", ""], rows)
+
+
+def _remarks(run: Run) -> list[Markup]:
+    said = run.fact("data", "remarks")
+    if not isinstance(said, list) or not said:
+        return []
+    lines = [element("li", str(remark)) for remark in said]
+    return [element("details", element("summary", "How the data were read"), element("ul", *lines))]

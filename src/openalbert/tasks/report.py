@@ -1,0 +1,46 @@
+"""`openalbert report`: the page of pretraining runs or of fine-tuning runs, whichever the folders hold."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from openalbert import durable
+from openalbert.errors import UserError
+from openalbert.report.markup import element
+from openalbert.report.page import document, now
+from openalbert.report.report import Report
+from openalbert.report.report import report as pretraining_report
+from openalbert.tasks.findings import Findings, written_scores
+from openalbert.tasks.findings_page import findings_section
+from openalbert.tasks.page import beside_the_paper, finetuning_page, is_finetuning
+
+__all__ = ["Report", "evaluation_page", "report", "write_report"]
+
+
+def report(settings: Report) -> None:
+    """Write the page and print where it is."""
+    tuned = [is_finetuning(folder) for folder in settings.runs]
+    if not any(tuned):
+        pretraining_report(settings)
+        return
+    if not all(tuned):
+        one, other = settings.runs[tuned.index(True)], settings.runs[tuned.index(False)]
+        raise UserError(f"{one} is a run of fine-tuning and {other} is not: only runs of one kind can be compared")
+    write_report(settings.runs, settings.target)
+    print(settings.target)
+
+
+def write_report(folders: Sequence[Path], target: Path) -> None:
+    """Write the page of fine-tuning runs."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    durable.write_text(target, finetuning_page(folders, now()))
+
+
+def evaluation_page(names: Sequence[str], shape: str, findings: Sequence[Findings]) -> str:
+    """The page of an evaluation: what came out, beside the paper, and a closer look."""
+    first = findings[0]
+    who = names[0] if len(names) == 1 else f"{len(names)} models averaged: {', '.join(names)}"
+    headline = [element("p", f"{who}.")]
+    rows = [(f"{'this model' if len(names) == 1 else 'the ensemble'}, {one.split}", one.scores) for one in findings]
+    headline += [element("p", f"{one.split}: {written_scores(one.scores, one.main_metric)}.") for one in findings]
+    sections = [beside_the_paper(first.task, rows, shape), *map(findings_section, findings)]
+    return document(f"{first.task} · evaluation", headline, sections, [], [], now())
