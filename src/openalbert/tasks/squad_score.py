@@ -14,17 +14,12 @@ def normalized(answer: str) -> str:
     return " ".join(_ARTICLES.sub(" ", answer.lower().translate(_WITHOUT_PUNCTUATION)).split())
 
 
-def exact_match(gold: str, predicted: str) -> float:
-    """1 where nothing differs that is compared."""
-    return float(normalized(gold) == normalized(predicted))
-
-
-def f1(gold: str, predicted: str, empty_is_right: bool) -> float:
-    """How far the words of the two agree, in whatever order.
+def overlap(gold: str, predicted: str, empty_is_right: bool) -> float:
+    """F1 of the words of two normalized answers, in whatever order.
 
     Where either has no words, version 2.0 says that both must have none; 1.1 finds no agreement even then.
     """
-    wanted, given = normalized(gold).split(), normalized(predicted).split()
+    wanted, given = gold.split(), predicted.split()
     if empty_is_right and not (wanted and given):
         return float(wanted == given)
     same = sum((Counter(wanted) & Counter(given)).values())
@@ -43,19 +38,20 @@ def score_answers(
     given for questions with and without an answer.
     """
     exact: list[float] = []
-    overlap: list[float] = []
-    for answers, given in zip(gold, predicted, strict=True):
+    f1: list[float] = []
+    for answers, prediction in zip(gold, predicted, strict=True):
+        given, wanted = normalized(prediction), {normalized(answer) for answer in answers}
         if may_have_no_answer:
-            answers = tuple(answer for answer in answers if normalized(answer)) or ("",)
-        exact.append(max((exact_match(answer, given) for answer in answers), default=0.0))
-        overlap.append(max((f1(answer, given, may_have_no_answer) for answer in answers), default=0.0))
-    figures = {"exact_match": _percent(exact), "f1": _percent(overlap)}
+            wanted = (wanted - {""}) or {""}
+        exact.append(float(given in wanted))
+        f1.append(max((overlap(answer, given, may_have_no_answer) for answer in wanted), default=0.0))
+    figures = {"exact_match": _percent(exact), "f1": _percent(f1)}
     if may_have_no_answer:
         for name, has_answer in (("has_answer", True), ("no_answer", False)):
             chosen = [number for number, answers in enumerate(gold) if bool(answers) == has_answer]
             if chosen:
                 figures[f"{name}_exact_match"] = _percent([exact[number] for number in chosen])
-                figures[f"{name}_f1"] = _percent([overlap[number] for number in chosen])
+                figures[f"{name}_f1"] = _percent([f1[number] for number in chosen])
     return figures
 
 
