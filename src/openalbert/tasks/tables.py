@@ -99,9 +99,8 @@ def as_text(value: Any, what: str) -> str:
 
 
 def _kind(value: object) -> str:
-    if isinstance(value, dict):
-        return "an object"
-    return "a list" if isinstance(value, list) else f"a {type(value).__name__}"
+    names = {"dict": "an object", "list": "a list", "str": "a text", "int": "a number", "float": "a number"}
+    return names.get(type(value).__name__, f"a {type(value).__name__}")
 
 
 def read_table(

@@ -1,0 +1,142 @@
+"""Where examples come from, and how a part is held out: the same part for the same seed, and no text on both sides."""
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.tasks.made_data import glue_files, own_rows, squad_json, write_jsonl
+
+from openalbert.errors import UserError
+from openalbert.tasks.registry import open_task
+from openalbert.tasks.source import Source, divided
+from openalbert.tasks.task import Answer, ChoiceExample, QuestionExample, Reading, TextExample
+
+
+def texts(labels: list[int]) -> Reading:
+    return Reading(tuple(TextExample(str(n), f"text {n}", None, label) for n, label in enumerate(labels)))
+
+
+@given(st.lists(st.integers(0, 3), min_size=2, max_size=80), st.floats(0.01, 0.9), st.integers(0, 5))
+@settings(max_examples=100, deadline=None)
+def test_every_example_is_on_one_side_and_neither_side_is_empty(labels: list[int], share: float, seed: int) -> None:
+    whole = texts(labels)
+    stays, held = divided(whole, share, seed)
+    assert stays.examples
+    assert held.examples
+    assert sorted([*stays.examples, *held.examples], key=lambda one: int(one.id)) == list(whole.examples)
+
+
+def test_each_class_gives_its_share() -> None:
+    _, held = divided(texts([0] * 800 + [1] * 200), 0.1, 0)
+    assert Counter(example.label for example in held.examples) == {0: 80, 1: 20}
+
+
+def test_another_seed_holds_out_another_part_and_the_same_seed_the_same() -> None:
+    whole = texts([0, 1] * 100)
+    parts = [{example.id for example in divided(whole, 0.2, seed)[1].examples} for seed in (0, 0, 1)]
+    assert parts[0] == parts[1]
+    assert len(parts[0] & parts[2]) < 20
+
+
+def test_who_is_held_out_does_not_hang_on_the_order_of_the_rows() -> None:
+    whole = texts([0, 1] * 50)
+    turned = Reading(whole.examples[::-1])
+    assert set(divided(whole, 0.2, 3)[1].examples) == set(divided(turned, 0.2, 3)[1].examples)
+
+
+def test_equal_texts_are_never_on_both_sides() -> None:
+    rows = tuple(TextExample(str(number), f"text {number % 20}", None, number % 2) for number in range(100))
+    stays, held = divided(Reading(rows), 0.3, 0)
+    assert not {one.first for one in stays.examples} & {one.first for one in held.examples}
+
+
+def test_questions_on_one_article_stay_together_or_on_one_passage_where_articles_are_few() -> None:
+    for articles, unit in ((40, "title"), (3, "passage")):
+        rows = tuple(
+            QuestionExample(str(n), f"passage {n // 4}", "q", (Answer("p", 0),), title=f"article {n // 4 % articles}")
+            for n in range(400)
+        )
+        stays, held = divided(Reading(rows), 0.2, 0)
+        assert len(held.examples) == 80 if unit == "passage" else 60 <= len(held.examples) <= 100
+        assert not {getattr(one, unit) for one in stays.examples} & {getattr(one, unit) for one in held.examples}
+
+
+def test_options_on_one_passage_stay_together() -> None:
+    rows = tuple(ChoiceExample(str(n), f"passage {n // 3}", "q", ("a", "b"), 0) for n in range(60))
+    stays, held = divided(Reading(rows), 0.2, 0)
+    assert not {one.passage for one in stays.examples} & {one.passage for one in held.examples}
+    assert len(held.examples) == 12
+
+
+def test_one_text_alone_cannot_be_divided() -> None:
+    one = TextExample("0", "same", None, 1)
+    with pytest.raises(UserError, match="2 examples of one text cannot be divided: give a file to score on with --dev"):
+        divided(Reading((one, one)), 0.1, 0)
+
+
+def test_what_is_held_out_is_said() -> None:
+    stays, held = divided(Reading(texts([0, 1] * 50).examples, {"empty": 2}), 0.1, 0)
+    assert stays.excluded == {"empty": 2}
+    assert not held.excluded
+    assert "10 of 100 examples are held out" in stays.remarks[0]
+
+
+def test_a_task_without_dev_holds_out_a_part_of_train(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "a.jsonl", own_rows("classification", 60))
+    task = open_task("classification", Source(train=path, heldout_share=0.2))
+    assert task.splits == ("dev",)
+    sizes = [len(task.read(split).examples) for split in ("train", "dev")]
+    assert sizes == [48, 12]
+
+
+def test_files_that_are_named_come_before_those_of_the_folder(tmp_path: Path) -> None:
+    glue_files(tmp_path, "rte")
+    other = tmp_path / "mine.tsv"
+    other.write_text("index\tsentence1\tsentence2\tlabel\n0\tmine\tindeed\tentailment\n")
+    task = open_task("rte", Source(data=tmp_path, dev=other))
+    assert [example.first for example in task.read("dev").examples] == ["mine"]
+    assert len(task.read("train").examples) == 6
+
+
+def test_the_tasks_own_folder_and_the_one_above_are_both_understood(tmp_path: Path) -> None:
+    glue_files(tmp_path, "sst2")
+    readings = [open_task("sst2", Source(data=folder)).read("dev") for folder in (tmp_path, tmp_path / "SST-2")]
+    assert readings[0].examples == readings[1].examples
+
+
+def test_a_folder_without_files_of_the_task_says_what_is_expected(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"has no file of sst2: one of these is expected: train\.tsv"):
+        open_task("sst2", Source(data=tmp_path))
+    with pytest.raises(UserError, match="there is no folder"):
+        open_task("sst2", Source(data=tmp_path / "nowhere"))
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="is a file, and the task's folder is needed"):
+        open_task("sst2", Source(data=tmp_path / "file"))
+
+
+def test_scoring_alone_needs_no_training_file(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "a.jsonl", own_rows("classification"))
+    with pytest.raises(UserError, match="has no labels yet: give the training file"):
+        open_task("classification", Source(dev=path))
+    task = open_task("classification", Source(dev=path), labels=("so-so", "good", "bad", "other"))
+    assert [example.label for example in task.read("dev").examples[:3]] == [1, 2, 0]
+    with pytest.raises(UserError, match="has no split 'train' here: known are: dev, or give it with --train"):
+        task.read("train")
+
+
+def test_squads_own_file_is_divided_by_article_where_there_is_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "dev-v2.0.json"
+    path.write_text(json.dumps(squad_json(30, 4, without_answer=True)))
+    task = open_task("squad2", Source(train=path))
+    sides = [{example.title for example in task.read(split).examples} for split in ("train", "dev")]
+    assert [len(side) for side in sides] == [27, 3]
+    assert not sides[0] & sides[1]
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0, -1.0, float("nan")])
+def test_a_share_is_above_0_and_below_1(share: float) -> None:
+    with pytest.raises(UserError, match="heldout_share is"):
+        Source(heldout_share=share)
