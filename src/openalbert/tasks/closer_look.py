@@ -159,24 +159,28 @@ def _questions(predicted: Predicted, findings: Findings) -> tuple[Findings, list
             score = task.measure([example], [text])[task.main_metric]
             if score < 100:
                 share = found.candidates[0].probability if text and found.candidates else 0.5
-                wrong.append((share - score / 50, partial(_question_mistake, example, text, found, score)))
+                shown = partial(_question_mistake, example, text, found, score, task.may_have_no_answer)
+                wrong.append((share - score / 50, shown))
     parts = []
     for name in sorted(groups, key=lambda name: -len(groups[name])):
         chosen = groups[name]
         figures = task.measure([examples[one] for one in chosen], [texts[one] for one in chosen])
         plain = {name: value for name, value in figures.items() if "answer_" not in name}
         parts.append(Part(name, len(chosen), plain))
-    return replace(findings, parts_title="question begins with", parts=tuple(parts)), wrong
+    return replace(findings, parts_title="first word of the question", parts=tuple(parts)), wrong
 
 
-def _question_mistake(example: QuestionExample, text: str, found: Answers, score: float) -> Mistake:
+def _question_mistake(
+    example: QuestionExample, text: str, found: Answers, score: float, may_have_no_answer: bool
+) -> Mistake:
     gold = list(dict.fromkeys(answer.text for answer in example.answers))
     marks = [Mark("gold", answer.start, answer.start + len(answer.text)) for answer in example.answers]
     if text:
         start = found.candidates[0].start
         marks.append(Mark("predicted", start, start + len(text)))
     shares = [f"“{one.text}” {_percent(one.probability)}" for one in found.candidates[:3]]
-    sure = f"{', '.join(shares)}; null score {found.null_score:+.2f}; agreement {score:.0f} %".replace("-", "−")
+    null = f"; null score {found.null_score:+.2f}".replace("-", "−") if may_have_no_answer else ""
+    sure = f"{', '.join(shares)}{null}; agreement {score:.0f} %"
     return Mistake(
         example.id,
         (Shown("question", example.question), *_cropped("passage", example.passage, tuple(dict.fromkeys(marks)))),

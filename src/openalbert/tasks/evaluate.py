@@ -1,6 +1,7 @@
 """`openalbert evaluate`: how well a model does a task, or several models together (the paper's ensembles)."""
 
 import json as json_text
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -27,6 +28,7 @@ from openalbert.tasks.tuned import Tuned, read_tuned
 from openalbert.text.tokenizer import Tokenizer
 from openalbert.train.device import Speed, open_device
 
+_UNNAMED = re.compile(r"LABEL_\d+|\d+")  # what Hugging Face writes where nobody named the classes
 LONGEST = 512  # tokens of an input, where nothing says otherwise
 
 
@@ -171,23 +173,31 @@ def open_for(loaded: Loaded, name: str, source: Source) -> Task:
     name = name or next((tuned.task for tuned in loaded.tuned if tuned is not None), "")
     if not name:
         raise UserError(f"{loaded.names[0]} does not say what it was tuned for: name the task with --task")
-    labels: tuple[str, ...] | None = loaded.head.labels or None
-    known = GLUE[name].labels if name in GLUE else ()
-    if known and labels and set(labels) != set(known):
-        if len(labels) != len(known):
-            raise UserError(
-                f"{loaded.names[0]} knows the classes {', '.join(labels)}, but {name} has {', '.join(known)}: "
-                "is it tuned for another task?"
-            )
-        say(f"the model's classes {', '.join(labels)} are taken for {', '.join(known)}, in this order")
-        labels = known
-    task = open_task(name, source, labels)
+    task = open_task(name, source, _labels_for(loaded, name))
     needed, given = task.heads[0].kind, [head.kind for head in task_heads(loaded.models[0])]
     if needed not in given:
         raise UserError(
             f"{name} needs a {needed} head, but {loaded.names[0]} has {', '.join(given)}: is it tuned for another task?"
         )
     return task
+
+
+def _labels_for(loaded: Loaded, name: str) -> tuple[str, ...] | None:
+    """The model's classes by the task's own names, in the model's order."""
+    labels = loaded.head.labels
+    known = GLUE[name].labels if name in GLUE else ()
+    if not known or not labels:
+        return labels or None
+    by_name = {label.lower(): label for label in known}
+    if sorted(label.lower() for label in labels) == sorted(by_name):
+        return tuple(by_name[label.lower()] for label in labels)
+    if len(labels) == len(known) and all(_UNNAMED.fullmatch(label) for label in labels):
+        say(f"the model's classes have no names ({', '.join(labels)}): taken for {', '.join(known)}")
+        return known
+    raise UserError(
+        f"{loaded.names[0]} knows the classes {', '.join(labels)}, but {name} has {', '.join(known)}: "
+        "is it tuned for another task?"
+    )
 
 
 def asked_how(settings: Evaluate, loaded: Loaded) -> tuple[int, int, float | None]:

@@ -108,7 +108,7 @@ def scatter(values: Sequence[tuple[float, float]]) -> Markup:
         role="img",
         aria_label=f"Predicted values beside right ones, {len(finite)} examples.",
     )
-    return element("figure", element("figcaption", "predicted, upwards"), picture)
+    return element("figure", element("figcaption", "predicted, upwards"), picture, class_="single")
 
 
 def _mistakes(findings: Findings) -> Markup:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -95,6 +95,8 @@ def open_tunings(folders: Sequence[Path]) -> list[Tuning]:
     runs = read_runs(each, more_fields=more)
     tunings = []
     for folder, run in zip(each, runs, strict=True):
+        if len(folders) > 1 and folder not in folders:
+            run = replace(run, name=f"{folder.parent.name}/{folder.name}")
         main = str(run.fact("task", "main_metric"))
         metrics = sorted((name for name in fields[folder] if "_loss" not in name), key=lambda name: name != main)
         metrics = [name for name in metrics if run.evaluation.has(name)]
@@ -136,7 +138,7 @@ def finetuning_page(folders: Sequence[Path], now: datetime) -> str:
     pictures, data = curves.draw(runs, _pictures_for(tunings))
     name = folders[0].resolve().name
     alone = len(tunings) == 1
-    title = f"{len(folders)} fine-tuning runs compared" if len(folders) > 1 else f"{tunings[0].task} · {name}"
+    title = f"{len(runs)} fine-tuning runs compared" if len(folders) > 1 else f"{tunings[0].task} · {name}"
     best = _best(tunings)
     looks = best.findings if best is not None and len(folders) == 1 else ()
     sections = [
@@ -144,10 +146,19 @@ def finetuning_page(folders: Sequence[Path], now: datetime) -> str:
         pictures_section(runs, pictures),
         *(findings_section(one) for one in looks),
         *([differences(runs)] if len(folders) > 1 else []),
-        *(_about(tuning, alone) for tuning in (tunings if len(folders) > 1 else tunings[:1])),
+        *(_about(tuning, alone) for tuning in _first_of_each(tunings)),
     ]
     headline = _headline(tunings[0], now) if alone else _several(tunings, folders, now)
     return document(title, headline, sections, [run.name for run in runs], data, now)
+
+
+def _first_of_each(tunings: Sequence[Tuning]) -> list[Tuning]:
+    """Runs that differ by their seed alone have the same data and settings: one of them says it."""
+    seen: dict[str, Tuning] = {}
+    for tuning in tunings:
+        folder = tuning.run.folder
+        seen.setdefault(str(folder.parent if folder.name.startswith("seed-") else folder), tuning)
+    return list(seen.values())
 
 
 def _best(tunings: Sequence[Tuning]) -> Tuning | None:
@@ -173,7 +184,7 @@ def _pictures_for(tunings: Sequence[Tuning]) -> list[Picture]:
     first = Picture("loss", "Training loss", "", figures.number, lines=_baseline)
     scored = [Picture(name, _readable(name), "% on the dev set", figures.number) for name in metrics]
     right = [
-        Picture(name, f"Right in training: {_readable(name.removesuffix('_accuracy'))}", "%", percent, "percent")
+        Picture(name, f"Right in training, {name.removesuffix('_accuracy').replace('_', ' ')}", "%", percent, "percent")
         for name in of_heads
         if any(tuning.run.train.has(name) and tuning.run.train.columns[name].max() > 0 for tuning in tunings)
     ]
@@ -183,7 +194,7 @@ def _pictures_for(tunings: Sequence[Tuning]) -> list[Picture]:
 
 def _baseline(run: Run) -> list[Line]:
     level = figures.present(run.fact("baseline_loss"))
-    return [] if level is None else [Line("labels' frequencies alone", level)]
+    return [] if level is None else [Line("without the text", level)]
 
 
 def _readable(name: str) -> str:
@@ -283,7 +294,7 @@ def beside_the_paper(
     return element(
         "section",
         element("h2", "Beside the paper"),
-        table(["", *(metric.replace("_", " ") for metric in metrics)], body),
+        element("div", table(["", *(metric.replace("_", " ") for metric in metrics)], body), class_="wrapping"),
         element("p", note, class_="remark"),
     )
 
