@@ -173,9 +173,9 @@ def parse(kind: Any, name: str, words: list[str]) -> Any:
 def value_of(option: str, words: list[str]) -> str:
     """What a command line says of an option, the last time that it does; nothing if it does not."""
     value = ""
-    for word, following in zip(words, [*words[1:], ""], strict=True):
+    for number, word in enumerate(words):
         if word == option:
-            value = following
+            value = "".join(words[number + 1 : number + 2])
         elif word.startswith(f"{option}="):
             value = word.removeprefix(f"{option}=")
     return value

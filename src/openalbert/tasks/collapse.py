@@ -12,6 +12,8 @@ import numpy as np
 from openalbert.tasks.task import ChoiceExample, Example, Sequences, Task, TextExample
 
 FROM_PROGRESS = 0.5  # earlier, a slow start cannot be told from a collapse
+LEAST_STEPS = 100  # in a run that is shorter nobody can tell
+LAST_STEPS = 64  # whose loss is looked at
 STUCK = 0.95  # a loss above this share of the baseline has learned nothing that counts
 SAME = 0.99  # so many predictions alike are all alike
 RATE_FACTOR = 0.5  # of the learning rate, from attempt to attempt
@@ -55,7 +57,7 @@ def collapse(
     """
     if not recent_losses or baseline <= 0:
         return None
-    loss = float(np.mean(recent_losses))
+    loss = float(np.mean(recent_losses[-LAST_STEPS:]))
     if np.isfinite(loss) and loss < STUCK * baseline:
         return None
     same = _sameness(task, examples, predictions)

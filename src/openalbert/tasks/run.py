@@ -18,7 +18,7 @@ from openalbert.interop import huggingface
 from openalbert.model.cost import activation_bytes, training_flops_per_token
 from openalbert.optim.optimizer import load_optimizer_tensors, make_optimizer, optimizer_tensors
 from openalbert.optim.schedule import DepthSchedule, DepthStage
-from openalbert.tasks.collapse import FROM_PROGRESS, RATE_FACTOR, baseline_loss, collapse
+from openalbert.tasks.collapse import FROM_PROGRESS, LEAST_STEPS, RATE_FACTOR, baseline_loss, collapse
 from openalbert.tasks.learning import finetuning
 from openalbert.tasks.material import Material
 from openalbert.tasks.packing import Packing
@@ -32,7 +32,7 @@ from openalbert.train.estimate import Needs, measured, side_by_side
 from openalbert.train.interruption import Stop
 from openalbert.train.journal import METRICS, Journal
 from openalbert.train.setup import CPU_MEMORY, MEMORY_SHARE, load_weights
-from openalbert.train.steps import PATIENCE, Pace, Running, Step, training_steps
+from openalbert.train.steps import PATIENCE, Pace, Running, training_steps
 from openalbert.version import __version__
 
 SCORES = "scores.json"
@@ -202,7 +202,9 @@ class Run:
                 is_due = step.every(self.plan.evaluate_every)
                 if is_due:
                     self._evaluate()
-                    reason = self._collapse(step)
+                    # The last attempt goes on to its end: there is nothing that could be done better.
+                    if len(self._attempts) < self.settings.retries and step.progress >= FROM_PROGRESS:
+                        reason = self._collapse()
                     self.has_ended = reason is not None or self._is_out_of_patience()
                 if is_due or step.every(self.plan.save_every) or step.stop_asked:
                     self._save()
@@ -222,7 +224,7 @@ class Run:
             self._save()
         elif self.last is None:  # stopped right after its last evaluation: what was predicted is not in a checkpoint
             self.last = self._score()
-        return reason or self._collapse(None)
+        return reason or self._collapse()
 
     def _resume(self) -> None:
         """Go on from the newest sound checkpoint of this attempt, if there is one."""
@@ -320,9 +322,9 @@ class Run:
         self.say(text)
         return True
 
-    def _collapse(self, step: Step | None) -> str | None:
-        """Why the run counts as collapsed, if it does; `step` is None when its last step is taken."""
-        if self.last is None or (step is not None and step.progress < FROM_PROGRESS):
+    def _collapse(self) -> str | None:
+        """Why the run counts as collapsed, if it does."""
+        if self.last is None or self.running.step < LEAST_STEPS:
             return None
         part = next(iter(self.material.scored.values()))
         return collapse(self.task, self.baseline, self.running.recent, part.examples, self.last.predictions)

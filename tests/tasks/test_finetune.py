@@ -1,0 +1,234 @@
+"""`openalbert finetune`: every kind of task is learned, the best is kept, and whatever happens, nothing is lost."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.tasks.made_lessons import KINDS, command, learn, learned, lesson, records, weights
+
+import openalbert
+from openalbert import cli
+from openalbert.tasks.tuned import read_tuned
+from openalbert.train.journal import Journal
+
+LEAST = {"accuracy": 95.0, "pearson": 90.0, "f1": 55.0}
+QUICK = "--steps 30"
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "question_answering, some without an answer"])
+def test_a_tiny_model_learns_every_kind_of_task(kind: str, tiny: Path, tmp_path: Path) -> None:
+    name = kind.split(",")[0]
+    file = lesson(name, tmp_path, may_have_no_answer="," in kind)
+    scores = learn(tiny, name, file, tmp_path / "run", "--steps 200")
+    assert scores["scores"]["dev"][scores["main_metric"]] >= LEAST[scores["main_metric"]]
+    assert scores["collapsed"] is None
+    losses = [record["loss"] for record in records(tmp_path / "run", "train")]
+    assert losses[-1] < 0.5 * losses[0]
+    tuned = read_tuned(tmp_path / "run" / "model")
+    assert tuned is not None
+    assert (tuned.task, tuned.kind, tuned.scores) == (name, name, scores["scores"]["dev"])
+    assert (tuned.null_threshold is not None) == ("," in kind)
+    assert not (tmp_path / "run" / "checkpoints").exists()  # no longer needed: the model is there
+    kinds = [head.kind for head in openalbert.load(tmp_path / "run" / "model").head_list]
+    of_questions = ["span", "answerability"] if "," in kind else ["span"]
+    assert kinds == (of_questions if name == "question_answering" else [name])
+
+
+def test_the_model_answers_in_transformers_pipelines_by_the_names_of_the_labels(tiny: Path, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    learn(tiny, "classification", lesson("classification", tmp_path), tmp_path / "classes")
+    classify = transformers.pipeline("text-classification", model=str(tmp_path / "classes" / "model"), device="cpu")
+    texts = ["the good people of the time", "the war of the people"]
+    assert [found["label"] for found in classify(texts)] == ["warm", "cold"]
+    learn(tiny, "question_answering", lesson("question_answering", tmp_path), tmp_path / "answers", "--steps 250")
+    folder = tmp_path / "answers" / "model"
+    model = transformers.AutoModelForQuestionAnswering.from_pretrained(folder)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    inputs = tokenizer("what is good", "people time key water house day", return_tensors="pt")
+    with torch.no_grad():
+        found = model(**inputs)
+    answer = inputs["input_ids"][0, found.start_logits.argmax() : found.end_logits.argmax() + 1]
+    assert tokenizer.decode(answer).strip() == "water"
+
+
+def test_the_best_weights_are_kept_unless_the_last_are_asked_for(tiny: Path, tmp_path: Path) -> None:
+    file = lesson("classification", tmp_path)
+    # The rate stays high to the end, so that the score falls again.
+    words = "--steps 60 --evaluate-every 5 --schedule.kind constant --optimizer.learning-rate 0.01 --patience None --keep "
+    best = learn(tiny, "classification", file, tmp_path / "best", words + "best")
+    last = learn(tiny, "classification", file, tmp_path / "last", words + "last")
+    curve = [record["accuracy"] for record in records(tmp_path / "best", "evaluation")]
+    assert best["scores"]["dev"]["accuracy"] == max(curve)
+    assert best["step"] == 5 * (curve.index(max(curve)) + 1)
+    assert last["scores"]["dev"]["accuracy"] == curve[-1]
+    assert last["step"] == 60
+
+
+def test_a_run_that_gets_no_better_ends_early_and_says_so(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = lesson("classification", tmp_path)
+    words = "--steps 400 --evaluate-every 10 --patience 3"
+    scores = learn(tiny, "classification", file, tmp_path / "run", words)
+    assert scores["steps"] == scores["step"] + 30 < 400
+    assert "ended early" in capsys.readouterr().err
+    assert [event["what"] for event in records(tmp_path / "run", "event")] == ["early_stop"]
+
+
+def test_the_same_command_again_finds_the_run_done(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = lesson("classification", tmp_path)
+    first = learn(tiny, "classification", file, tmp_path / "run", QUICK)
+    written = (tmp_path / "run" / "metrics.jsonl").read_bytes()
+    assert learn(tiny, "classification", file, tmp_path / "run", QUICK) == first
+    assert "this run is done" in capsys.readouterr().err
+    assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == written
+
+
+@pytest.mark.parametrize("kind", ["classification", "multiple_choice"])
+def test_a_run_that_is_stopped_and_goes_on_learns_the_same_to_the_last_bit(
+    kind: str, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = lesson(kind, tmp_path)
+    words = QUICK + " --dropout 0.1 --classifier-dropout 0.1 --log-every 1 --evaluate-every 7 --speed.micro-batch 5"
+    learn(tiny, kind, file, tmp_path / "whole", words)
+    record = Journal.record
+
+    def stopping(self: Journal, values: dict[str, Any]) -> None:
+        record(self, values)
+        if values["kind"] == "train" and values["step"] in (4, 14):
+            signal.raise_signal(signal.SIGTERM)
+
+    for _ in range(2):
+        with monkeypatch.context() as patch:
+            patch.setattr(Journal, "record", stopping)
+            with pytest.raises(SystemExit) as ended:
+                cli.main(command(tiny, kind, file, tmp_path / "stopped", words))
+            assert ended.value.code == 143
+    learn(tiny, kind, file, tmp_path / "stopped", words)
+    assert "going on from step 15" in capsys.readouterr().err
+    assert learned(tmp_path / "stopped") == learned(tmp_path / "whole")
+    for name, tensor in weights(tmp_path / "whole").items():
+        assert torch.equal(tensor, weights(tmp_path / "stopped")[name]), name
+
+
+def test_a_run_that_is_killed_goes_on_to_the_same_bits(tiny: Path, tmp_path: Path) -> None:
+    file = lesson("classification", tmp_path)
+    words = "--steps 300 --evaluate-every 20 --dropout 0.1 --log-every 20"
+    learn(tiny, "classification", file, tmp_path / "whole", words)
+    out = tmp_path / "killed"
+    line = [sys.executable, "-m", "openalbert", *command(tiny, "classification", file, out, words)]
+    for least in (40, 120):
+        process = subprocess.Popen(line, stderr=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": "1"})
+        until = time.monotonic() + 60
+        while not any(int(path.name[5:13]) >= least for path in out.glob("checkpoints/step-*")):
+            assert process.poll() is None, "the run ended before it was killed"
+            assert time.monotonic() < until
+            time.sleep(0.005)
+        process.kill()
+        process.wait()
+    learn(tiny, "classification", file, out, words)
+    assert json.loads((out / "facts.json").read_text())["restarts"] == 2
+    assert learned(out) == learned(tmp_path / "whole")
+    for name, tensor in weights(tmp_path / "whole").items():
+        assert torch.equal(tensor, weights(out)[name]), name
+
+
+def test_a_folder_is_not_mixed_and_fresh_starts_over(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, out = lesson("classification", tmp_path), tmp_path / "run"
+    learn(tiny, "classification", file, out, QUICK)
+    with pytest.raises(SystemExit) as ended:
+        cli.main(command(tiny, "classification", file, out, QUICK + " --optimizer.learning-rate 0.001"))
+    assert ended.value.code == 1
+    assert "optimizer.learning_rate was 0.005, now 0.001" in capsys.readouterr().err
+    scores = learn(tiny, "classification", file, out, QUICK + " --optimizer.learning-rate 0.001 --fresh")
+    assert scores["learning_rate"] == 0.001
+
+
+def test_a_dry_run_tells_what_it_would_take_and_leaves_nothing(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = lesson("classification", tmp_path)
+    cli.main(command(tiny, "classification", file, tmp_path / "run", "--dry-run"))
+    told = capsys.readouterr().out
+    for word in ("step 2: loss", "steps", "120", "tokens", "time", "memory", "disk"):
+        assert word in told
+    assert not (tmp_path / "run").exists()
+
+
+def test_another_fine_tuned_model_can_be_begun_with(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The paper begins RTE with a model of MNLI: encoder and pooler go over, the head is of the new task."""
+    learn(tiny, "multi_label", lesson("multi_label", tmp_path), tmp_path / "first")
+    file = lesson("classification", tmp_path)
+    words = "--steps 1 --optimizer.learning-rate 0 --from "
+    learn(tiny, "classification", file, tmp_path / "second", words + str(tmp_path / "first"))
+    first, second = weights(tmp_path / "first"), weights(tmp_path / "second")
+    for name in first:
+        assert torch.equal(first[name], second[name]) == (not name.startswith("classifier")), name
+    assert first["albert.pooler.weight"].ne(weights_of(tiny)["albert.pooler.weight"]).any()
+    # A head for the very same labels is kept.
+    words += str(tmp_path / "second")
+    learn(tiny, "classification", file, tmp_path / "third", words)
+    assert torch.equal(second["classifier.weight"], weights(tmp_path / "third")["classifier.weight"])
+
+
+def weights_of(folder: Path) -> dict[str, torch.Tensor]:
+    return openalbert.interop.weights.read_tensors(folder / "model.safetensors")  # type: ignore[attr-defined]
+
+
+def test_from_scratch_begins_with_fresh_weights_of_the_seed(tiny: Path, tmp_path: Path) -> None:
+    file = lesson("classification", tmp_path)
+    words = "--steps 1 --optimizer.learning-rate 0 --from-scratch --seed "
+    for seed in (1, 2):
+        learn(tiny, "classification", file, tmp_path / f"run-{seed}", words + str(seed))
+    name = "albert.embeddings.word_embeddings.weight"
+    first, second = (weights(tmp_path / f"run-{seed}")[name] for seed in (1, 2))
+    assert not torch.equal(first, second)
+    assert not torch.equal(first, weights_of(tiny)[name])
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("--task sst3", "'sst3' is not a task: did you mean 'sst2'?"),
+        ("--epochs 2", "the run's length is given in epochs and steps: give one of them"),
+        ("--seeds 0", "seeds is 0: it must be at least 1"),
+        ("--dropout 1", "dropout is 1.0: it is a share"),
+        ("--from x --from-scratch", "give one of them"),
+        ("--from nowhere", "'nowhere' is neither a model folder nor a preset"),
+        ("--max-length 3", "max_length is 3: an input needs 8 tokens at least"),
+        ("--schedule.warmup-steps 500", "warmup_steps is 500 but the run has 120 steps"),
+    ],
+)
+def test_what_cannot_be_done_is_told_in_a_sentence(
+    words: str, sentence: str, tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = lesson("classification", tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        cli.main(command(tiny, "classification", file, tmp_path / "run", words))
+    assert ended.value.code == 1
+    told = capsys.readouterr().err
+    assert sentence in told
+    assert "Traceback" not in told
+
+
+def test_a_model_and_a_task_must_be_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    for words in (["finetune"], ["finetune", "--task", "sst2", "--out", str(tmp_path / "run")]):
+        with pytest.raises(SystemExit) as ended:
+            cli.main(words)
+        assert ended.value.code == 1
+    told = capsys.readouterr().err
+    assert "name the task" in told
+    assert "name the model right after the verb" in told
