@@ -43,10 +43,10 @@ def pretrained_card(model: AlbertModel, run_folder: Path, data_licence: str | No
     objectives = " and ".join(name.split(" (")[0] for name in _objectives(settings))
     return f"""{_front_matter(run, model)}
 
-# {_line(run.name)}
+# {one_line(run.name)}
 
-{kind} of {model.num_parameters():,} parameters ({_line(settings.preset)}), pretrained with openalbert on {objectives}
-over {count(tokens_seen(run))} tokens of text. It is an encoder to fine-tune; as it is, it fills in masked words.
+{kind} of {model.num_parameters():,} parameters ({one_line(settings.preset)}), pretrained with openalbert on
+{objectives} over {count(tokens_seen(run))} tokens of text. It is an encoder to fine-tune; as it is, it fills in masked words.
 
 ## How good it is
 
@@ -195,7 +195,7 @@ def _training(run: Run, settings: Pretrain) -> str:
         ("started", moment(run.fact("started"))),
         ("software", f"openalbert {run.fact('openalbert') or '?'}, torch {run.fact('torch') or '?'}"),
     ]
-    return "| | |\n|---|---|\n" + "\n".join(f"| {name} | {_line(value)} |" for name, value in rows)
+    return "| | |\n|---|---|\n" + "\n".join(f"| {name} | {one_line(value)} |" for name, value in rows)
 
 
 def _beginning(settings: Pretrain) -> str:
@@ -216,7 +216,7 @@ def _data(run: Run, licence: str | None) -> str:
     words += f"The vocabulary has {count(run.fact('vocab_size'))} pieces. "
     words += f"{_inputs(Path(str(folder)))}\n\n" if folder else "Where they came from is not recorded.\n\n"
     return words + (
-        f"Licence of the texts: {_line(licence)}."
+        f"Licence of the texts: {one_line(licence)}."
         if licence
         else "The licence of the texts is not recorded and so unknown: ask whoever trained it before you pass it on."
     )
@@ -227,8 +227,8 @@ def _inputs(folder: Path) -> str:
     try:
         inputs = [Path(name).name for name in read_manifest(folder).inputs]
     except (UserError, OSError):
-        return f"The shards were {_code(folder.name)}; they are no longer there to be asked what they were made of."
-    named = ", ".join(map(_code, inputs[:MOST_INPUTS]))
+        return f"The shards were {as_code(folder.name)}; they are no longer there to be asked what they were made of."
+    named = ", ".join(map(as_code, inputs[:MOST_INPUTS]))
     more = f" and {len(inputs) - MOST_INPUTS:,} more" if len(inputs) > MOST_INPUTS else ""
     return f"The texts came from {len(inputs):,} file{'s' if len(inputs) != 1 else ''}: {named}{more}."
 
@@ -248,7 +248,7 @@ def _limits(run: Run, settings: Pretrain) -> str:
     return "\n".join(f"- {sentence}" for sentence in sentences)
 
 
-def _line(text: str) -> str:
+def one_line(text: str) -> str:
     """Text from a file as one line of Markdown: it can break neither a table nor the page."""
     plain = " ".join(str(text).split())
     for sign in "\\`|<>*_[]#":
@@ -256,6 +256,6 @@ def _line(text: str) -> str:
     return plain
 
 
-def _code(text: str) -> str:
+def as_code(text: str) -> str:
     """A name from a file, set as code."""
     return f"`{' '.join(text.split()).replace('`', ' ')}`"

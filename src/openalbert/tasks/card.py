@@ -1,0 +1,221 @@
+"""README.md of a fine-tuned model: what it answers, how well, beside the paper, and how to ask it."""
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+from openalbert.interop.card import size_table
+from openalbert.interop.names import family_of
+from openalbert.model.albert import AlbertModel
+from openalbert.settings import from_json
+from openalbert.tasks.collapse import RATE_FACTOR
+from openalbert.tasks.paper import reported, shape_of
+from openalbert.tasks.settings import Finetune
+from openalbert.tasks.task import Kind, Task
+from openalbert.train.card import as_code, one_line
+from openalbert.train.figures import NOTHING, count, duration, moment, number, percent, present
+from openalbert.train.results import hardware, last_step, training_seconds
+from openalbert.train.run_folder import SETTINGS, Run, read_run
+
+PIPELINES: dict[Kind, str] = {
+    "classification": "text-classification",
+    "regression": "text-classification",
+    "multi_label": "text-classification",
+    "multiple_choice": "multiple-choice",
+    "question_answering": "question-answering",
+}
+ANSWERS: dict[Kind, str] = {
+    "classification": "which class a text belongs to",
+    "regression": "a value for a text",
+    "multi_label": "which labels apply to a text",
+    "multiple_choice": "which option is right",
+    "question_answering": "where in a passage the answer to a question stands",
+}
+
+
+def tuned_card(
+    model: AlbertModel, task: Task, run_folder: Path, scores: Mapping[str, Mapping[str, float]], collapsed: str = ""
+) -> str:
+    """The model card of a fine-tuning run's model; `scores` are its figures on each split, in percent."""
+    run = read_run(run_folder)
+    settings = from_json((run_folder / SETTINGS).read_text(encoding="utf-8"), Finetune, str(run_folder / SETTINGS))
+    kind = "A BERT" if family_of(model.config) == "bert" else "An ALBERT"
+    answers = ANSWERS[task.kind] + (", or that there is none" if task.may_have_no_answer else "")
+    warning = f"\n\n**This run collapsed, and its scores are no result:** {one_line(collapsed)}." if collapsed else ""
+    return f"""{_front_matter(run, model, task, scores)}
+
+# {one_line(run.name)}
+
+{kind} of {model.num_parameters():,} parameters, fine-tuned with openalbert for {as_code(task.name)}: it says {answers}.
+{_labels(task)}{warning}
+
+## How good it is
+
+{_scores(model, task, scores, run)}
+
+## How to use it
+
+{_usage(model, task)}
+
+## How big it is
+
+{size_table(model)}
+
+## How it was trained
+
+{_training(run, settings)}
+
+## Limits
+
+{_limits(run, settings, task)}
+"""
+
+
+def _front_matter(run: Run, model: AlbertModel, task: Task, scores: Mapping[str, Mapping[str, float]]) -> str:
+    """What Hugging Face's hub reads of a card; JSON values are YAML, whatever stands in a name."""
+    family = family_of(model.config)
+    lines = [
+        f"library_name: {'transformers' if family else 'openalbert'}",
+        f"pipeline_tag: {PIPELINES[task.kind]}",
+        "license: unknown",
+        f"tags: {json.dumps([family or 'albert', 'openalbert', task.name])}",
+    ]
+    results = []
+    for split, figures in scores.items():
+        metrics = [
+            {"type": name, "name": name, "value": value} for name, value in figures.items() if math.isfinite(value)
+        ]
+        dataset = {"type": task.name, "name": task.name, "split": split}
+        if metrics:
+            results.append({"task": {"type": PIPELINES[task.kind]}, "dataset": dataset, "metrics": metrics})
+    if results:
+        lines.append(f"model-index: {json.dumps([{'name': run.name, 'results': results}])}")
+    return "\n".join(["---", *lines, "---"])
+
+
+def _labels(task: Task) -> str:
+    if not task.labels:
+        return ""
+    return f"Its {len(task.labels)} classes, in the order of its outputs: {', '.join(map(as_code, task.labels))}."
+
+
+def _scores(model: AlbertModel, task: Task, scores: Mapping[str, Mapping[str, float]], run: Run) -> str:
+    if not scores:
+        return "It was not scored, so nothing is known of its quality."
+    metrics = list(dict.fromkeys(name for figures in scores.values() for name in figures))
+    metrics.sort(key=lambda name: name != task.main_metric)
+    paper = reported(task.name, shape_of(model.config))
+    rows = [
+        (f"this model, {one_line(split)} ({count(run.fact('data', 'scored', split))} examples)", figures)
+        for split, figures in scores.items()
+    ]
+    table = [
+        f"| {name} | " + " | ".join(f"{figures[one]:.2f}" if one in figures else NOTHING for one in metrics) + " |"
+        for name, figures in [*rows, *((row.model, row.scores) for row in paper)]
+    ]
+    head = (
+        f"In percent.\n\n| | {' | '.join(name.replace('_', ' ') for name in metrics)} |\n|---{'|---' * len(metrics)}|"
+    )
+    return "\n".join([head, *table])
+
+
+def _usage(model: AlbertModel, task: Task) -> str:
+    ours = f"""In openalbert, for examples in files, in this folder (or `--data` with the folder of a known task):
+
+```sh
+openalbert evaluate . --task {task.name} --test examples.jsonl --splits test --predictions predictions
+```
+"""
+    if family_of(model.config) is None:
+        return ours + "\nHugging Face `transformers` cannot express this model: its parts are shared differently."
+    return f"{ours}\nIn Hugging Face's `transformers`, as it is:\n\n```python\n{_THEIRS[task.kind]}```" + (
+        "\n\nThe head that says whether there is an answer at all is openalbert's own: transformers leaves it out."
+        if task.may_have_no_answer
+        else ""
+    )
+
+
+_THEIRS: dict[Kind, str] = {
+    "classification": """from transformers import pipeline
+
+classify = pipeline("text-classification", model=".", top_k=None)
+print(classify({"text": "the first text", "text_pair": "the second, if the task has pairs"}))
+""",
+    "regression": """from transformers import pipeline
+
+value = pipeline("text-classification", model=".", function_to_apply="none")
+print(value({"text": "the first text", "text_pair": "the second, if the task has pairs"}))
+""",
+    "multi_label": """from transformers import pipeline
+
+labels = pipeline("text-classification", model=".", function_to_apply="sigmoid", top_k=None)
+print(labels("a text"))
+""",
+    "multiple_choice": """import torch
+from transformers import AutoModelForMultipleChoice, AutoTokenizer
+
+tokenizer, model = AutoTokenizer.from_pretrained("."), AutoModelForMultipleChoice.from_pretrained(".")
+passage, question, options = "the cat sat on the mat.", "where was the cat?", ["on the mat", "at sea"]
+asked = [f"{question} {option}" for option in options]
+batch = tokenizer([passage] * len(options), asked, return_tensors="pt", padding=True)
+with torch.no_grad():
+    scores = model(**{name: tensor[None] for name, tensor in batch.items()}).logits[0]
+print(options[int(scores.argmax())])
+""",
+    "question_answering": """import torch
+from transformers import AutoModelForQuestionAnswering, AutoTokenizer
+
+tokenizer, model = AutoTokenizer.from_pretrained("."), AutoModelForQuestionAnswering.from_pretrained(".")
+question, passage = "where was the cat?", "the cat sat on the mat."
+batch = tokenizer(question, passage, return_tensors="pt", return_offsets_mapping=True)
+offsets = batch.pop("offset_mapping")[0].tolist()
+with torch.no_grad():
+    found = model(**batch)
+first, last = int(found.start_logits.argmax()), int(found.end_logits.argmax())
+print(passage[offsets[first][0] : offsets[last][1]])
+""",
+}
+
+
+def _training(run: Run, settings: Finetune) -> str:
+    optimizer = settings.optimizer
+    attempts = run.fact("attempts")
+    tried = f", after {len(attempts)} that collapsed" if isinstance(attempts, list) and attempts else ""
+    rate = optimizer.learning_rate * RATE_FACTOR ** (len(attempts) if isinstance(attempts, list) else 0)
+    examples = present(run.fact("data", "train_examples"))
+    truncated = present(run.fact("data", "train_truncated"))
+    cut = f", {percent(truncated / examples)} of them cut" if examples and truncated else ", none of them cut"
+    begun = "weights drawn at random" if settings.from_scratch else as_code(Path(str(run.fact("model"))).name)
+    rows = [
+        ("begun with", begun),
+        ("examples", f"{count(examples)}, at most {settings.max_length} tokens each{cut}"),
+        ("steps", f"{last_step(run):,} of batch {count(run.fact('batch_size'))}"),
+        (
+            "optimizer",
+            f"{optimizer.kind}, learning rate {number(rate, 3)}{tried}, weight decay {optimizer.weight_decay:g}",
+        ),
+        ("dropout", f"encoder {settings.dropout:g}, classifier {settings.classifier_dropout:g}"),
+        ("weights kept", f"those of the {'best evaluation' if settings.keep == 'best' else 'last step'}"),
+        ("seed", str(settings.seed)),
+        ("hardware", hardware(run)),
+        ("time", duration(training_seconds(run))),
+        ("started", moment(run.fact("started"))),
+        ("software", f"openalbert {run.fact('openalbert') or '?'}, torch {run.fact('torch') or '?'}"),
+    ]
+    lines = [f"| {name} | {value if name == 'begun with' else one_line(value)} |" for name, value in rows]
+    return "| | |\n|---|---|\n" + "\n".join(lines)
+
+
+def _limits(run: Run, settings: Finetune, task: Task) -> str:
+    sentences = [
+        "Its scores are of the examples above; on texts of another kind it may do much worse.",
+        f"It read inputs of at most {settings.max_length} tokens; longer ones are cut"
+        + (", passages are read in overlapping windows." if task.kind == "question_answering" else "."),
+        "It repeats what its texts say, errors and prejudices among them; nothing was filtered for that here.",
+    ]
+    if settings.keep == "best" and settings.patience is None:
+        sentences.append(
+            "The best of several evaluations on the same examples was kept, so its score is a little high."
+        )
+    return "\n".join(f"- {sentence}" for sentence in sentences)
