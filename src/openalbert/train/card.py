@@ -41,12 +41,13 @@ def pretrained_card(model: AlbertModel, run_folder: Path, data_licence: str | No
     settings = from_json((run_folder / SETTINGS).read_text(encoding="utf-8"), Pretrain, str(run_folder / SETTINGS))
     kind = "A BERT" if family_of(model.config) == "bert" else "An ALBERT"
     objectives = " and ".join(name.split(" (")[0] for name in _objectives(settings))
+    preset = one_line(settings.preset)
     return f"""{_front_matter(run, model)}
 
 # {one_line(run.name)}
 
-{kind} of {model.num_parameters():,} parameters ({one_line(settings.preset)}), pretrained with openalbert on
-{objectives} over {count(tokens_seen(run))} tokens of text. It is an encoder to fine-tune; as it is, it fills in masked words.
+{kind} of {model.num_parameters():,} parameters ({preset}), pretrained with openalbert on {objectives}
+over {count(tokens_seen(run))} tokens of text. It is an encoder to fine-tune; as it is, it fills in masked words.
 
 ## How good it is
 
