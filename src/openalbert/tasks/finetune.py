@@ -1,8 +1,9 @@
 """`openalbert finetune`: a pretrained model learns a task; its best weights become a model folder with scores."""
 
 from openalbert.errors import UserError
+from openalbert.tasks.findings import FINDINGS_FILE
 from openalbert.tasks.material import gather
-from openalbert.tasks.run import SCORES, Run, say_plainly
+from openalbert.tasks.run import REPORT, SCORES, Run, say_plainly
 from openalbert.tasks.seeds import SEEDS, several_seeds
 from openalbert.tasks.settings import FREE_TO_CHANGE, Finetune
 from openalbert.train.claim import claim_folder, locked
@@ -21,7 +22,7 @@ def finetune(settings: Finetune) -> None:
         if settings.dry_run:
             Run(settings, material, device).dry_run()
             return
-        claim_folder(settings, device, FREE_TO_CHANGE, (SCORES, SEEDS, "seed-*", "report.html"))
+        claim_folder(settings, device, FREE_TO_CHANGE, (SCORES, SEEDS, "seed-*", REPORT, FINDINGS_FILE))
         if settings.seeds > 1:
             several_seeds(settings, material, device, stop)
         else:

@@ -8,7 +8,8 @@ from typing import Any
 
 from openalbert import durable
 from openalbert.tasks.material import Material
-from openalbert.tasks.run import SCORES, Run, say_plainly
+from openalbert.tasks.report import write_report
+from openalbert.tasks.run import REPORT, SCORES, Run, say_plainly
 from openalbert.tasks.settings import FREE_TO_CHANGE, Finetune, of_seed
 from openalbert.train.claim import MODEL, claim_folder
 from openalbert.train.device import Device, measure_matmul_peak
@@ -33,6 +34,7 @@ def several_seeds(settings: Finetune, material: Material, device: Device, stop: 
         with durable.new_folder(settings.out / MODEL) as aside:
             shutil.copytree(best, aside, dirs_exist_ok=True)
         durable.write_text(settings.out / SEEDS, json.dumps(summary, indent=2) + "\n")
+        write_report([settings.out], settings.out / REPORT)
         say_plainly(device, f"the model of seed {summary['best_seed']}, the best, is in {settings.out / MODEL}")
         print(table(summary))
     device.wait_for_all()
