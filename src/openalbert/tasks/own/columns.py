@@ -103,7 +103,8 @@ class Columns:
             return ()
         told = ", ".join(f"{role.replace('_', ' ')} from '{self.roles[role]}'" for role in self.guessed)
         settings = ", ".join(f"--{SETTINGS[role].replace('_', '-')}" for role in self.guessed if role in SETTINGS)
-        return (f"{self.table.name}: {told} (guessed; {settings} say otherwise)",)
+        unused = f"; not used: {', '.join(self.free)}" if self.free else ""
+        return (f"{self.table.name}: {told} (guessed; {settings} say otherwise){unused}",)
 
 
 def simple(name: str) -> str:

@@ -38,7 +38,13 @@ def open_multi_label(source: Source, labels: tuple[str, ...] | None = None) -> T
                 raise UserError(f"{row.place}: the label '{unknown}' is not known: known are {known}")
             return None if found is None else tuple(sorted({numbers[name] for name in found}))
 
-        return read_texts(table, texts, labelled, labels_of)
+        reading = read_texts(table, texts, labelled, labels_of)
+        if not flags or source.label_columns:
+            return reading
+        remark = (
+            f"{table.name}: each of the columns {', '.join(flags)} is a label (guessed; --label-columns says otherwise)"
+        )
+        return Reading(reading.examples, reading.excluded, (*reading.remarks, remark))
 
     measure = measure_label_sets(len(names))
     return assemble("multi_label", "multi_label", source, opened, parse, measure, "f1", labels=names)
@@ -68,13 +74,8 @@ def _flag_columns(table: Table, source: Source, labels: tuple[str, ...]) -> tupl
         return ()
     others = (source.id_column, source.text_column, source.second_column)
     free = [name for name in table.columns if name not in others and simple(name) not in KNOWN["id"]]
-    flags = tuple(name for name in free if {as_flag(value) for value in sample(table, name)} <= {*YES, *NO} - {""})
+    flags = tuple(name for name in free if {str(value).strip() for value in sample(table, name)} <= {*YES, *NO} - {""})
     return flags if len(flags) > 1 else ()
-
-
-def as_flag(value: object) -> str:
-    """How a value would stand in a column of flags."""
-    return str(value).strip()
 
 
 def _is_set(row: Row, column: str) -> bool:

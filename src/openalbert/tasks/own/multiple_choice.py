@@ -68,7 +68,10 @@ def _questions(table: Table, source: Source, labelled: bool) -> Reading:
 
 def _options(row: Row, names: tuple[str, ...], separator: str | None) -> tuple[str, ...]:
     if len(names) > 1:
-        return tuple(text for name in names if (text := row.text(name).strip()))
+        texts = [row.text(name).strip() for name in names]
+        while texts and not texts[-1]:
+            texts.pop()  # a question with fewer options than others leaves the last columns empty
+        return tuple(texts)
     given = row.values.get(names[0])
     if isinstance(given, dict) and isinstance(given.get("text"), list):
         given = given["text"]  # as datasets write options with their letters

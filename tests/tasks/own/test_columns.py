@@ -1,0 +1,83 @@
+"""Which column holds what: by the user's word, by name, by what stands in it; guesses are shown."""
+
+from pathlib import Path
+
+import pytest
+
+from openalbert.errors import UserError
+from openalbert.tasks.own.columns import in_order
+from openalbert.tasks.registry import Source, open_task
+from openalbert.tasks.task import Reading
+
+
+def read(folder: Path, text: str, task: str = "classification", **named: object) -> Reading:
+    path = folder / "mine.csv"
+    path.write_text(text)
+    return open_task(task, Source(train=path, dev=path, **named)).read("train")
+
+
+BODY = "it was good,1,x1\nit was bad,0,x2\nso so it was,1,x3\n"
+
+
+@pytest.mark.parametrize(
+    "header", ["text,label,id", "Sentence,Class,ID", "review,stars,_idx", "body,gold_label,index", "whatever,y,guid"]
+)
+def test_columns_are_known_by_the_names_that_people_give_them(header: str, tmp_path: Path) -> None:
+    reading = read(tmp_path, f"{header}\n{BODY}")
+    first = reading.examples[0]
+    assert (first.id, first.first, first.second, first.label) == ("x1", "it was good", None, 1)
+    names = header.split(",")
+    assert f"label from '{names[1]}'" in reading.remarks[0]
+    assert f"text from '{names[0]}'" in reading.remarks[0]
+    assert "--text-column" in reading.remarks[0]
+
+
+def test_pairs_are_known_by_name(tmp_path: Path) -> None:
+    for names in ("sentence1,sentence2", "premise,hypothesis", "text,text_pair", "Question 1,Question 2"):
+        first, second = read(tmp_path, f"{names},label\na b,c d,x\ne f,g h,y\n").examples
+        assert (first.first, first.second) == ("a b", "c d")
+        assert (second.first, second.second) == ("e f", "g h")
+
+
+def test_columns_that_the_user_names_are_taken_and_not_spoken_of(tmp_path: Path) -> None:
+    text = "text,label,a,b\nn1,q,long text,1\nn2,r,other text,0\n"
+    reading = read(tmp_path, text, text_column="a", label_column="b")
+    assert [example.first for example in reading.examples] == ["long text", "other text"]
+    assert not reading.remarks
+
+
+def test_the_only_column_left_is_the_label_and_the_longest_the_text(tmp_path: Path) -> None:
+    reading = read(tmp_path, "colour,remark\nred,it is of a fine red\nblue,nothing but blue\n")
+    assert [example.first for example in reading.examples] == ["it is of a fine red", "nothing but blue"]
+    assert reading.examples[0].label == 1
+
+
+def test_columns_that_nobody_uses_are_named(tmp_path: Path) -> None:
+    reading = read(tmp_path, "text,label,author\na b,x,me\nc d,y,you\n")
+    assert "not used: author" in reading.remarks[0]
+
+
+def test_a_label_that_cannot_be_guessed_is_asked_for(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"which column is the label\? There are text, colour, size: name one with --l"):
+        read(tmp_path, "text,colour,size\na b,red,1\nc d,blue,2\n")
+    with pytest.raises(UserError, match=r"which column is the text\?"):
+        read(tmp_path, "label,number\nx,1\ny,2\n")
+
+
+def test_a_named_column_that_is_not_there_names_the_nearest(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"has no column 'lable' \(--label-column\): did you mean 'label'"):
+        read(tmp_path, f"text,label,id\n{BODY}", label_column="lable")
+
+
+def test_ids_that_repeat_are_not_ids_and_that_is_said(tmp_path: Path) -> None:
+    reading = read(tmp_path, "id,text,label\n7,a b,x\n7,c d,y\n")
+    assert [example.id for example in reading.examples] == ["0", "1"]
+    assert "line 3: the id in 'id' stands in" in reading.remarks[-1]
+    assert "rows are counted instead" in reading.remarks[-1]
+    with pytest.raises(UserError, match=r"line 3: the id in 'id' stands in .*line 2 already: every row needs its own"):
+        read(tmp_path, "id,text,label\n7,a b,x\n7,c d,y\n", id_column="id")
+
+
+def test_labels_are_ordered_as_numbers_where_all_are() -> None:
+    assert in_order(["10", "9", "1", "9"]) == ("1", "9", "10")
+    assert in_order(["b", "10", "9"]) == ("10", "9", "b")

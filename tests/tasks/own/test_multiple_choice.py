@@ -1,0 +1,96 @@
+"""A user's own questions with options, however the file writes them."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.tasks.made_data import write_jsonl
+
+from openalbert.errors import UserError
+from openalbert.tasks.registry import Source, open_task
+from openalbert.tasks.task import Reading
+
+
+def read(path: Path, **named: object) -> Reading:
+    return open_task("multiple_choice", Source(dev=path, **named)).read("dev")
+
+
+def rows(*answers: object) -> list[dict[str, Any]]:
+    return [{"question": "q", "options": ["red", "blue", "green"], "answer": answer} for answer in answers]
+
+
+@pytest.mark.parametrize(
+    ("answers", "writing"),
+    [
+        (("red", "green", "blue"), "the option itself"),
+        (("A", "c", "B"), "its letter"),
+        ((0, 2, 1), "its number from 0"),
+        (("1", "3", "2"), "its number from 1"),
+    ],
+)
+def test_the_right_option_is_written_in_any_of_four_ways(
+    answers: tuple[object, ...], writing: str, tmp_path: Path
+) -> None:
+    reading = read(write_jsonl(tmp_path / "a.jsonl", rows(*answers)))
+    assert [example.label for example in reading.examples] == [0, 2, 1]
+    assert any(f"the answer is read as {writing}" in remark for remark in reading.remarks)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "context,question,option1,option2,option3,answer\np,q,red,blue,,B\np,q,red,blue,green,C\n",
+        "Passage,Question,A,B,C,Answer\np,q,red,blue,,B\np,q,red,blue,green,C\n",
+        "article,question,options,label\np,q,red|blue,1\np,q,red | blue | green,2\n",
+    ],
+)
+def test_options_stand_in_columns_or_in_one(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(text)
+    first, second = read(path).examples
+    assert first.options == ("red", "blue")
+    assert second.options == ("red", "blue", "green")
+    assert (first.label, second.label) == (1, 2)
+    assert (first.passage, first.question) == ("p", "q")
+
+
+def test_options_with_their_letters_as_datasets_write_them_are_understood(tmp_path: Path) -> None:
+    row = {"question": "q", "choices": {"text": ["red", "blue"], "label": ["A", "B"]}, "answerKey": "B"}
+    (example,) = read(write_jsonl(tmp_path / "a.jsonl", [row])).examples
+    assert (example.options, example.label, example.passage) == (("red", "blue"), 1, "")
+
+
+def test_columns_can_be_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("start,go_on,end_x,end_y,best\nHe ran,and,fell,flew,1\nShe ran,and,fell,flew,0\n")
+    named = {"passage_column": "start", "question_column": "go_on", "answer_column": "best"}
+    examples = read(path, options_columns=("end_x", "end_y"), **named).examples
+    assert [example.label for example in examples] == [1, 0]
+    assert examples[0].options == ("fell", "flew")
+    with pytest.raises(UserError, match="has no column 'end_z' for the option"):
+        read(path, options_columns=("end_x", "end_z"), **named)
+
+
+def test_wrong_rows_are_counted_or_refused_with_their_place(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    few = {"question": "q", "options": ["red"], "answer": "red"}
+    reading = read(write_jsonl(path, [*rows("red", ""), few]))
+    assert len(reading.examples) == 1
+    assert reading.excluded == {
+        f"without an answer (first: {path}, line 2)": 1,
+        f"with fewer than two options (first: {path}, line 3)": 1,
+    }
+    with pytest.raises(UserError, match=r"line 2: the answer '7', read as its number from 0, is none of the 3 options"):
+        read(write_jsonl(path, rows(0, 7)))
+    with pytest.raises(UserError, match=r"line 2: the answer 'pink', read as the option itself, is none"):
+        read(write_jsonl(path, rows("red", "pink")))
+
+
+@pytest.mark.parametrize(
+    ("header", "role"), [("question,answer", "options"), ("options,answer", "question"), ("question,options", "answer")]
+)
+def test_a_role_without_a_column_is_asked_for(header: str, role: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(f"{header}\nx|y,z\n")
+    with pytest.raises(UserError, match=rf"which column is the {role}\?"):
+        read(path)

@@ -1,0 +1,162 @@
+"""A user's own texts: classes, values and sets of labels, with every kind of wrong row."""
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.tasks.made_data import write_jsonl
+
+from openalbert.errors import UserError
+from openalbert.tasks.registry import Source, open_task
+from openalbert.tasks.task import Task
+
+
+def opened(folder: Path, task: str, train: str, dev: str | None = None, **named: object) -> Task:
+    """A task from CSV texts."""
+    (folder / "train.csv").write_text(train)
+    if dev is not None:
+        (folder / "dev.csv").write_text(dev)
+    return open_task(
+        task, Source(train=folder / "train.csv", dev=folder / "dev.csv" if dev is not None else None, **named)
+    )
+
+
+CLASSES = "text,label\nso good,good\nso bad,bad\nas usual,good\n"
+
+
+def test_labels_are_those_of_the_training_file(tmp_path: Path) -> None:
+    task = opened(tmp_path, "classification", CLASSES, "text,label\nnot so bad,good\n")
+    assert task.labels == ("bad", "good")
+    assert [example.label for example in task.read("train").examples] == [1, 0, 1]
+    assert task.read("dev").examples[0].label == 1
+
+
+def test_a_label_of_dev_that_train_does_not_have_is_refused_with_its_place(tmp_path: Path) -> None:
+    task = opened(tmp_path, "classification", CLASSES, "text,label\nso so,good\nhm,neutral\n")
+    with pytest.raises(UserError, match=r"dev\.csv, line 3: the label 'neutral' in 'label' is not known: .* bad, good"):
+        task.read("dev")
+
+
+def test_one_class_alone_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"train\.csv has only one class, 'x', in 'label': there is nothing to tell"):
+        opened(tmp_path, "classification", "text,label\na,x\nb,x\n")
+    with pytest.raises(UserError, match="has no class at all in 'label'"):
+        opened(tmp_path, "classification", "text,label\na,\nb,\n")
+
+
+def test_a_column_of_texts_is_not_taken_for_classes(tmp_path: Path) -> None:
+    rows = "".join(f"text {n},label {n}\n" for n in range(30))
+    with pytest.raises(UserError, match="has 30 classes in 30 rows of 'label': that is not a column of classes"):
+        opened(tmp_path, "classification", f"text,label\n{rows}")
+
+
+def test_rows_without_text_or_label_are_left_out_and_counted(tmp_path: Path) -> None:
+    task = opened(tmp_path, "classification", CLASSES + ",good\n   ,bad\nno label,\n", CLASSES)
+    reading = task.read("train")
+    assert len(reading.examples) == 3
+    assert reading.excluded == {
+        f"without a text (first: {tmp_path}/train.csv, line 5)": 2,
+        f"without a label (first: {tmp_path}/train.csv, line 7)": 1,
+    }
+
+
+def test_every_row_of_a_test_file_gives_an_example(tmp_path: Path) -> None:
+    path = tmp_path / "test.csv"
+    path.write_text('text\n"one"\n""\n" "\ntwo\n')
+    (tmp_path / "train.csv").write_text(CLASSES)
+    task = open_task("classification", Source(train=tmp_path / "train.csv", test=path))
+    assert [example.first for example in task.read("test").examples] == ["one", "", "", "two"]
+
+
+def test_labels_may_be_numbers_or_yes_and_no_in_json(tmp_path: Path) -> None:
+    for labels, names in (([3, 1, 3], ("1", "3")), ([True, False, True], ("false", "true"))):
+        path = write_jsonl(tmp_path / "a.jsonl", [{"text": f"t{n}", "label": one} for n, one in enumerate(labels)])
+        task = open_task("classification", Source(train=path, dev=path))
+        assert task.labels == names
+        assert [example.label for example in task.read("dev").examples] == [1, 0, 1]
+
+
+def test_texts_of_a_hundred_thousand_characters_are_whole(tmp_path: Path) -> None:
+    long = "word " * 20_000
+    task = opened(tmp_path, "classification", f"{CLASSES}{long},bad\n", CLASSES)
+    assert task.read("train").examples[-1].first == long.strip()
+
+
+def test_values_are_numbers(tmp_path: Path) -> None:
+    task = opened(tmp_path, "regression", "text,score\na,1\nb,-2.5e-1\nc,\n", "text,score\na,3\n")
+    reading = task.read("train")
+    assert [example.label for example in reading.examples] == [1.0, -0.25]
+    assert reading.excluded == {f"without a label (first: {tmp_path}/train.csv, line 4)": 1}
+    assert task.labels == ()
+    for wrong in ("much", "nan", "inf", "1,5"):
+        bad = opened(tmp_path, "regression", f'text,score\na,1\nb,"{wrong}"\n', "text,score\na,3\n")
+        with pytest.raises(UserError, match=rf"train\.csv, line 3: '{wrong}' in 'score' is not a number"):
+            bad.read("train")
+
+
+SETS = [(0, 2), (), (1,)]
+
+
+@pytest.mark.parametrize(
+    "train",
+    [
+        "text,labels\na,new; war\nb,\nc,old\n",
+        'text,labels\na,"new,war"\nb,\nc,old\n',
+        "text,tags\na,war|new\nb,\nc,old\n",
+        "text,new,old,war\na,1,0,1\nb,0,0,0\nc,0,1,0\n",
+        "id,new,old,war,comment_text\nx,True,False,True,a\ny,False,False,False,b\nz,False,True,False,c\n",
+    ],
+)
+def test_sets_of_labels_stand_in_one_column_or_in_one_each(train: str, tmp_path: Path) -> None:
+    task = opened(tmp_path, "multi_label", train, train)
+    assert task.labels == ("new", "old", "war")
+    reading = task.read("dev")
+    assert [example.label for example in reading.examples] == SETS
+    assert [example.first for example in reading.examples] == ["a", "b", "c"]
+    assert reading.remarks
+
+
+def test_sets_of_labels_are_lists_in_json(tmp_path: Path) -> None:
+    rows = [
+        {"text": "a", "labels": ["war", "new", "new"]},
+        {"text": "b", "labels": []},
+        {"text": "c", "labels": ["old"]},
+    ]
+    path = write_jsonl(tmp_path / "a.jsonl", [*rows, {"text": "d", "labels": None}])
+    task = open_task("multi_label", Source(train=path, dev=path))
+    reading = task.read("dev")
+    assert [example.label for example in reading.examples] == SETS
+    assert list(reading.excluded.values()) == [1]
+
+
+def test_named_columns_of_flags_hold_nothing_but_0_and_1(tmp_path: Path) -> None:
+    task = opened(tmp_path, "multi_label", "text,x,y\na,1,0\nb,0,2\n", "text,x,y\na,1,0\n", label_columns=("x", "y"))
+    with pytest.raises(UserError, match=r"train\.csv, line 3: '2' in 'y' is neither 0 nor 1"):
+        task.read("train")
+    assert not [remark for remark in task.read("dev").remarks if "is a label" in remark]
+    with pytest.raises(UserError, match="has no column 'z' for the label"):
+        opened(tmp_path, "multi_label", "text,x,y\na,1,0\n", label_columns=("x", "z"))
+
+
+def test_a_label_in_a_set_that_train_does_not_have_is_refused(tmp_path: Path) -> None:
+    task = opened(tmp_path, "multi_label", "text,labels\na,x;y\nb,y\n", "text,labels\na,x;z\n")
+    with pytest.raises(UserError, match=r"dev\.csv, line 2: the label 'z' is not known: known are x, y"):
+        task.read("dev")
+    with pytest.raises(UserError, match="has no labels in 'labels'"):
+        opened(tmp_path, "multi_label", "text,labels\na,\nb,\n")
+    with pytest.raises(UserError, match="multi_label has no labels yet"):
+        open_task("multi_label", Source(dev=tmp_path / "dev.csv"))
+
+
+def test_a_models_labels_are_known_without_its_training_file(tmp_path: Path) -> None:
+    (tmp_path / "dev.csv").write_text("text,labels\na,x;z\n")
+    task = open_task("multi_label", Source(dev=tmp_path / "dev.csv"), labels=("z", "y", "x"))
+    assert task.read("dev").examples[0].label == (0, 2)
+    assert task.measure(task.read("dev").examples, [(0, 2)])["exact_match"] == 100
+
+
+def test_a_text_that_is_a_list_is_refused_with_its_place(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps({"text": "a", "label": "x"}) + "\n" + json.dumps({"text": ["a"], "label": "y"}))
+    with pytest.raises(UserError, match=r"a\.jsonl, line 2: 'text' is a list, but a text is needed"):
+        open_task("classification", Source(train=path, dev=path)).read("dev")
