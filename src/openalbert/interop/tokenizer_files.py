@@ -5,6 +5,7 @@ keep whole for added tokens, and does not split digit and comma again. What is l
 docs/decisions/tokenizer-json.md.
 """
 
+import functools
 import json
 import struct
 import sys
@@ -17,6 +18,7 @@ import sentencepiece
 
 from openalbert import durable
 from openalbert.errors import UserError
+from openalbert.text.normalization import Treatment
 from openalbert.text.tokenizer import SPACE, SPECIAL_PIECES, Tokenizer
 
 NEVER = -1e4  # the score of a piece that must not be chosen: far below any sum over a word
@@ -35,10 +37,16 @@ _NORMAL, _USER_DEFINED = 1, 4  # kinds of entries in a SentencePiece model
 
 def write_tokenizer_files(tokenizer: Tokenizer, folder: Path, max_length: int) -> None:
     """Write the files from which AutoTokenizer makes this tokenizer, and the SentencePiece model itself."""
-    whole = json.dumps(_tokenizer_json(tokenizer), ensure_ascii=False) + "\n"
+    whole = _tokenizer_json_text(tokenizer.model, tokenizer.treatment, tokenizer.where)
     tokenizer.save(folder)
     durable.write_text(folder / "tokenizer.json", whole)
     durable.write_text(folder / "tokenizer_config.json", json.dumps(_config(tokenizer, max_length), indent=2) + "\n")
+
+
+@functools.lru_cache(maxsize=1)
+def _tokenizer_json_text(model: bytes, treatment: Treatment, where: str) -> str:
+    """tokenizer.json; every character is asked about, which takes a second that runs of several seeds pay once."""
+    return json.dumps(_tokenizer_json(Tokenizer(model, treatment, where)), ensure_ascii=False) + "\n"
 
 
 def _config(tokenizer: Tokenizer, max_length: int) -> dict[str, Any]:
