@@ -117,6 +117,14 @@ def test_a_folder_without_files_of_the_task_says_what_is_expected(tmp_path: Path
         open_task("sst2", Source(data=tmp_path / "file"))
 
 
+def test_two_places_for_the_same_examples_are_refused(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "a.jsonl", own_rows("classification"))
+    with pytest.raises(UserError, match="come from --dataset or from files, not from both"):
+        open_task("classification", Source(dataset="x", train=path))
+    with pytest.raises(UserError, match="classification is of your own files, not of a folder"):
+        open_task("classification", Source(data=tmp_path))
+
+
 def test_scoring_alone_needs_no_training_file(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "a.jsonl", own_rows("classification"))
     with pytest.raises(UserError, match="has no labels yet: give the training file"):

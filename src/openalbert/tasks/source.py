@@ -85,7 +85,11 @@ def openings(
     `patterns` are the names of each split's files, all of which are read that fit the first pattern that fits any;
     `folders` are the names that the task's folder has; `hub_splits` are a dataset's names for the splits.
     """
+    if source.data is not None and not patterns:
+        raise UserError(f"{task} is of your own files, not of a folder: name them with --train and --dev")
     if source.dataset is not None:
+        if source.data is not None or source.files:
+            raise UserError(f"examples of {task} come from --dataset or from files, not from both: leave one out")
         from openalbert.tasks.hub import dataset_openings
 
         return dataset_openings(source, hub_splits or {"train": "train", "dev": "validation", "test": "test"})

@@ -52,6 +52,19 @@ def test_the_only_column_left_is_the_label_and_the_longest_the_text(tmp_path: Pa
     assert reading.examples[0].label == 1
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "it was good,1\nit was bad,0\nso so,1\n",
+        "it was good,yes\nit was bad,no\nso so,yes\n",
+        "1,it was not as good as they had said\n0,it was bad\n1,so so\n",
+    ],
+)
+def test_a_file_whose_first_line_is_a_row_is_refused_rather_than_lose_it(text: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="the first line should name the columns, but has"):
+        read(tmp_path, text)
+
+
 def test_columns_that_nobody_uses_are_named(tmp_path: Path) -> None:
     reading = read(tmp_path, "text,label,author\na b,x,me\nc d,y,you\n")
     assert "not used: author" in reading.remarks[0]

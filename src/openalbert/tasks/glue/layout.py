@@ -68,8 +68,8 @@ class Glue:
         return assemble(self.name, self.kind, source, opened, parse, self.measure, self.main_metric, labels=names)
 
     def _names(self, given: tuple[str, ...] | None) -> tuple[str, ...]:
-        """The classes in the order of a model that has them; one whose classes have numbers only has GLUE's order."""
-        if not given or given == tuple(f"LABEL_{number}" for number in range(len(self.labels))):
+        """The classes in the order of a model that has them."""
+        if not given:
             return self.labels
         if self.labels and sorted(given) != sorted(self.labels):
             raise UserError(f"{self.name} has the classes {', '.join(self.labels)}, and not {', '.join(given)}")

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from openalbert.errors import UserError, suggestion
 from openalbert.tasks.tables import Row, Table
 
+LONGEST_NAME = 5  # words; what is longer is no name of a column
 SAMPLE = 1000  # rows that a guess looks at
 KNOWN = {
     "text": ("text", "sentence", "sentence1", "text1", "premise", "question1", "first", "review", "comment", "content",
@@ -64,7 +65,17 @@ class Columns:
         """The free column with the longest texts, which cannot be numbers."""
         lengths = {column: self._length(column) for column in self.free}
         column = max(lengths, key=lambda name: lengths[name], default=None)
-        return self.take(role, column, guessed=True) if column is not None and lengths[column] > 0 else None
+        return self.take_as_named(role, column) if column is not None and lengths[column] > 0 else None
+
+    def take_as_named(self, role: str, column: str) -> str:
+        """Give a role to a column that is not known by name, unless its name seems to be a row's content."""
+        stands_below = any(str(value).strip() == column for value in sample(self.table, column))
+        if not column or _is_number(column) or stands_below or len(column.split()) > LONGEST_NAME:
+            raise UserError(
+                f"{self.table.name}: the first line should name the columns, but has '{column[:40]}' where the {role} "
+                "stands: put a line of names above it, text,label for example"
+            )
+        return self.take(role, column, guessed=True)
 
     def _length(self, column: str) -> int:
         texts = [value for value in sample(self.table, column) if isinstance(value, str) and not _is_number(value)]

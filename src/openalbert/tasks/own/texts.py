@@ -57,7 +57,7 @@ def texts_of(table: Table, source: Source, labelled: bool, label_columns: tuple[
     if labelled and label is None and not label_columns:
         if len(columns.free) != 1:
             raise columns.missing("label")
-        label = columns.take("label", columns.free[0], guessed=True)
+        label = columns.take_as_named("label", columns.free[0])
     remarks = (*table.remarks, *columns.remark(), *((remark,) if remark else ()))
     return Texts(first, second, label, ids, remarks)
 
