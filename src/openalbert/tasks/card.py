@@ -14,6 +14,7 @@ from openalbert.tasks.paper import reported, shape_of
 from openalbert.tasks.settings import Finetune
 from openalbert.tasks.task import Kind, Task
 from openalbert.train.card import as_code, one_line
+from openalbert.train.claim import MODEL
 from openalbert.train.figures import NOTHING, count, duration, moment, number, percent, present
 from openalbert.train.results import hardware, last_step, training_seconds
 from openalbert.train.run_folder import SETTINGS, Run, read_run
@@ -25,6 +26,7 @@ PIPELINES: dict[Kind, str] = {
     "multiple_choice": "multiple-choice",
     "question_answering": "question-answering",
 }
+HUB_NAMES = {"matthews": "matthews_correlation", "pearson": "pearsonr", "spearman": "spearmanr"}
 ANSWERS: dict[Kind, str] = {
     "classification": "which class a text belongs to",
     "regression": "a value for a text",
@@ -45,7 +47,7 @@ def tuned_card(
     warning = f"\n\n**This run collapsed, and its scores are no result:** {one_line(collapsed)}." if collapsed else ""
     return f"""{_front_matter(run, model, task, scores)}
 
-# {one_line(run.name)}
+# {one_line(_name(run))}
 
 {kind} of {model.num_parameters():,} parameters, fine-tuned with openalbert for {as_code(task.name)}: it says {answers}.
 {_labels(task)}{warning}
@@ -72,6 +74,12 @@ def tuned_card(
 """
 
 
+def _name(run: Run) -> str:
+    """The run's name; the run of one seed among several has its own only together with theirs."""
+    folder = run.folder.resolve()
+    return f"{folder.parent.name}, {folder.name}" if folder.name.startswith("seed-") else run.name
+
+
 def _front_matter(run: Run, model: AlbertModel, task: Task, scores: Mapping[str, Mapping[str, float]]) -> str:
     """What Hugging Face's hub reads of a card; JSON values are YAML, whatever stands in a name."""
     family = family_of(model.config)
@@ -84,13 +92,15 @@ def _front_matter(run: Run, model: AlbertModel, task: Task, scores: Mapping[str,
     results = []
     for split, figures in scores.items():
         metrics = [
-            {"type": name, "name": name, "value": value} for name, value in figures.items() if math.isfinite(value)
+            {"type": HUB_NAMES.get(name, name), "name": name, "value": value}
+            for name, value in figures.items()
+            if math.isfinite(value)
         ]
         dataset = {"type": task.name, "name": task.name, "split": split}
         if metrics:
             results.append({"task": {"type": PIPELINES[task.kind]}, "dataset": dataset, "metrics": metrics})
     if results:
-        lines.append(f"model-index: {json.dumps([{'name': run.name, 'results': results}])}")
+        lines.append(f"model-index: {json.dumps([{'name': _name(run), 'results': results}])}")
     return "\n".join(["---", *lines, "---"])
 
 
@@ -186,7 +196,9 @@ def _training(run: Run, settings: Finetune) -> str:
     examples = present(run.fact("data", "train_examples"))
     truncated = present(run.fact("data", "train_truncated"))
     cut = f", {percent(truncated / examples)} of them cut" if examples and truncated else ", none of them cut"
-    begun = "weights drawn at random" if settings.from_scratch else as_code(Path(str(run.fact("model"))).name)
+    source = Path(str(run.fact("model")))
+    named = source.parent.name if source.name == MODEL else source.name
+    begun = "weights drawn at random" if settings.from_scratch else as_code(named)
     rows = [
         ("begun with", begun),
         ("examples", f"{count(examples)}, at most {settings.max_length} tokens each{cut}"),
