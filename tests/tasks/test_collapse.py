@@ -97,7 +97,7 @@ def test_a_run_at_a_ruinous_rate_is_tried_again_at_half_of_it_and_says_so(
     tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = lesson("classification", tmp_path)
-    words = "--steps 200 --optimizer.learning-rate 0.2 --retries 4 --optimizer.clip-norm 100"
+    words = "--steps 200 --evaluate-every 50 --optimizer.learning-rate 0.2 --retries 4 --optimizer.clip-norm 100"
     scores = learn(tiny, "classification", file, tmp_path / "run", words)
     tried = [attempt["learning_rate"] for attempt in scores["attempts"]]
     assert len(tried) >= 1
@@ -112,7 +112,7 @@ def test_a_run_that_collapses_to_the_last_attempt_is_no_result(
     tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = lesson("classification", tmp_path)
-    words = "--steps 120 --optimizer.learning-rate 3 --retries 1 --optimizer.clip-norm 100 --patience None"
+    words = "--steps 120 --evaluate-every 60 --optimizer.learning-rate 3 --retries 1 --optimizer.clip-norm 100 --patience None"
     scores = learn(tiny, "classification", file, tmp_path / "run", words)
     assert len(scores["attempts"]) == 1
     assert "of the predictions are" in scores["collapsed"] or "no finite number" in scores["collapsed"]

@@ -26,7 +26,7 @@ QUICK = "--steps 30"
 def test_a_tiny_model_learns_every_kind_of_task(kind: str, tiny: Path, tmp_path: Path) -> None:
     name = kind.split(",")[0]
     file = lesson(name, tmp_path, may_have_no_answer="," in kind)
-    scores = learn(tiny, name, file, tmp_path / "run", "--steps 200")
+    scores = learn(tiny, name, file, tmp_path / "run")
     assert scores["scores"]["dev"][scores["main_metric"]] >= LEAST[scores["main_metric"]]
     assert scores["collapsed"] is None
     losses = [record["loss"] for record in records(tmp_path / "run", "train")]
@@ -75,7 +75,7 @@ def test_a_run_that_gets_no_better_ends_early_and_says_so(
     tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = lesson("classification", tmp_path)
-    words = "--steps 400 --evaluate-every 10 --patience 3"
+    words = "--steps 300 --evaluate-every 10 --patience 3"
     scores = learn(tiny, "classification", file, tmp_path / "run", words)
     assert scores["steps"] == scores["step"] + 30 < 400
     assert "ended early" in capsys.readouterr().err
@@ -122,7 +122,7 @@ def test_a_run_that_is_stopped_and_goes_on_learns_the_same_to_the_last_bit(
 
 def test_a_run_that_is_killed_goes_on_to_the_same_bits(tiny: Path, tmp_path: Path) -> None:
     file = lesson("classification", tmp_path)
-    words = "--steps 300 --evaluate-every 20 --dropout 0.1 --log-every 20"
+    words = "--steps 240 --evaluate-every 20 --dropout 0.1 --log-every 20"
     learn(tiny, "classification", file, tmp_path / "whole", words)
     out = tmp_path / "killed"
     line = [sys.executable, "-m", "openalbert", *command(tiny, "classification", file, out, words)]
@@ -150,7 +150,7 @@ def test_a_folder_is_not_mixed_and_fresh_starts_over(
     with pytest.raises(SystemExit) as ended:
         cli.main(command(tiny, "classification", file, out, QUICK + " --optimizer.learning-rate 0.001"))
     assert ended.value.code == 1
-    assert "optimizer.learning_rate was 0.005, now 0.001" in capsys.readouterr().err
+    assert "optimizer.learning_rate was 0.004, now 0.001" in capsys.readouterr().err
     scores = learn(tiny, "classification", file, out, QUICK + " --optimizer.learning-rate 0.001 --fresh")
     assert scores["learning_rate"] == 0.001
 
@@ -161,7 +161,7 @@ def test_a_dry_run_tells_what_it_would_take_and_leaves_nothing(
     file = lesson("classification", tmp_path)
     cli.main(command(tiny, "classification", file, tmp_path / "run", "--dry-run"))
     told = capsys.readouterr().out
-    for word in ("step 2: loss", "steps", "120", "tokens", "time", "memory", "disk"):
+    for word in ("step 2: loss", "steps", "150", "tokens", "time", "memory", "disk"):
         assert word in told
     assert not (tmp_path / "run").exists()
 
@@ -209,7 +209,7 @@ def test_from_scratch_begins_with_fresh_weights_of_the_seed(tiny: Path, tmp_path
         ("--from x --from-scratch", "give one of them"),
         ("--from nowhere", "'nowhere' is neither a model folder nor a preset"),
         ("--max-length 3", "max_length is 3: an input needs 8 tokens at least"),
-        ("--schedule.warmup-steps 500", "warmup_steps is 500 but the run has 120 steps"),
+        ("--schedule.warmup-steps 500", "warmup_steps is 500 but the run has 150 steps"),
     ],
 )
 def test_what_cannot_be_done_is_told_in_a_sentence(

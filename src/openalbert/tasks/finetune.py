@@ -3,7 +3,8 @@
 from openalbert.errors import UserError
 from openalbert.tasks.findings import FINDINGS_FILE
 from openalbert.tasks.material import gather
-from openalbert.tasks.run import REPORT, SCORES, Run, say_plainly
+from openalbert.tasks.outcome import REPORT, SCORES
+from openalbert.tasks.run import Run, say_plainly
 from openalbert.tasks.seeds import SEEDS, several_seeds
 from openalbert.tasks.settings import FREE_TO_CHANGE, Finetune
 from openalbert.train.claim import claim_folder, locked

@@ -18,17 +18,15 @@ from openalbert.interop import huggingface
 from openalbert.model.cost import activation_bytes, training_flops_per_token
 from openalbert.optim.optimizer import load_optimizer_tensors, make_optimizer, optimizer_tensors
 from openalbert.optim.schedule import DepthSchedule, DepthStage
-from openalbert.tasks.card import tuned_card
-from openalbert.tasks.closer_look import Predicted, look_closely
 from openalbert.tasks.collapse import FROM_PROGRESS, LEAST_STEPS, RATE_FACTOR, baseline_loss, collapse
-from openalbert.tasks.findings import write_findings
+from openalbert.tasks.findings import written_scores
 from openalbert.tasks.learning import finetuning
 from openalbert.tasks.material import Material
+from openalbert.tasks.outcome import REPORT, SCORES, write_outcome
 from openalbert.tasks.packing import Packing
 from openalbert.tasks.report import write_report
 from openalbert.tasks.scoring import Scored, score_part, threshold_on
 from openalbert.tasks.settings import Finetune, plan
-from openalbert.tasks.tuned import Tuned, write_tuned
 from openalbert.train import checkpoint
 from openalbert.train.claim import CHECKPOINTS, FACTS, MODEL
 from openalbert.train.device import Device, measure_matmul_peak
@@ -39,7 +37,6 @@ from openalbert.train.setup import CPU_MEMORY, MEMORY_SHARE, load_weights
 from openalbert.train.steps import PATIENCE, Pace, Running, training_steps
 from openalbert.version import __version__
 
-SCORES, REPORT = "scores.json", "report.html"
 TIMED_STEPS = range(3, 9)  # the steps whose time the estimate rests on
 
 
@@ -389,15 +386,14 @@ class Run:
             split: score_part(self.model, self.task, part, self.device, threshold)
             for split, part in self.material.scored.items()
         }
-        figures = {split: found.figures for split, found in scored.items()}
-        scores = {
+        scores: dict[str, Any] = {
             "task": self.task.name,
             "main_metric": self.task.main_metric,
             "seed": self.settings.seed,
             "learning_rate": self.rate,
             "step": step,
             "steps": self.running.step,
-            "scores": figures,
+            "scores": {split: found.figures for split, found in scored.items()},
             "null_threshold": threshold if self.material.threshold is not None else None,
             "collapsed": collapsed,
             "attempts": [{k: v for k, v in one.items() if k != "metrics_bytes"} for one in self._attempts],
@@ -405,53 +401,22 @@ class Run:
         if collapsed is not None:
             self.say(f"this run collapsed, and its scores are no result: {collapsed}")
         if self.device.is_main:
-            self._write_results(scores, scored)
-        self.device.wait_for_all()
-        return scores
-
-    def _write_results(self, scores: dict[str, Any], scored: dict[str, Scored]) -> None:
-        durable.write_text(self.folder / SCORES, json.dumps(scores, indent=2) + "\n")
-        model = self.folder / MODEL
-        card = tuned_card(self.model, self.task, self.folder, scores["scores"], scores["collapsed"] or "")
-        huggingface.save(self.model, model, self.material.tokenizer, card=card)
-        self._look_closely(scored, scores["null_threshold"])
-        split, figures = next(iter(scores["scores"].items()))
-        write_tuned(
-            model,
-            Tuned(
-                self.task.name,
-                self.task.kind,
-                self.material.max_length,
-                self.settings.stride,
-                scores["null_threshold"],
-                split,
-                figures,
-            ),
-        )
-        running = self.running
-        self.facts["truth"] = measured(
-            self.folder, running.step, running.tokens, running.seconds, self.device
-        ).as_dict()
-        self._write_facts()
+            write_outcome(self.folder, self.model, self.material, self.settings.stride, scores, scored)
+            running = self.running
+            truth = measured(self.folder, running.step, running.tokens, running.seconds, self.device).as_dict()
+            self.facts["truth"] = truth
+            self._write_facts()
+            write_report([self.folder], self.folder / REPORT)
+            if "estimate" in self.facts:
+                self.say(side_by_side(self.facts["estimate"], truth))
+            for split, figures in scores["scores"].items():
+                self.say(f"{split}: {written_scores(figures, self.task.main_metric)}")
+            self.say(
+                f"done: the model of step {step:,} is in {self.folder / MODEL}, the page is {self.folder / REPORT}"
+            )
+        # What could be gone on from is no longer needed, and is several times as large as the model.
         self._remove_checkpoints()
-        write_report([self.folder], self.folder / REPORT)
-        for split, figures in scores["scores"].items():
-            self.say(f"{split}: " + ", ".join(f"{name} {value:.2f}" for name, value in figures.items()))
-        if "estimate" in self.facts:
-            self.say(side_by_side(self.facts["estimate"], self.facts["truth"]))
-        self.say(f"done: the model of step {scores['step']:,} is in {model}")
-
-    def _look_closely(self, scored: dict[str, Scored], null_threshold: float | None) -> None:
-        """What went wrong, for the page."""
-        findings = []
-        for split, found in scored.items():
-            part = self.material.scored[split]
-            predicted = Predicted(self.task, part.examples, part.encoding, found.outputs, found.predictions)
-            looked = look_closely(predicted, split, found.figures)
-            if null_threshold is not None:
-                looked = replace(looked, null_threshold=f"{null_threshold:.3f}, fitted on training questions held out")
-            findings.append(looked)
-        write_findings(self.folder, findings)
+        return scores
 
     def dry_run(self) -> None:
         """Two steps, and what the whole run would take."""

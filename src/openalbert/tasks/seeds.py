@@ -8,8 +8,9 @@ from typing import Any
 
 from openalbert import durable
 from openalbert.tasks.material import Material
+from openalbert.tasks.outcome import REPORT, SCORES
 from openalbert.tasks.report import write_report
-from openalbert.tasks.run import REPORT, SCORES, Run, say_plainly
+from openalbert.tasks.run import Run, say_plainly
 from openalbert.tasks.settings import FREE_TO_CHANGE, Finetune, of_seed
 from openalbert.train.claim import MODEL, claim_folder
 from openalbert.train.device import Device, measure_matmul_peak

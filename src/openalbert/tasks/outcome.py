@@ -1,0 +1,46 @@
+"""What a fine-tuning run leaves behind: scores, a closer look at them, and the model with its card and task."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from openalbert import durable
+from openalbert.interop import huggingface
+from openalbert.model.albert import AlbertModel
+from openalbert.tasks.card import tuned_card
+from openalbert.tasks.closer_look import Predicted, look_closely
+from openalbert.tasks.findings import write_findings
+from openalbert.tasks.material import Material
+from openalbert.tasks.scoring import Scored
+from openalbert.tasks.tuned import Tuned, write_tuned
+from openalbert.train.claim import MODEL
+
+SCORES, REPORT = "scores.json", "report.html"
+
+
+def write_outcome(
+    folder: Path,
+    model: AlbertModel,
+    material: Material,
+    stride: int,
+    scores: dict[str, Any],
+    scored: dict[str, Scored],
+) -> None:
+    """Write all of it into the run's folder."""
+    task, threshold = material.task, scores["null_threshold"]
+    durable.write_text(folder / SCORES, json.dumps(scores, indent=2) + "\n")
+    findings = []
+    for split, found in scored.items():
+        part = material.scored[split]
+        predicted = Predicted(task, part.examples, part.encoding, found.outputs, found.predictions)
+        looked = look_closely(predicted, split, found.figures)
+        if threshold is not None:
+            looked = replace(looked, null_threshold=f"{threshold:.3f}, fitted on training questions held out")
+        findings.append(looked)
+    write_findings(folder, findings)
+    card = tuned_card(model, task, folder, scores["scores"], scores["collapsed"] or "")
+    huggingface.save(model, folder / MODEL, material.tokenizer, card=card)
+    split, figures = next(iter(scores["scores"].items()))
+    tuned = Tuned(task.name, task.kind, material.max_length, stride, threshold, split, figures)
+    write_tuned(folder / MODEL, tuned)
