@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from openalbert.optim.groups import clip_gradients, parameter_groups
 from openalbert.optim.lamb import Lamb
+from openalbert.optim.optimizer import optimizer_tensors
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 RATE, DECAY, EPSILON = 0.00176, 0.01, 1e-6
@@ -367,9 +368,29 @@ def test_a_step_never_waits_for_the_device_and_its_calls_do_not_grow_with_the_te
         assert not {"_local_scalar_dense", "item", "nonzero", "_to_copy"} & set(calls.names)
         counts.append(calls.names)
     assert counts[0] == counts[1]
-    # 8 foreach passes for layer norms and biases, 10 for matrices, 2 for the clipping; the flags add a few.
+    # 9 foreach passes for layer norms and biases, 11 for matrices, 2 for the clipping; the flags add a few.
     passes = sum(count for name, count in counts[0].items() if name.startswith("_foreach"))
-    assert passes == 20 + 4 * flags["bias_correction"] + flags["adapt_everything"]
+    assert passes == 22 + 4 * flags["bias_correction"] + flags["adapt_everything"]
+
+
+@pytest.mark.parametrize("flags", FLAGS, ids=str)
+def test_a_refused_step_changes_nothing_and_an_accepted_one_is_the_same_step(flags: dict[str, bool]) -> None:
+    runs = []
+    for refusals in (None, (0.0, 1.0, 0.0)):
+        parameters = as_parameters(start())
+        optimizer = Lamb(list(parameters.values()), **flags)
+        for number in range(3):
+            is_refused = number == 1
+            if refusals is None and is_refused:
+                continue
+            for parameter in parameters.values():
+                noise = torch.randn(parameter.shape, generator=torch.Generator().manual_seed(number))
+                parameter.grad = torch.full_like(parameter, torch.nan) if is_refused else noise
+            optimizer.found_inf = None if refusals is None else torch.tensor(refusals[number])
+            optimizer.step()
+        runs.append((parameters, optimizer_tensors(optimizer, nn.ParameterDict(parameters))))
+    for one, other in zip(*runs, strict=True):
+        assert all(torch.equal(one[name], other[name]) for name in one)
 
 
 def test_a_closure_is_run_with_gradients_and_its_loss_returned() -> None:

@@ -35,6 +35,10 @@ class SentenceOrder:
     """sop: are the segments swapped; nsp: is the second from another document; none: in order, and nothing is asked."""
     short_share: float = 0.1
     """Share of examples with a random shorter target length."""
+    chunks: Literal["google", "whole"] = "google"
+    """google: a chunk takes sentences until it reaches its length or passes it, and what is too much is cut off the
+    segments. The sentence that passes is likely a long one, and always the last: sentence lengths give the order away.
+    whole: it takes the whole sentences that fit, and the one that does not is left out, so that no length tells."""
     lone_sentences: Literal["drop", "google"] = "drop"
     """drop: a sentence without a partner is left out; google: it is paired with another document, labelled swapped."""
 
@@ -170,8 +174,8 @@ def _chunks(
 ) -> tuple[Int64[np.ndarray, "N"], Int64[np.ndarray, "C"], Int64[np.ndarray, "C"]]:
     """The target length of a chunk for each sentence it may begin with, and begin and end of the chunks, in sentences.
 
-    A chunk reaches its target or passes it, as in Google's builder, and is trimmed later. It takes two sentences at
-    least, but for Google's way with lone ones, so that only the last of a document can be left alone.
+    A chunk takes two sentences at least, but for Google's way with lone ones, so that only the last of a document can
+    be left alone. What is longer than its target is trimmed later.
     """
     sentences = np.arange(len(shard.starts) - 1)
     targets = np.full(len(sentences), limit)
@@ -179,9 +183,16 @@ def _chunks(
     targets[short] = 2 + below(shard.draw(Stream.TARGET, short), limit - 1)
     document_end = np.repeat(shard.documents[1:], np.diff(shard.documents))
     least = 2 if settings.lone_sentences == "drop" else 1
-    end = np.searchsorted(shard.starts, shard.starts[:-1] + targets)
-    end = np.minimum(np.maximum(end, sentences + least), document_end)
-    following = end
+    if settings.chunks == "google":
+        end = np.searchsorted(shard.starts, shard.starts[:-1] + targets)
+        following = end = np.minimum(np.maximum(end, sentences + least), document_end)
+    else:
+        # Otherwise every epoch would leave out the same sentences.
+        targets[shard.documents[:-1]] = 2 + below(shard.draw(Stream.TARGET, shard.documents[:-1]), limit - 1)
+        fitting = np.searchsorted(shard.starts, shard.starts[:-1] + targets, side="right") - 1
+        end = np.minimum(np.maximum(fitting, sentences + least), document_end)
+        # The sentence that did not fit is likely a long one. It must not begin the next chunk, nor any other place.
+        following = np.minimum(end + (end == fitting), document_end)
     if settings.objective == "nsp":
         if shard.num_documents == 1:
             raise UserError(

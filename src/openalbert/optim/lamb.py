@@ -22,10 +22,15 @@ class Lamb(Optimizer):
     A parameter with the attribute `stacked` = n counts as n tensors, its equal parts along the first axis: query, key
     and value lie in one matrix for speed, and each has its own ratio all the same.
 
+    `found_inf`, as torch's own fused optimizers have it, is a number on the device: while it is 1, a step changes
+    nothing at all. So a step can be refused without waiting for the device to learn whether it must be.
+
     The state (m, v) is fp32 even for bf16 weights, is made at once, and is only ever written in place; nothing in
     `step` waits for the device. With `capturable` the learning rate is a tensor on the device as well, so that one
     CUDA graph of the step serves all steps: set it through `set_learning_rate`. Move the model to its device first.
     """
+
+    found_inf: Float[Tensor, ""] | None = None
 
     def __init__(
         self,
@@ -88,18 +93,28 @@ class Lamb(Optimizer):
 
     def _update(self, group: dict[str, Any], parameters: list[nn.Parameter], stacked: list[int]) -> None:
         beta1, beta2 = group["betas"]
+        keep1, keep2, rate = beta1, beta2, group["lr"]
+        one: int | Tensor = 1
         states = [self.state[parameter] for parameter in parameters]
         m, v = [state["m"] for state in states], [state["v"] for state in states]
         gradients = [_as(parameter.grad, mean) for parameter, mean in zip(parameters, m, strict=True)]
         weights = [_as(parameter, mean) for parameter, mean in zip(parameters, m, strict=True)]
 
-        torch._foreach_lerp_(m, gradients, 1 - beta1)
-        torch._foreach_mul_(v, beta2)
+        if self.found_inf is not None:
+            is_refused = self.found_inf > 0
+            gradients = [gradient.masked_fill(is_refused, 0.0) for gradient in gradients]
+            nothing = torch.ones_like(self.found_inf)
+            keep1, keep2 = (torch.where(is_refused, nothing, beta) for beta in (beta1, beta2))
+            rate, one = torch.where(is_refused, 0.0, nothing) * rate, (~is_refused).long()
+
+        torch._foreach_mul_(m, keep1)
+        torch._foreach_add_(m, gradients, alpha=1 - beta1)
+        torch._foreach_mul_(v, keep2)
         torch._foreach_addcmul_(v, gradients, gradients, value=1 - beta2)
 
         denominators = torch._foreach_sqrt(v)
         if group["bias_correction"]:
-            group["step"] += 1
+            group["step"] += one
             torch._foreach_div_(denominators, _correction(beta2, group["step"]).sqrt())
         torch._foreach_add_(denominators, group["eps"])
         updates = torch._foreach_div(m, denominators)
@@ -111,11 +126,11 @@ class Lamb(Optimizer):
         if group["adapted"] or group["adapt_everything"]:
             weight_parts = _parts(weights, stacked)
             update_parts = _parts(updates, stacked)
-            scales = _trust_ratios(weight_parts, update_parts, group["clamp_norm"]) * group["lr"]
+            scales = _trust_ratios(weight_parts, update_parts, group["clamp_norm"]) * rate
             # A scale for each tensor that only the device knows: the one pass that is a kernel for each tensor.
             torch._foreach_addcmul_(weight_parts, update_parts, list(scales.unbind()), value=-1.0)
         else:
-            torch._foreach_mul_(updates, group["lr"])
+            torch._foreach_mul_(updates, rate)
             torch._foreach_sub_(weights, updates)
 
         rounded = [pair for pair in zip(parameters, weights, strict=True) if pair[0].dtype != pair[1].dtype]

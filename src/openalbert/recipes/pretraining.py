@@ -8,6 +8,7 @@ from openalbert.errors import UserError, suggestion
 from openalbert.interop.huggingface import read_folder_config
 from openalbert.model.config import AlbertConfig
 from openalbert.model.presets import PRESETS
+from openalbert.objectives.sentence_order import SentenceOrder
 from openalbert.optim.schedule import Budget, Schedule
 from openalbert.optim.settings import OptimizerSettings
 from openalbert.train.batches import Objective
@@ -38,7 +39,7 @@ def albert_base_budget() -> Pretrain:
         model=PRESETS["albert-base-v2"],
         out=Path("runs/albert-base-budget"),
         recipe_budget=Budget(minutes=20.0),
-        objective=Objective(max_length=128),
+        objective=Objective(max_length=128, sentence_order=SentenceOrder(chunks="whole", short_share=0.0)),
         optimizer=OptimizerSettings(learning_rate=0.004),
         schedule=Schedule(kind="linear", warmup_share=0.06),
         batch_size=512,

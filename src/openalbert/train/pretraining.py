@@ -3,12 +3,14 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from openalbert.model.albert import AlbertModel
+from openalbert.model.encoder import Encoded
 from openalbert.objectives.ngram_masking import masked_lm_loss
 from openalbert.objectives.score import Score
 from openalbert.objectives.sentence_order import sentence_order_loss
@@ -21,17 +23,27 @@ UNIGRAM_SAMPLE = 50_000_000  # tokens counted for the word frequencies
 PLATEAU_MARGIN = 0.25  # nats under the unigram entropy that a model which learns more than frequencies has
 
 
-def pretraining_scores(model: AlbertModel, batch: PretrainingBatch, depth: int) -> dict[str, Score]:
+def score_words(model: AlbertModel, encoded: Encoded, batch: PretrainingBatch) -> Score:
+    """The masked-LM loss of an encoded batch: scores for the whole vocabulary at every hidden token."""
+    return masked_lm_loss(model.scores("masked_lm", encoded), batch.labels, batch.valid)
+
+
+def pretraining_scores(
+    model: AlbertModel,
+    batch: PretrainingBatch,
+    depth: int,
+    score_words: Callable[[AlbertModel, Encoded, PretrainingBatch], Score] = score_words,
+) -> dict[str, Score]:
     """Both losses of a batch. The last layer works on the masked positions and [CLS] only."""
     encoded = model.encode(batch.ids, batch.segments, batch.mask, depth=depth, at=batch.positions)
-    scores = {"masked_lm": masked_lm_loss(model.scores("masked_lm", encoded), batch.labels, batch.valid)}
+    scores = {"masked_lm": score_words(model, encoded, batch)}
     if "sentence_order" in model.heads:
         scores["sentence_order"] = sentence_order_loss(model.scores("sentence_order", encoded), batch.swapped)
     return scores
 
 
-def pretraining(model: AlbertModel, compiled: bool = False) -> Learning[PretrainingBatch]:
-    """Pretraining as the loop needs it."""
+def pretraining(model: AlbertModel, compiled: Literal["none", "layer", "whole"] = "none") -> Learning[PretrainingBatch]:
+    """Pretraining as the loop needs it. Where a layer is compiled, so is what scores the words: it is as large."""
 
     def predictions(batch: PretrainingBatch) -> dict[str, Tensor]:
         counts = {"masked_lm": batch.valid.sum()}
@@ -39,10 +51,14 @@ def pretraining(model: AlbertModel, compiled: bool = False) -> Learning[Pretrain
             counts["sentence_order"] = torch.full_like(counts["masked_lm"], len(batch.ids))
         return counts
 
-    def scores(batch: PretrainingBatch, depth: int) -> dict[str, Score]:
-        return pretraining_scores(model, batch, depth)
+    of_words = torch.compile(score_words, dynamic=False) if compiled == "layer" else score_words
 
-    whole: Callable[[PretrainingBatch, int], dict[str, Score]] = torch.compile(scores) if compiled else scores
+    def scores(batch: PretrainingBatch, depth: int) -> dict[str, Score]:
+        return pretraining_scores(model, batch, depth, of_words)
+
+    whole: Callable[[PretrainingBatch, int], dict[str, Score]] = (
+        torch.compile(scores) if compiled == "whole" else scores
+    )
     drops_out = model.config.hidden_dropout > 0 or model.config.attention_dropout > 0
     return Learning(predictions, whole, lambda batch: batch.lengths.sum(), drops_out)
 

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import torch
 
@@ -38,7 +39,7 @@ def fitted(settings: Pretrain, shards: ShardSet) -> Pretrain:
     return replace(settings, model=model)
 
 
-def compiled_part(settings: Pretrain, device: Device) -> str:
+def compiled_part(settings: Pretrain, device: Device) -> Literal["none", "layer", "whole"]:
     """What is compiled: none, layer or whole."""
     if settings.speed.compile == "auto":
         return "layer" if device.is_cuda else "none"

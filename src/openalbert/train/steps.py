@@ -5,12 +5,12 @@ predictions of the whole batch, so that the gradient is the same, to rounding, f
 """
 
 import math
-import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -130,9 +130,10 @@ def training_steps(
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     remarks: list[tuple[str, str]] = []
     batches = source.stream(start=running.step, rank=device.rank, world=device.world, parts=running.parts)
+    parts = next(batches)
+    began = time.perf_counter() - running.seconds
     model.train()
     while not pace.budget.is_spent(running.spent):
-        started = time.perf_counter()
         progress = pace.budget.progress(running.spent)
         depth = pace.depths.depth(progress)
         if running.depth not in (None, depth):
@@ -141,36 +142,45 @@ def training_steps(
         running.depth = depth
         rate = schedule.learning_rate(pace.highest_rate, progress)
         set_learning_rate(optimizer, rate)
-        parts = next(batches)
         seeds = _dropout_seeds(pace.seed, running.step, device, parts) if learning.drops_out else None
         sums, is_out_of_memory = _accumulate(parts, learning, depth, device, seeds)
-        totals = device.sum_over_ranks(torch.cat((sums, sums.new_tensor([is_out_of_memory, stop_asked()]))))
-        if totals[-2] > 0:
+        if device.any_rank(is_out_of_memory):
             optimizer.zero_grad()
             batches.close()  # type: ignore[attr-defined]
             remarks.append(("out_of_memory", _split_further(running, parts, device)))
             batches = source.stream(start=running.step, rank=device.rank, world=device.world, parts=running.parts)
+            parts = next(batches)
             continue
         _sum_gradients(parameters, device)
         norm = clip_gradients(parameters, pace.clip_norm)
+        # The clock is the main process's: whether the budget is spent must not be decided differently by any process.
+        seconds = time.perf_counter() - began if device.is_main else 0.0
+        flags = [torch.full_like(norm, flag, dtype=torch.float64) for flag in (stop_asked(), seconds)]
+        totals = device.sum_over_ranks(torch.cat((sums, torch.stack(flags))))
+        loss_now = (totals[1:-2:3] / totals[2:-2:3].clamp(min=1)).sum()
+        usual = _usual(running)
+        is_wrong = ~(torch.isfinite(loss_now) & torch.isfinite(norm) & (loss_now <= usual))
+        arriving = _send(torch.cat((totals, torch.stack((norm.double(), loss_now, is_wrong.double())))))
+        # From here on the device is given work without waiting for it: whether the step is taken it decides itself.
+        optimizer.found_inf = is_wrong.float()  # type: ignore[union-attr]
+        optimizer.step()
+        optimizer.zero_grad()
         names = list(learning.predictions(parts[0]))
-        tokens, *figures, _, stopping, gradient_norm = torch.cat((totals, norm.double()[None])).tolist()
+        parts = next(batches)
+        tokens, *figures, stopping, running.seconds, gradient_norm, loss, is_skipped = arriving()
         losses = {name: (figures[i], int(figures[i + 1]), int(figures[i + 2])) for name, i in _places(names)}
-        loss = sum(total / max(count, 1) for total, count, _ in losses.values())
-        reason = _reason_to_skip(loss, gradient_norm, running)
-        if reason is None:
-            optimizer.step()
-            running.recent = [*running.recent, loss][-WINDOW:]
-            running.skipped_in_a_row = 0
-        else:
-            remarks.append(("skipped", f"step {running.step + 1} was skipped: {reason}"))
+        if is_skipped:
+            remarks.append(("skipped", f"step {running.step + 1} was skipped: {_reason(loss, gradient_norm, running)}"))
             running.skipped += 1
             running.skipped_in_a_row += 1
-        optimizer.zero_grad()
+        else:
+            if running.skipped_in_a_row >= PATIENCE:
+                running.recent.clear()  # no accident: this is what the loss is now
+            running.recent = [*running.recent, loss][-WINDOW:]
+            running.skipped_in_a_row = 0
         running.step += 1
         running.tokens += int(tokens)
-        # One clock for all: whether the budget is spent must not be decided differently by any process.
-        running.seconds = device.from_main(running.seconds + time.perf_counter() - started)
+        paused = time.perf_counter()
         yield Step(
             running.step,
             losses,
@@ -179,13 +189,31 @@ def training_steps(
             rate,
             depth,
             progress,
-            reason is not None,
+            is_skipped > 0,
             stopping > 0,
             tuple(remarks),
         )
+        began += time.perf_counter() - paused
         remarks.clear()
         model.train()
     batches.close()  # type: ignore[attr-defined]
+
+
+def _send(figures: Tensor) -> Callable[[], list[float]]:
+    """Send numbers to the host. What comes back waits for them, and for nothing that the device is given after them."""
+    if not figures.is_cuda:
+        return figures.tolist
+    host = torch.empty(figures.shape, dtype=figures.dtype, pin_memory=True)
+    host.copy_(figures, non_blocking=True)
+    arrived = torch.cuda.Event()
+    arrived.record()
+
+    def read() -> list[float]:
+        arrived.synchronize()
+        numbers: list[float] = host.tolist()
+        return numbers
+
+    return read
 
 
 def _places(names: list[str]) -> list[tuple[str, int]]:
@@ -254,21 +282,21 @@ def _sum_gradients(parameters: Sequence[nn.Parameter], device: Device) -> None:
         gradient.copy_(summed.view_as(gradient))
 
 
-def _reason_to_skip(loss: float, gradient_norm: float, running: Running) -> str | None:
-    """Why a step must not be taken, if it must not."""
-    if not (math.isfinite(loss) and math.isfinite(gradient_norm)):
-        if running.skipped_in_a_row >= PATIENCE:
-            raise UserError(
-                f"{PATIENCE} steps in a row had a loss or gradient that is no finite number: "
-                "lower the learning rate, or lengthen the warm-up, and start from the last checkpoint"
-            )
-        return f"its loss is {loss} and its gradient norm {gradient_norm}"
-    if len(running.recent) < WINDOW:
-        return None
-    mean, deviation = statistics.fmean(running.recent), statistics.stdev(running.recent)
-    if loss <= mean + SIGMAS * deviation:
-        return None
+def _usual(running: Running) -> float:
+    """The highest loss that is no explosion: as far as the last steps tell, and unless this goes on for long."""
+    if len(running.recent) < WINDOW or running.skipped_in_a_row >= PATIENCE:
+        return math.inf
+    return float(np.mean(running.recent) + SIGMAS * np.std(running.recent, ddof=1))
+
+
+def _reason(loss: float, gradient_norm: float, running: Running) -> str:
+    """Why a step was not taken."""
+    if math.isfinite(loss) and math.isfinite(gradient_norm):
+        mean = np.mean(running.recent)
+        return f"its loss {loss:.3f} lies more than {SIGMAS:g} deviations over {mean:.3f}, the mean of {WINDOW} steps"
     if running.skipped_in_a_row >= PATIENCE:
-        running.recent.clear()  # no accident: this is what the loss is now
-        return None
-    return f"its loss {loss:.3f} lies more than {SIGMAS:g} deviations over {mean:.3f}, the mean of {WINDOW} steps"
+        raise UserError(
+            f"{PATIENCE} steps in a row had a loss or gradient that is no finite number: "
+            "lower the learning rate, or lengthen the warm-up, and start from the last checkpoint"
+        )
+    return f"its loss is {loss} and its gradient norm {gradient_norm}"
