@@ -1,0 +1,176 @@
+"""The page of fine-tuning runs: true to what they left behind, whole without a network, whatever state they are in."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.report.parsed_page import Page
+from tests.tasks.made_lessons import KINDS, learn, lesson, records
+from tests.train.made_runs import make_run
+
+from openalbert.cli import main
+from openalbert.errors import UserError
+from openalbert.report.report import Report
+from openalbert.tasks.findings import read_findings
+from openalbert.tasks.page import Tuning, open_tunings
+from openalbert.tasks.report import report
+
+
+def page_of(*folders: Path, out: Path) -> Page:
+    report(Report(runs=folders, out=out))
+    return Page(out.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "some_without_answer"])
+def test_a_run_of_every_kind_ends_with_a_page_that_says_its_scores(
+    kind: str, quick_runs: dict[str, Path], tmp_path: Path
+) -> None:
+    run = quick_runs[kind]
+    page = Page((run / "report.html").read_text(encoding="utf-8"))
+    scores = json.loads((run / "scores.json").read_text())
+    name = "question_answering" if kind == "some_without_answer" else kind
+    assert page.text.startswith(f"{name} · run – openalbert {name} · run finished")
+    for metric, value in scores["scores"]["dev"].items():
+        assert f"{metric.replace('_', ' ')} on dev {value:.2f}" in page.text
+    assert f"The weights of step {scores['step']}," in page.text
+    [findings] = read_findings(run)
+    assert findings.scores == scores["scores"]["dev"]
+    assert (findings.null_threshold != "") == (kind == "some_without_answer")
+    assert "dev: a closer look" in page.text
+    assert f"{findings.num_examples} examples" in page.text
+    for mistake in findings.mistakes[:3]:
+        assert mistake.id in page.text
+    # Every evaluation is a point of the main figure's curve, which is the first picture.
+    evaluations = [record[scores["main_metric"]] for record in records(run, "evaluation")]
+    [curve] = page.data["pictures"][0]["curves"]
+    assert curve["heldOut"]
+    assert curve["y"] == pytest.approx(evaluations, rel=1e-3)
+    assert page_of(run, out=tmp_path / "again.html").text.split("Written by")[0] == page.text.split("Written by")[0]
+
+
+def test_a_page_asks_nothing_of_a_network(quick_runs: dict[str, Path]) -> None:
+    page = Page((quick_runs["classification"] / "report.html").read_text(encoding="utf-8"))
+    for tag, attributes in page.elements:
+        assert tag not in ("link", "img", "iframe", "object", "base")
+        assert not {"src", "href", "srcset", "onload", "onclick"} & attributes.keys()
+    policy = next(found["content"] for _, found in page.elements if "http-equiv" in found)
+    assert policy is not None
+    assert policy.startswith("default-src 'none'")
+
+
+def test_a_run_that_is_going_has_a_page_without_scores(quick_runs: dict[str, Path], tmp_path: Path) -> None:
+    run = shutil.copytree(quick_runs["classification"], tmp_path / "going")
+    for name in ("scores.json", "findings.json", "report.html"):
+        (run / name).unlink()
+    shutil.rmtree(run / "model")
+    facts = json.loads((run / "facts.json").read_text())
+    del facts["truth"]
+    (run / "facts.json").write_text(json.dumps(facts))
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write('{"kind": "train", "st')
+    page = page_of(run, out=tmp_path / "page.html")
+    assert "no end recorded" in page.text
+    assert "The run is still going, or was stopped: the last record is of step 30" in page.text
+    assert "is cut off" in page.text
+    assert "a closer look" not in page.text
+
+
+def test_a_run_that_has_not_begun_to_record_has_a_page(quick_runs: dict[str, Path], tmp_path: Path) -> None:
+    (tmp_path / "bare").mkdir()
+    shutil.copy(quick_runs["classification"] / "run.json", tmp_path / "bare" / "run.json")
+    page = page_of(tmp_path / "bare", out=tmp_path / "page.html")
+    assert "There is nothing to draw yet." in page.text
+
+
+def test_several_seeds_are_one_page_with_their_median_and_the_best_ones_mistakes(tiny: Path, tmp_path: Path) -> None:
+    main_words = (
+        f"finetune {tiny} --task classification --train {lesson('classification', tmp_path)} --out {tmp_path / 'all'}"
+    )
+    settings = "--seeds 3 --steps 20 --batch-size 8 --optimizer.learning-rate 0.004 --speed.threads 1"
+    main([*main_words.split(), *settings.split()])
+    page = Page((tmp_path / "all" / "report.html").read_text(encoding="utf-8"))
+    summary = json.loads((tmp_path / "all" / "seeds.json").read_text())
+    figures = summary["figures"]["dev"]
+    for line in ("median", "mean", "spread"):
+        expected = " ".join(f"{figures[metric][line]:.2f}" for metric in figures)
+        assert f"{line} {expected}" in page.text
+    assert f"The best is seed-{summary['best_seed']}" in page.text
+    assert page.data["runs"] == ["seed-1", "seed-2", "seed-3"]
+    best = read_findings(tmp_path / "all" / f"seed-{summary['best_seed']}")[0]
+    assert best.mistakes == () or best.mistakes[0].id in page.text
+
+
+def test_runs_are_compared_by_scores_and_settings(quick_runs: dict[str, Path], tmp_path: Path) -> None:
+    file = quick_runs["classification"].parent / "data" / "classification.csv"
+    tiny = json.loads((quick_runs["classification"] / "facts.json").read_text())["model"]
+    scores = learn(tiny, "classification", file, tmp_path / "other", "--steps 30 --optimizer.learning-rate 0.001")
+    page = page_of(quick_runs["classification"], tmp_path / "other", out=tmp_path / "page.html")
+    assert "2 fine-tuning runs compared" in page.text
+    assert f"other classification {scores['scores']['dev']['accuracy']:.2f}" in page.text
+    before = json.loads((quick_runs["classification"] / "run.json").read_text())["optimizer"]["learning_rate"]
+    assert f"optimizer.learning_rate {before} 0.001" in page.text
+    assert "a closer look" not in page.text
+
+
+def test_a_collapsed_run_is_named_as_one(quick_runs: dict[str, Path], tmp_path: Path) -> None:
+    run = shutil.copytree(quick_runs["classification"], tmp_path / "run")
+    scores = json.loads((run / "scores.json").read_text())
+    (run / "scores.json").write_text(json.dumps({**scores, "collapsed": "all are <cold>"}))
+    assert (
+        "This run collapsed, and its scores are no result: all are <cold>."
+        in page_of(run, out=tmp_path / "p.html").text
+    )
+    attempts = [{"learning_rate": 0.01, "step": 40, "reason": "all alike"}]
+    (run / "scores.json").write_text(json.dumps({**scores, "attempts": attempts}))
+    assert (
+        "It collapsed once and was tried again at a lower rate: all alike."
+        in page_of(run, out=tmp_path / "p.html").text
+    )
+
+
+def known_task(run: Path, tmp_path: Path, task: str, model: str | None = None) -> Tuning:
+    """A run made out to be one of a known task, perhaps begun with the model of another folder."""
+    copy = shutil.copytree(run, tmp_path / "known")
+    facts = json.loads((copy / "facts.json").read_text())
+    facts["task"]["name"] = task
+    facts["model"] = model or facts["model"]
+    (copy / "facts.json").write_text(json.dumps(facts))
+    return open_tunings([copy])[0]
+
+
+def test_a_known_task_stands_beside_the_paper_with_how_much_was_read(
+    quick_runs: dict[str, Path], tmp_path: Path
+) -> None:
+    pretraining = make_run(tmp_path / "pretraining")
+    tuning = known_task(quick_runs["classification"], tmp_path, "sst2", str(pretraining / "model"))
+    page = page_of(tuning.run.folder, out=tmp_path / "page.html")
+    accuracy = tuning.by_split["dev"]["accuracy"]
+    assert f"accuracy on dev {accuracy:.2f} the paper's albert-base: 90.3" in page.text
+    assert f"this model, dev {accuracy:.1f} the paper's albert-base 90.3" in page.text
+    assert "The paper's models read 262 G tokens in pretraining or more. This one read 524 M tokens" in page.text
+
+
+def test_a_task_of_ones_own_has_nothing_in_the_paper(quick_runs: dict[str, Path]) -> None:
+    assert "Beside the paper" not in Page((quick_runs["regression"] / "report.html").read_text(encoding="utf-8")).text
+
+
+def test_runs_of_two_kinds_are_not_compared(quick_runs: dict[str, Path], tmp_path: Path) -> None:
+    pretraining = make_run(tmp_path / "pretraining")
+    with pytest.raises(UserError, match=r"classification0/run is a run of fine-tuning and .*pretraining is not"):
+        report(Report(runs=(quick_runs["classification"], pretraining), out=tmp_path / "page.html"))
+    report(Report(runs=(pretraining,), out=tmp_path / "page.html"))
+    assert "Masked-LM loss" in (tmp_path / "page.html").read_text(encoding="utf-8")
+
+
+def test_the_verb_writes_into_the_run_and_needs_no_torch(quick_runs: dict[str, Path], tmp_path: Path) -> None:
+    run = shutil.copytree(quick_runs["multi_label"], tmp_path / "run")
+    (run / "report.html").unlink()
+    code = f"from openalbert.cli import main, sys; main(['report', {str(run)!r}]); assert 'torch' not in sys.modules"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == str(run / "report.html")
+    assert re.search("<h1>multi_label · run</h1>", (run / "report.html").read_text(encoding="utf-8"))
