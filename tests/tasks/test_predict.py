@@ -1,32 +1,23 @@
 """Predictions on packed sequences are the model's own, one by one; ensembles are means of them."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.tasks.made_tasks import EXAMPLES, made_task
+from tests.tasks.micro_models import micro_model
 
 from openalbert.errors import UserError
-from openalbert.model.albert import AlbertModel
 from openalbert.model.config import PRETRAINING_HEADS, Head
-from openalbert.model.presets import PRESETS
 from openalbert.tasks.encode import encode
 from openalbert.tasks.predict import Outputs, decide, portions, predict
-from openalbert.tasks.task import Kind, Task
+from openalbert.tasks.task import Kind
 from openalbert.text.tokenizer import Tokenizer
 from openalbert.train.device import Device
 
 CPU = Device(torch.device("cpu"), "fp32")
 KINDS: tuple[Kind, ...] = ("classification", "regression", "multi_label", "multiple_choice", "question_answering")
-
-
-def micro_model(task: Task, seed: int = 0, heads: tuple[Head, ...] = ()) -> AlbertModel:
-    torch.manual_seed(seed)
-    config = replace(PRESETS["albert-micro"], vocab_size=1000, initializer_range=0.3)
-    return AlbertModel(config, heads or task.heads)
 
 
 @pytest.mark.parametrize("tokens_at_a_time", [1, 50, 16384])

@@ -1,0 +1,296 @@
+"""`openalbert evaluate`: the same figures as fine-tuning gave, ensembles, files of predictions, and clear refusals."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.report.parsed_page import Page
+from tests.tasks.made_lessons import KINDS, learn
+from tests.tasks.made_tasks import made_task
+from tests.tasks.micro_models import micro_model
+
+from openalbert.cli import main
+from openalbert.errors import UserError
+from openalbert.interop import huggingface
+from openalbert.model.albert import AlbertModel
+from openalbert.model.config import Head
+from openalbert.tasks.evaluate import Evaluate, asked_how, evaluate, load_models, open_for
+from openalbert.tasks.examine import examine
+from openalbert.tasks.registry import Source, open_task
+from openalbert.tasks.tuned import TASK_FILE, Tuned, read_tuned, write_tuned
+from openalbert.text.tokenizer import Tokenizer
+from openalbert.train.device import Device
+
+CPU = Device(torch.device("cpu"), "fp32")
+ALL = [*KINDS, "some_without_answer"]
+
+
+def file_of(run: Path) -> Path:
+    """The file that a quick run learned from."""
+    [file] = (run.parent / "data").iterdir()
+    return file
+
+
+def printed(capsys: pytest.CaptureFixture[str], *words: object) -> dict[str, Any]:
+    main(["evaluate", *map(str, words), "--json", "--speed.threads", "1"])
+    values: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return values
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_a_model_scores_as_it_did_when_it_was_tuned(
+    kind: str, quick_runs: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = quick_runs[kind]
+    found = printed(capsys, run, "--train", file_of(run))
+    scores = json.loads((run / "scores.json").read_text())
+    assert found["task"] == scores["task"]
+    assert found["splits"]["dev"]["scores"] == pytest.approx(scores["scores"]["dev"])
+    assert found["splits"]["dev"].get("null_threshold") == scores["null_threshold"]
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_an_ensemble_of_one_model_twice_is_that_model(
+    kind: str, quick_runs: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = quick_runs[kind]
+    alone = printed(capsys, run, "--train", file_of(run))["splits"]
+    assert printed(capsys, run, run / "model", "--train", file_of(run))["splits"] == alone
+
+
+def test_an_ensemble_averages_what_its_models_say(quick_runs: dict[str, Path], tmp_path: Path) -> None:
+    run = quick_runs["classification"]
+    tiny = json.loads((run / "facts.json").read_text())["model"]
+    learn(tiny, "classification", file_of(run), tmp_path / "other", "--steps 20 --seed 7")
+    scores = []
+    for names in ([str(run)], [str(tmp_path / "other")], [str(run), str(tmp_path / "other")]):
+        loaded = load_models(names)
+        task = open_for(loaded, "", Source(train=file_of(run)))
+        found = examine(loaded.models, task, "dev", loaded.tokenizer, CPU, max_length=64)
+        assert found.findings is not None
+        assert found.findings.num_models == len(names)
+        scores.append(found.outputs.scores["classification"])
+    np.testing.assert_allclose(scores[2], (scores[0] + scores[1]) / 2, rtol=1e-4, atol=1e-5)
+    assert not np.allclose(scores[0], scores[1], atol=0.01)
+
+
+def test_the_table_has_a_row_for_each_split_and_the_main_figure_first(
+    quick_runs: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = quick_runs["classification"]
+    main(["evaluate", str(run), "--train", str(file_of(run)), "--dev", str(file_of(run)), "--splits", "dev", "train"])
+    head, dev, train = capsys.readouterr().out.splitlines()
+    assert head.split() == ["classification", "examples", "accuracy", "macro_f1", "matthews"]
+    assert dev.split()[:2] == ["dev", "120"]
+    assert dev.split()[1:] == train.split()[1:]
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_predictions_are_written_one_for_each_example_in_words(
+    kind: str, quick_runs: dict[str, Path], tmp_path: Path
+) -> None:
+    run = quick_runs[kind]
+    words = ["evaluate", str(run), "--train", str(file_of(run)), "--predictions", str(tmp_path / "out")]
+    main(words)
+    task = "question_answering" if kind == "some_without_answer" else kind
+    lines = [json.loads(line) for line in (tmp_path / "out" / f"{task}.dev.jsonl").read_text().splitlines()]
+    loaded = load_models([str(run)])
+    opened = open_for(loaded, "", Source(train=file_of(run)))
+    examples = opened.read("dev").examples
+    assert [line["id"] for line in lines] == [example.id for example in examples]
+    found = {
+        "classification": lambda line: line in ("cold", "warm"),
+        "regression": lambda line: isinstance(line, float),
+        "multi_label": lambda line: set(line) <= {"war", "water", "school"},
+        "multiple_choice": lambda line: line in "ABCD",
+        "question_answering": lambda line: isinstance(line, str),
+    }
+    assert all(found[task](line["prediction"]) for line in lines)
+    if task == "question_answering":
+        answers = json.loads((tmp_path / "out" / f"{task}.dev.json").read_text())
+        assert answers == {line["id"]: line["prediction"] for line in lines}
+        best = json.loads((tmp_path / "out" / f"{task}.dev_nbest.json").read_text())
+        assert all(answers[name] in ("", best[name][0]["text"]) for name in answers)
+        assert (tmp_path / "out" / f"{task}.dev_null_odds.json").exists() == (kind == "some_without_answer")
+
+
+def test_examples_without_labels_are_predicted_and_not_scored(
+    quick_runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "new.csv").write_text("text\nthe good time\nthe old war\n")
+    words = ["--test", tmp_path / "new.csv", "--splits", "test", "--predictions", tmp_path / "out"]
+    found = printed(capsys, quick_runs["classification"], *words)
+    assert found["splits"]["test"] == {"examples": 2, "truncated": 0, "excluded": {}, "scores": {}}
+    assert len((tmp_path / "out" / "classification.test.jsonl").read_text().splitlines()) == 2
+    with pytest.raises(UserError, match="these examples have no labels, so there is nothing to report on"):
+        evaluate(
+            Evaluate(
+                (str(quick_runs["classification"]),),
+                source=Source(test=tmp_path / "new.csv"),
+                splits=("test",),
+                report=tmp_path / "page.html",
+            )
+        )
+
+
+def test_a_file_to_score_on_is_enough_and_an_unknown_label_is_told(
+    quick_runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The classes are the model's own, so the file that it learned from need not be at hand."""
+    (tmp_path / "other.csv").write_text("text,label\nthe good time,warm\nthe old war,cold\n")
+    found = printed(capsys, quick_runs["classification"], "--dev", tmp_path / "other.csv")
+    assert found["splits"]["dev"]["examples"] == 2
+    (tmp_path / "wrong.csv").write_text("text,label\nthe good time,lukewarm\nthe old war,cold\n")
+    with pytest.raises(SystemExit):
+        main(["evaluate", str(quick_runs["classification"]), "--dev", str(tmp_path / "wrong.csv")])
+    said = capsys.readouterr().err
+    assert "lukewarm" in said
+    assert "wrong.csv" in said
+
+
+def test_long_examples_are_cut_and_the_share_is_told(
+    quick_runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "long.csv").write_text(f"text,label\n{'the good time ' * 99},warm\nthe old war,cold\n")
+    main(["evaluate", str(quick_runs["classification"]), "--dev", str(tmp_path / "long.csv")])
+    assert "dev: 1 examples (50.0 %) were too long, and cut" in capsys.readouterr().err
+
+
+def test_a_page_looks_at_the_mistakes(quick_runs: dict[str, Path], tmp_path: Path) -> None:
+    run = quick_runs["some_without_answer"]
+    page = tmp_path / "deep" / "page.html"
+    main(["evaluate", str(run), str(run / "model"), "--train", str(file_of(run)), "--report", str(page)])
+    text = Page(page.read_text(encoding="utf-8")).text
+    assert "question_answering · evaluation" in text
+    assert "2 models averaged" in text
+    assert "A question has no answer above this null score" in text
+
+
+def test_without_a_threshold_each_half_is_judged_by_the_one_of_the_other(
+    quick_runs: dict[str, Path], tmp_path: Path
+) -> None:
+    run = quick_runs["some_without_answer"]
+    loaded = load_models([str(run)])
+    task = open_for(loaded, "", Source(dev=file_of(run)))
+    found = examine(loaded.models, task, "dev", loaded.tokenizer, CPU, max_length=64)
+    assert found.findings is not None
+    assert "for each half of the passages fitted on the other" in found.findings.null_threshold
+    assert found.null_threshold is not None
+    oracle = task.measure(found.reading.examples, [one.text(found.null_threshold) for one in found.answers])
+    assert oracle["f1"] >= found.scores["f1"]  # the best of all on all: what must not be reported
+    given = examine(loaded.models, task, "dev", loaded.tokenizer, CPU, max_length=64, null_threshold=1e6)
+    assert given.findings is not None
+    assert given.findings.null_threshold == "1000000.000"
+    assert "" not in given.predictions
+
+
+def test_how_a_model_is_asked_comes_from_the_line_then_from_tuning_then_from_its_size(
+    quick_runs: dict[str, Path], tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(quick_runs["some_without_answer"] / "model", tmp_path / "model"))
+    write_tuned(folder, Tuned("question_answering", "question_answering", 48, 20, 1.5))
+    loaded = load_models([str(folder)])
+    assert asked_how(Evaluate((str(folder),)), loaded) == (48, 20, 1.5)
+    asked = Evaluate((str(folder),), max_length=32, stride=9, null_threshold=0.25)
+    assert asked_how(asked, loaded) == (32, 9, 0.25)
+    with pytest.raises(UserError, match="max_length is 99, but the model has 64 positions"):
+        asked_how(Evaluate((str(folder),), max_length=99), loaded)
+    (folder / TASK_FILE).unlink()
+    assert asked_how(Evaluate((str(folder),)), load_models([str(folder)])) == (64, 128, None)
+    with pytest.raises(UserError, match="does not say what it was tuned for: name the task with --task"):
+        open_for(load_models([str(folder)]), "", Source())
+
+
+def classifier(folder: Path, tokenizer: Tokenizer, *labels: str) -> str:
+    """A model with these classes, by its folder's name."""
+    model = micro_model(made_task("classification"), heads=(Head("classification", labels),))
+    huggingface.save(AlbertModel(model.config, model.head_list), folder, tokenizer)
+    return str(folder)
+
+
+def test_classes_are_known_by_their_names_whatever_their_order_and_case(
+    small: Tokenizer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "dev.tsv").write_text("sentence\tlabel\ngood\t1\nbad\t0\n")
+    source = Source(data=tmp_path)
+
+    def labels_of(*names: str) -> list[object]:
+        task = open_for(load_models([classifier(tmp_path / "model", small, *names)]), "sst2", source)
+        assert len(task.labels) == len(names)
+        return [example.label for example in task.read("dev").examples]  # type: ignore[union-attr]
+
+    assert labels_of("negative", "positive") == [1, 0]
+    assert labels_of("POSITIVE", "NEGATIVE") == [0, 1]
+    assert capsys.readouterr().err == ""
+    assert labels_of("LABEL_0", "LABEL_1") == [1, 0]
+    assert "have no names (LABEL_0, LABEL_1): taken for negative, positive" in capsys.readouterr().err
+    for names in (("no", "yes"), ("LABEL_0", "LABEL_1", "LABEL_2")):
+        with pytest.raises(UserError, match="but sst2 has negative, positive: is it tuned for another task"):
+            labels_of(*names)
+
+
+def test_models_that_cannot_do_it_are_refused_in_a_sentence(
+    quick_runs: dict[str, Path], tiny: Path, small: Tokenizer, cased: Tokenizer, tmp_path: Path
+) -> None:
+    run = quick_runs["classification"]
+    with pytest.raises(UserError, match="no model is named"):
+        Evaluate(())
+    with pytest.raises(UserError, match="has no head for a task: fine-tune it first"):
+        load_models([str(tiny)])
+    with pytest.raises(UserError, match=r"answers regression, but .* answers classification \(cold, warm\)"):
+        load_models([str(run), str(quick_runs["regression"])])
+    with pytest.raises(UserError, match="neither a model folder nor a preset"):
+        load_models([str(tmp_path / "nowhere")])
+    other = classifier(tmp_path / "cased", cased, "cold", "warm")
+    with pytest.raises(UserError, match="has another vocabulary than"):
+        load_models([str(run), other])
+    with pytest.raises(UserError, match=r"regression needs a regression head, but .* has classification"):
+        open_for(load_models([str(run)]), "regression", Source(train=file_of(quick_runs["regression"])))
+    with pytest.raises(UserError, match="'classificaton' is not a task: did you mean 'classification'"):
+        open_for(load_models([str(run)]), "classificaton", Source())
+    with pytest.raises(UserError, match=r"the page is HTML: give a name that ends in \.html"):
+        Evaluate((str(run),), report=Path("page.pdf"))
+    (tmp_path / "going").mkdir()
+    shutil.copy(run / "run.json", tmp_path / "going")
+    with pytest.raises(UserError, match="this run has no model yet"):
+        load_models([str(tmp_path / "going")])
+
+
+def test_what_a_model_was_tuned_for_reads_back_and_damage_is_told(tmp_path: Path) -> None:
+    tuned = Tuned("squad2", "question_answering", 384, 64, -1.25, "dev", {"f1": 80.0, "exact_match": 77.0})
+    write_tuned(tmp_path, tuned)
+    assert read_tuned(tmp_path) == tuned
+    assert read_tuned(tmp_path / "nowhere") is None
+    (tmp_path / TASK_FILE).write_text('{"task": "squad2", "kind": "question_answering", "max_length": "long"}')
+    with pytest.raises(UserError, match=r"task\.json: Tuned\.max_length does not fit: expected a whole number"):
+        read_tuned(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["sst2", "mrpc", "squad1", "race"])
+def test_known_tasks_are_evaluated_on_their_own_files(
+    name: str, real_data: Path, small: Tokenizer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Real files from end to end with a tiny model; what it says is worth nothing, that it is counted is."""
+    folders = {"squad1": "squad", "race": "race"}
+    data = real_data / folders.get(name, "glue")
+    if name == "squad1":
+        articles = json.loads((data / "dev-v1.1.json").read_text(encoding="utf-8"))["data"]
+        data = tmp_path
+        few = {**articles[5], "paragraphs": articles[5]["paragraphs"][:8]}
+        (data / "dev-v1.1.json").write_text(json.dumps({"data": [few]}))
+    if name == "race":
+        lines = (data / "dev.jsonl").read_text(encoding="utf-8").splitlines()[:20]
+        data = tmp_path
+        (data / "dev.jsonl").write_text("\n".join(lines))
+    task = open_task(name, Source(data=data))
+    huggingface.save(micro_model(task), tmp_path / "model", small)
+    found = printed(capsys, tmp_path / "model", "--task", name, "--data", data, "--predictions", tmp_path / "out")
+    scores = found["splits"]["dev"]["scores"]
+    assert scores.keys() >= {task.main_metric}
+    assert all(0 <= score <= 100 for score in scores.values())
+    assert found["splits"]["dev"]["examples"] == len(task.read("dev").examples)
+    assert {path.suffix for path in (tmp_path / "out").iterdir()} >= {".jsonl"}
