@@ -112,7 +112,8 @@ def test_a_run_that_collapses_to_the_last_attempt_is_no_result(
     tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = lesson("classification", tmp_path)
-    words = "--steps 120 --evaluate-every 60 --optimizer.learning-rate 3 --retries 1 --optimizer.clip-norm 100 --patience None"
+    words = "--steps 120 --evaluate-every 60 --patience None --retries 1 "
+    words += "--optimizer.learning-rate 3 --optimizer.clip-norm 100"
     scores = learn(tiny, "classification", file, tmp_path / "run", words)
     assert len(scores["attempts"]) == 1
     assert "of the predictions are" in scores["collapsed"] or "no finite number" in scores["collapsed"]

@@ -61,7 +61,8 @@ def test_the_model_answers_in_transformers_pipelines_by_the_names_of_the_labels(
 def test_the_best_weights_are_kept_unless_the_last_are_asked_for(tiny: Path, tmp_path: Path) -> None:
     file = lesson("classification", tmp_path)
     # The rate stays high to the end, so that the score falls again.
-    words = "--steps 60 --evaluate-every 5 --schedule.kind constant --optimizer.learning-rate 0.01 --patience None --keep "
+    words = "--steps 60 --evaluate-every 5 --schedule.kind constant --optimizer.learning-rate 0.01 "
+    words += "--patience None --keep "
     best = learn(tiny, "classification", file, tmp_path / "best", words + "best")
     last = learn(tiny, "classification", file, tmp_path / "last", words + "last")
     curve = [record["accuracy"] for record in records(tmp_path / "best", "evaluation")]

@@ -80,7 +80,3 @@ def test_median_mean_and_spread_are_those_of_the_runs_and_the_table_names_the_co
     assert lines[2].endswith("collapsed once, tried again at a lower rate")
     assert lines[4].endswith("collapsed")
     assert lines[6].split() == ["median", "70.00", "35.00"]
-
-
-def test_a_score_that_is_no_number_is_never_the_best() -> None:
-    assert summarize([result(1, float("nan")), result(2, 3.0)])["best_seed"] == 2

@@ -1,7 +1,6 @@
 """One fine-tuning run: steps, scores between them, the best weights kept, a collapse noticed, a model at the end."""
 
 import json
-import math
 import platform
 import shlex
 import shutil
@@ -297,9 +296,7 @@ class Run:
         record = {"kind": "evaluation", "step": self.running.step, "tokens": self.running.tokens, "split": split}
         record |= self.last.figures
         self.journal.record({**record, "seconds": time.perf_counter() - started})
-        # A score that is no number (the correlation of a constant) is worse than any.
         score = self.device.from_main(self.last.figures[self.task.main_metric])
-        score = score if math.isfinite(score) else -math.inf
         is_best = self.best is None or score > self.best
         self.best = score if is_best else self.best
         self.since_best = 0 if is_best else self.since_best + 1

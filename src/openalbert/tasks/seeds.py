@@ -49,7 +49,7 @@ def summarize(results: list[dict[str, Any]]) -> dict[str, Any]:
         name: {metric: _summary([result["scores"][name][metric] for result in results]) for metric in metrics}
         for name, metrics in results[0]["scores"].items()
     }
-    best = max(results, key=lambda result: _orderly(result["scores"][split][main_metric]))
+    best = max(results, key=lambda result: result["scores"][split][main_metric])
     return {
         "task": results[0]["task"],
         "main_metric": main_metric,
@@ -71,10 +71,6 @@ def _summary(values: list[float]) -> dict[str, float]:
         "lowest": min(values),
         "highest": max(values),
     }
-
-
-def _orderly(value: float) -> float:
-    return value if value == value else float("-inf")  # a figure that is no number is worse than any
 
 
 def table(summary: dict[str, Any]) -> str:
