@@ -83,6 +83,7 @@ def test_test_questions_need_no_answers(tmp_path: Path) -> None:
         ({"answers": ["A", "", "B"]}, "the answer '' is none of"),
         ({"options": ["a", "b", "c"]}, "the options of a question are no list"),
         ({"options": None}, "has no lists of questions, options and answers"),
+        ({"questions": None}, "has no lists of questions, options and answers"),
         ({"article": ""}, "gives no example to race: 3 without a passage"),
         ({"options": [["a"]] * 3}, "3 with fewer than two options"),
     ],

@@ -83,10 +83,12 @@ def _each(row: Row, labelled: bool) -> Iterator[tuple[str, tuple[str, ...], str]
     """The questions of a row with their options and answers: of a whole passage, or of one question."""
     if "questions" in row.values:
         questions, options = row.values["questions"], row.values.get("options")
-        answers = row.values.get("answers") if labelled else [""] * len(questions)
+        answers = row.values.get("answers")
     else:
         questions, options = [row.values.get("question")], [row.values.get("options")]
         answers = [row.values.get("answer")]
+    if not labelled and isinstance(questions, list):
+        answers = [""] * len(questions)
     if not isinstance(questions, list) or not isinstance(options, list) or not isinstance(answers, list):
         raise UserError(f"{row.place} has no lists of questions, options and answers, as RACE has them")
     if not len(questions) == len(options) == len(answers):
