@@ -188,6 +188,35 @@ def test_without_a_threshold_each_half_is_judged_by_the_one_of_the_other(
     assert "" not in given.predictions
 
 
+def test_answers_are_no_longer_and_no_more_than_asked_for(quick_runs: dict[str, Path], tmp_path: Path) -> None:
+    run = quick_runs["question_answering"]
+    words = ["--n-best", "3", "--max-answer-tokens", "1", "--predictions", str(tmp_path)]
+    main(["evaluate", str(run), "--train", str(file_of(run)), *words])
+    best = json.loads((tmp_path / "question_answering.dev_nbest.json").read_text())
+    assert {len(candidates) for candidates in best.values()} == {3}
+    tokenizer = Tokenizer.load(run / "model")
+    texts = [candidate["text"] for candidates in best.values() for candidate in candidates]
+    assert all(" " not in text for text in texts)
+    assert np.mean([len(tokenizer.encode(text)) for text in texts]) < 1.5  # a part of a word alone may be cut otherwise
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_a_model_whose_weights_are_no_numbers_is_scored_badly_not_fatally(
+    kind: str, quick_runs: dict[str, Path], tmp_path: Path
+) -> None:
+    run = quick_runs[kind]
+    folder = tmp_path / "model"
+    model = huggingface.load(run / "model")
+    with torch.no_grad():
+        for parameter in model.heads.parameters():
+            parameter.fill_(torch.nan)
+    huggingface.save(model, folder, Tokenizer.load(run / "model"))
+    task = "question_answering" if kind == "some_without_answer" else kind
+    words = ["--task", task, "--train", str(file_of(run)), "--report", str(tmp_path / "page.html")]
+    main(["evaluate", str(folder), *words, "--predictions", str(tmp_path / "out")])
+    assert f"{task} · evaluation" in Page((tmp_path / "page.html").read_text(encoding="utf-8")).text
+
+
 def test_how_a_model_is_asked_comes_from_the_line_then_from_tuning_then_from_its_size(
     quick_runs: dict[str, Path], tmp_path: Path
 ) -> None:

@@ -16,6 +16,7 @@ from openalbert.errors import UserError
 from openalbert.interop import huggingface
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import Head
+from openalbert.tasks.answers import MAX_ANSWER_TOKENS, N_BEST
 from openalbert.tasks.examine import Examined, examine
 from openalbert.tasks.material import model_folder
 from openalbert.tasks.paper import shape_of
@@ -57,6 +58,10 @@ class Evaluate:
     null_threshold: float | None = None
     """Where a question may have no answer: above which null score it has none. Not given: the one that fine-tuning
     found; without that, one fitted on half of the passages for the other half."""
+    max_answer_tokens: int = MAX_ANSWER_TOKENS
+    """The longest answer to a question, in tokens."""
+    n_best: int = N_BEST
+    """How many candidates for an answer are kept, and written with the predictions."""
     tokens_at_a_time: int = 16384
     """How many tokens are computed together: fewer need less memory."""
     json: bool = False
@@ -67,8 +72,10 @@ class Evaluate:
     def __post_init__(self) -> None:
         if not self.models:
             raise UserError("no model is named: give the folder of a fine-tuned model, or of several to average")
-        if self.tokens_at_a_time < 1:
-            raise UserError(f"tokens_at_a_time is {self.tokens_at_a_time}: it must be at least 1")
+        for name in ("max_length", "stride", "max_answer_tokens", "n_best", "tokens_at_a_time"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UserError(f"{name} is {value}: it must be at least 1")
         if self.report is not None and self.report.suffix.lower() not in (".html", ".htm"):
             raise UserError(f"--report is {self.report}, but the page is HTML: give a name that ends in .html")
 
@@ -108,6 +115,8 @@ def evaluate(settings: Evaluate) -> None:
                     max_length=max_length,
                     stride=stride,
                     null_threshold=threshold,
+                    n_best=settings.n_best,
+                    max_answer_tokens=settings.max_answer_tokens,
                     tokens_at_a_time=settings.tokens_at_a_time,
                 )
             except torch.OutOfMemoryError:

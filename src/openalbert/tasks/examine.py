@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from openalbert.errors import UserError
 from openalbert.model.albert import AlbertModel
-from openalbert.tasks.answers import Answers, best_answers, fit_threshold
+from openalbert.tasks.answers import MAX_ANSWER_TOKENS, N_BEST, Answers, best_answers, fit_threshold
 from openalbert.tasks.closer_look import Predicted, look_closely
 from openalbert.tasks.encode import Encoding, encode
 from openalbert.tasks.findings import Findings
@@ -47,6 +47,8 @@ def examine(
     max_length: int,
     stride: int = 128,
     null_threshold: float | None = None,
+    n_best: int = N_BEST,
+    max_answer_tokens: int = MAX_ANSWER_TOKENS,
     tokens_at_a_time: int = 16384,
 ) -> Examined:
     """Read a split and have the models answer it.
@@ -60,7 +62,9 @@ def examine(
     outputs = predict(models, encoding.sequences, device, tokens_at_a_time=tokens_at_a_time)
     is_labelled = bool(encoding.sequences.targets)
     questions = [example for example in examples if isinstance(example, QuestionExample)]
-    answers = best_answers(questions, encoding, outputs.scores) if questions else []
+    answers = []
+    if questions:
+        answers = best_answers(questions, encoding, outputs.scores, n_best=n_best, max_answer_tokens=max_answer_tokens)
     threshold, said = null_threshold, ""
     if task.may_have_no_answer and is_labelled and threshold is None:
         predictions, threshold, said = _by_halves(task, questions, answers)
