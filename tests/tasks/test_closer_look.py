@@ -142,6 +142,8 @@ def test_a_question_left_without_an_answer_says_so(small: Tokenizer) -> None:
     assert [mark.kind for mark in by_id["a"].texts[1].marks] == ["gold"]
     assert by_id["b"].gold == "(no answer)"
     assert "null score +4.50" in by_id["a"].how_sure
+    assert findings.labels == ("an answer", "no answer")
+    assert findings.confusion == ((0, 1), (1, 0))
     answers = best_answers(cast("list[QuestionExample]", examples), encoding, scores)
     assert by_id["b"].predicted == answers[1].candidates[0].text
 

@@ -84,7 +84,7 @@ def _classes(predicted: Predicted, findings: Findings) -> tuple[Findings, list[W
                 Mistake, example.id, _text_shown(example), labels[gold[number]], labels[given[number]], sure
             )
             wrong.append((share - right, shown))
-    confusion = tuple(tuple(row) for row in counts.tolist()) if len(labels) <= MOST_CLASSES else ()
+    confusion = _rows(counts) if len(labels) <= MOST_CLASSES else ()
     return replace(findings, labels=labels, confusion=confusion, parts_title="class", parts=tuple(parts)), wrong
 
 
@@ -142,8 +142,7 @@ def _choices(predicted: Predicted, findings: Findings) -> tuple[Findings, list[W
         Part(letter, int(counts[number].sum()), _precision_and_recall(*_hits(counts, number)))
         for number, letter in enumerate(letters)
     ]
-    confusion = tuple(tuple(row) for row in counts.tolist())
-    return replace(findings, labels=letters, confusion=confusion, parts_title="option", parts=tuple(parts)), wrong
+    return replace(findings, labels=letters, confusion=_rows(counts), parts_title="option", parts=tuple(parts)), wrong
 
 
 def _questions(predicted: Predicted, findings: Findings) -> tuple[Findings, list[Wrong]]:
@@ -167,7 +166,13 @@ def _questions(predicted: Predicted, findings: Findings) -> tuple[Findings, list
         figures = task.measure([examples[one] for one in chosen], [texts[one] for one in chosen])
         plain = {name: value for name, value in figures.items() if "answer_" not in name}
         parts.append(Part(name, len(chosen), plain))
-    return replace(findings, parts_title="first word of the question", parts=tuple(parts)), wrong
+    findings = replace(findings, parts_title="first word of the question", parts=tuple(parts))
+    if task.may_have_no_answer:
+        counts = np.zeros((2, 2), np.int64)
+        for example, text in zip(examples, texts, strict=True):
+            counts[int(not example.answers), int(not text)] += 1
+        findings = replace(findings, labels=("an answer", "no answer"), confusion=_rows(counts))
+    return findings, wrong
 
 
 def _question_mistake(
@@ -227,6 +232,10 @@ def _question_word(question: str) -> str:
 
 def _texts(predicted: Predicted) -> list[TextExample]:
     return [example for example in predicted.examples if isinstance(example, TextExample)]
+
+
+def _rows(counts: np.ndarray) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(row) for row in counts.tolist())
 
 
 def _hits(counts: np.ndarray, number: int) -> tuple[int, int, int]:

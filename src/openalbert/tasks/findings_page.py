@@ -17,7 +17,7 @@ OPEN_AT_FIRST = 10  # mistakes that are shown before a fold
 def findings_section(findings: Findings) -> Markup:
     """All that was found on one split."""
     together = f", {findings.num_models} models averaged" if findings.num_models > 1 else ""
-    found = written_scores(findings.scores, findings.main_metric)
+    found = written_scores(findings.scores, findings.main_metric).replace("_", " ")
     parts = [
         element("h2", f"{findings.split}: a closer look"),
         element("p", f"{findings.num_examples:,} examples{together}: {found}."),

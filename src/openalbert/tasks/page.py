@@ -214,7 +214,7 @@ def _headline(tuning: Tuning, now: datetime) -> list[Markup]:
     )
     if run.fact("started"):
         sentence += f" Started {moment(run.fact('started'))}."
-    return [element("p", element("span", state, class_="state"), sentence), *_notes([tuning], now), *tiles(tuning)]
+    return [element("p", element("span", state, class_="state"), sentence), *_notes([tuning], now), *_tiles(tuning)]
 
 
 def _notes(tunings: Sequence[Tuning], now: datetime) -> list[Markup]:
@@ -237,16 +237,22 @@ def _notes(tunings: Sequence[Tuning], now: datetime) -> list[Markup]:
     return [element("ul", *(element("li", note) for note in said), class_="notes")] if said else []
 
 
-def tiles(tuning: Tuning) -> list[Markup]:
-    """The figures of each split, the main one large, with the paper's beside it."""
-    rows = reported(tuning.task, tuning.shape)
+def _tiles(tuning: Tuning) -> list[Markup]:
     if not tuning.by_split:
         return []
+    step = figures.present(tuning.scores.get("step"))
+    where = f"The weights of step {step:,.0f}, which the model folder has." if step is not None else ""
+    shown = tiles(tuning.task, tuning.shape, tuning.by_split, str(tuning.scores.get("main_metric")))
+    return [shown, element("p", where, class_="remark")]
+
+
+def tiles(task: str, shape: str, by_split: Mapping[str, Mapping[str, float]], main_metric: str) -> Markup:
+    """The figures of each split, the main one first, with the paper's beside them."""
+    rows = reported(task, shape)[:1]
     shown = []
-    for split, scores in tuning.by_split.items():
-        main = str(tuning.scores.get("main_metric"))
-        for metric in sorted(scores, key=lambda name: name != main):
-            beside = [f"{row.model}: {row.scores[metric]:.1f}" for row in rows[:1] if metric in row.scores]
+    for split, scores in by_split.items():
+        for metric in sorted(scores, key=lambda name: name != main_metric):
+            beside = [f"{row.model}: {row.scores[metric]:.1f}" for row in rows if metric in row.scores]
             shown.append(
                 element(
                     "div",
@@ -256,9 +262,7 @@ def tiles(tuning: Tuning) -> list[Markup]:
                     class_="tile",
                 )
             )
-    step = figures.present(tuning.scores.get("step"))
-    where = f"The weights of step {step:,.0f}, which the model folder has." if step is not None else ""
-    return [element("dl", *shown, class_="tiles"), element("p", where, class_="remark")]
+    return element("dl", *shown, class_="tiles")
 
 
 def _beside_the_paper(tunings: Sequence[Tuning], folders: Sequence[Path]) -> Markup:

@@ -9,9 +9,9 @@ from openalbert.report.markup import element
 from openalbert.report.page import document, now
 from openalbert.report.report import Report
 from openalbert.report.report import report as pretraining_report
-from openalbert.tasks.findings import Findings, written_scores
+from openalbert.tasks.findings import Findings
 from openalbert.tasks.findings_page import findings_section
-from openalbert.tasks.page import beside_the_paper, finetuning_page, is_finetuning
+from openalbert.tasks.page import beside_the_paper, finetuning_page, is_finetuning, tiles
 
 __all__ = ["Report", "evaluation_page", "report", "write_report"]
 
@@ -39,8 +39,9 @@ def evaluation_page(names: Sequence[str], shape: str, findings: Sequence[Finding
     """The page of an evaluation: what came out, beside the paper, and a closer look."""
     first = findings[0]
     who = names[0] if len(names) == 1 else f"{len(names)} models averaged: {', '.join(names)}"
-    headline = [element("p", f"{who}.")]
-    rows = [(f"{'this model' if len(names) == 1 else 'the ensemble'}, {one.split}", one.scores) for one in findings]
-    headline += [element("p", f"{one.split}: {written_scores(one.scores, one.main_metric)}.") for one in findings]
+    by_split = {one.split: one.scores for one in findings}
+    headline = [element("p", f"{who}."), tiles(first.task, shape, by_split, first.main_metric)]
+    name = "this model" if len(names) == 1 else "the ensemble"
+    rows = [(f"{name}, {split}", scores) for split, scores in by_split.items()]
     sections = [beside_the_paper(first.task, rows, shape), *map(findings_section, findings)]
     return document(f"{first.task} · evaluation", headline, sections, [], [], now())
