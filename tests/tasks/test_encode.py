@@ -142,6 +142,12 @@ def test_a_text_of_a_hundred_thousand_characters_is_cut_or_read_in_windows(kind:
     assert sequences.num_truncated == (0 if kind == "question_answering" else 1)
 
 
+def test_an_example_of_another_kind_is_refused_not_passed_over(small: Tokenizer) -> None:
+    for kind, other in (("classification", "multiple_choice"), ("question_answering", "regression")):
+        with pytest.raises(UserError, match=f"made_{kind} is a task of {kind}, .* but 'a' is a "):
+            encode(made_task(kind), EXAMPLES[other], small, 32)  # type: ignore[arg-type,index]
+
+
 def test_lengths_that_leave_no_room_are_refused_in_a_sentence(small: Tokenizer) -> None:
     with pytest.raises(UserError, match="max_length is 4: an input needs 8 tokens at least"):
         encode(made_task("classification"), (), small, 4)

@@ -6,6 +6,7 @@ Nothing is cut without being counted: `Sequences.num_truncated`.
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from jaxtyping import Int64
@@ -16,6 +17,7 @@ from openalbert.tasks.task import ChoiceExample, Example, QuestionExample, Seque
 from openalbert.tasks.windows import Windows, encode_questions
 from openalbert.text.tokenizer import Tokenizer
 
+E = TypeVar("E", TextExample, ChoiceExample, QuestionExample)
 SHORTEST = 8  # tokens of an input: room for a word on both sides of a pair
 # RACE's blank: underscores that do not stand within a word, as they do in snake_case.
 _BLANK = re.compile(r"(?<!\w)_+|_+(?!\w)")
@@ -42,15 +44,23 @@ def encode(
     if stride < 1:
         raise UserError(f"stride is {stride}: a window begins at least 1 token after the one before")
     if task.kind == "question_answering":
-        questions = [example for example in examples if isinstance(example, QuestionExample)]
+        questions = _all(task, examples, QuestionExample)
         return Encoding(*encode_questions(questions, tokenizer, max_length, stride, task.may_have_no_answer))
     if task.kind == "multiple_choice":
-        return Encoding(
-            _choices([example for example in examples if isinstance(example, ChoiceExample)], tokenizer, max_length)
+        return Encoding(_choices(_all(task, examples, ChoiceExample), tokenizer, max_length))
+    return Encoding(_texts(task, _all(task, examples, TextExample), tokenizer, max_length))
+
+
+def _all(task: Task, examples: Sequence[Example], kind: type[E]) -> list[E]:
+    """The examples, all of which are of the kind that the task has."""
+    found = [example for example in examples if isinstance(example, kind)]
+    if len(found) < len(examples):
+        other = next(example for example in examples if not isinstance(example, kind))
+        raise UserError(
+            f"{task.name} is a task of {task.kind}, whose examples are of {kind.__name__}, but '{other.id}' is a "
+            f"{type(other).__name__}: mend what reads it"
         )
-    return Encoding(
-        _texts(task, [example for example in examples if isinstance(example, TextExample)], tokenizer, max_length)
-    )
+    return found
 
 
 def _texts(task: Task, examples: Sequence[TextExample], tokenizer: Tokenizer, max_length: int) -> Sequences:

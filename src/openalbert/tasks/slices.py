@@ -8,7 +8,7 @@ from jaxtyping import Int32, Int64
 
 from openalbert.text.tokenizer import Tokenizer
 
-TEXTS_AT_ONCE = 20_000
+TEXTS_AT_ONCE = SEQUENCES_AT_ONCE = 20_000
 NONE = -1  # the length of a second part that there is not
 
 
@@ -69,8 +69,13 @@ class Rows:
         starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
         out = np.full(starts[-1], tokenizer.sep_id, np.int32)
         out[starts[:-1]] = tokenizer.cls_id
-        out[stretches(starts[:-1] + 1, self.first_length)] = ids[stretches(self.first_start, self.first_length)]
-        out[stretches(starts[:-1] + second, second_length)] = ids[stretches(self.second_start, second_length)]
+        # Block by block: the places of all tokens at once would take several times the memory of the tokens.
+        for start in range(0, len(lengths), SEQUENCES_AT_ONCE):
+            block = slice(start, start + SEQUENCES_AT_ONCE)
+            first_length, begin = self.first_length[block], starts[:-1][block]
+            out[stretches(begin + 1, first_length)] = ids[stretches(self.first_start[block], first_length)]
+            into = stretches(begin + second[block], second_length[block])
+            out[into] = ids[stretches(self.second_start[block], second_length[block])]
         return out, starts, second
 
 
