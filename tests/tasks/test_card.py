@@ -17,9 +17,9 @@ from tests.tasks.made_lessons import KINDS
 from openalbert.interop import huggingface
 from openalbert.tasks.card import tuned_card
 from openalbert.tasks.evaluate import load_models, open_for
-from openalbert.tasks.page import open_tunings
 from openalbert.tasks.registry import Source
 from openalbert.tasks.task import Task
+from openalbert.tasks.tunings import open_tunings
 from openalbert.text.tokenizer import Tokenizer
 
 transformers.logging.disable_progress_bar()

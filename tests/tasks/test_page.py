@@ -16,8 +16,8 @@ from openalbert.cli import main
 from openalbert.errors import UserError
 from openalbert.report.report import Report
 from openalbert.tasks.findings import read_findings
-from openalbert.tasks.page import Tuning, open_tunings
 from openalbert.tasks.report import report
+from openalbert.tasks.tunings import Tuning, open_tunings
 
 
 def page_of(*folders: Path, out: Path) -> Page:

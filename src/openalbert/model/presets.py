@@ -63,6 +63,8 @@ PAPER: dict[str, PaperFigures] = {
     "bert-xlarge": PaperFigures("1270M", ""),
 }
 
+PAPER_TOKENS = 125_000 * 4096 * 512  # that each of these models read (section 4.1: steps, batch, length)
+
 
 def preset(name: str) -> AlbertConfig:
     """The configuration a name stands for."""

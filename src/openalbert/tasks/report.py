@@ -11,7 +11,8 @@ from openalbert.report.report import Report
 from openalbert.report.report import report as pretraining_report
 from openalbert.tasks.findings import Findings
 from openalbert.tasks.findings_page import findings_section
-from openalbert.tasks.page import beside_the_paper, finetuning_page, is_finetuning, tiles
+from openalbert.tasks.page import beside_the_paper, finetuning_page, tiles
+from openalbert.tasks.tunings import is_finetuning
 
 __all__ = ["Report", "evaluation_page", "report", "write_report"]
 

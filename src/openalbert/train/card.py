@@ -9,7 +9,7 @@ from openalbert.errors import UserError
 from openalbert.interop.card import size_table
 from openalbert.interop.names import family_of
 from openalbert.model.albert import AlbertModel
-from openalbert.model.presets import PRESETS
+from openalbert.model.presets import PAPER_TOKENS, PRESETS
 from openalbert.settings import from_json
 from openalbert.text.manifest import read_manifest
 from openalbert.train.figures import NOTHING, count, duration, moment, number, percent, rate
@@ -26,7 +26,6 @@ from openalbert.train.results import (
 from openalbert.train.run_folder import SETTINGS, Run, read_run
 from openalbert.train.settings import Pretrain
 
-PAPER_TOKENS = 125_000 * 4096 * 512  # section 4.1: steps, batch, length
 MOST_INPUTS = 8
 OPTIMIZERS = {"lamb": "LAMB", "adamw": "AdamW"}
 ORDERS = {

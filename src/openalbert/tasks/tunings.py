@@ -1,0 +1,114 @@
+"""Fine-tuning runs as their folders tell of them: settings, records, scores, findings."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from openalbert.errors import UserError
+from openalbert.interop.config_json import read_config
+from openalbert.tasks.findings import Findings, read_findings
+from openalbert.tasks.paper import shape_of
+from openalbert.train.results import tokens_seen
+from openalbert.train.run_folder import METRICS, Run, read_run, read_runs
+
+SCORES, SEEDS, CONFIG = "scores.json", "seeds.json", Path("model") / "config.json"
+NOT_FIGURES = ("kind", "step", "tokens", "split", "seconds")
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """A fine-tuning run as its folder tells of it."""
+
+    run: Run
+    scores: Mapping[str, Any]
+    """scores.json: what the run came to; nothing while it is going."""
+    findings: tuple[Findings, ...]
+    metrics: tuple[str, ...]
+    """The figures of its evaluations, the main one first."""
+
+    @property
+    def task(self) -> str:
+        """The name of the task."""
+        return str(self.run.fact("task", "name") or self.run.settings.get("task") or "a task")
+
+    @property
+    def by_split(self) -> Mapping[str, Mapping[str, float]]:
+        """The final figures of each split."""
+        found = self.scores.get("scores")
+        return found if isinstance(found, dict) else {}
+
+    @property
+    def shape(self) -> str:
+        """The paper's model that this one has the shape of, "" for none."""
+        try:
+            return shape_of(read_config(read_values(self.run.folder / CONFIG), str(CONFIG)))
+        except UserError:
+            return ""
+
+    @property
+    def pretraining_tokens(self) -> float | None:
+        """Tokens that the model it began with read in pretraining, where that lies in its run still."""
+        folder = Path(str(self.run.fact("model")))
+        if self.run.settings.get("from_scratch") or is_finetuning(folder.parent):
+            return None
+        try:
+            return tokens_seen(read_run(folder.parent))
+        except UserError:
+            return None
+
+
+def is_finetuning(folder: Path) -> bool:
+    """Does this folder hold a fine-tuning run?"""
+    return "task" in read_values(folder / "run.json")
+
+
+def open_tunings(folders: Sequence[Path]) -> list[Tuning]:
+    """The runs of these folders; one of several seeds gives the run of each."""
+    each = []
+    for folder in folders:
+        seeds = sorted(
+            (path.parent for path in folder.glob("seed-*/run.json")), key=lambda path: (len(path.name), path.name)
+        )
+        each += seeds or [folder]
+    fields = {folder: _metric_names(folder / METRICS) for folder in each}
+    more = list(dict.fromkeys(name for names in fields.values() for name in names))
+    runs = read_runs(each, more_fields=more)
+    tunings = []
+    for folder, run in zip(each, runs, strict=True):
+        if len(folders) > 1 and folder not in folders:
+            run = replace(run, name=f"{folder.parent.name}/{folder.name}")
+        main = str(run.fact("task", "main_metric"))
+        metrics = sorted((name for name in fields[folder] if "_loss" not in name), key=lambda name: name != main)
+        metrics = [name for name in metrics if run.evaluation.has(name)]
+        tunings.append(Tuning(run, read_values(folder / SCORES), read_findings(folder), tuple(metrics)))
+    return tunings
+
+
+def read_values(path: Path) -> dict[str, Any]:
+    """The JSON object of a file; nothing where there is none, or a damaged one."""
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return values if isinstance(values, dict) else {}
+
+
+def _metric_names(path: Path) -> list[str]:
+    """The figures that the records of a run have, whatever its task is."""
+    names: dict[str, None] = {}
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except FileNotFoundError:
+        return []
+    for line in lines:
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue  # what is damaged is told where the records themselves are read
+        if isinstance(record, dict) and record.get("kind") in ("train", "evaluation"):
+            names |= dict.fromkeys(
+                name for name, value in record.items() if name not in NOT_FIGURES and isinstance(value, int | float)
+            )
+    return list(names)
