@@ -83,7 +83,7 @@ def gather(settings: Finetune) -> Material:
         )
     max_length = min(settings.max_length, config.max_positions)
     if max_length < settings.max_length:
-        remarks.append(f"inputs have up to {max_length} tokens, for so many positions has the model")
+        remarks.append(f"inputs are cut at {max_length} tokens: the model has no more positions")
     task = open_task(settings.task, settings.source)
     if not task.splits:
         raise UserError(f"{task.name} has nothing to score on here: give a file with --dev")

@@ -1,0 +1,334 @@
+"""Fine-tuning beside the Hugging Face Trainer, in one run: the same model, examples, batch and optimizer; ours packed,
+theirs padded to the longest of each batch.
+
+    python bench/finetune.py --device cpu --threads 1                                # speed, made-up data of two shapes
+    python bench/finetune.py --device cuda --batch 32 --turns 5 --steps 200
+    python bench/finetune.py --model FOLDER --data GLUE --score-task sst2 --score-steps 600  # and the dev score of both
+
+Both are given the same weights and the same tokens. fp32 on a CPU, bf16 by autocast on a GPU; no dropout within the
+encoder, for that is what Table 14 says of both tasks. Turns of both alternate. Needs `pip install "openalbert[bench]"`;
+prints a table and writes results/finetune-<device>/.
+"""
+
+import argparse
+import json
+import platform
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from openalbert.interop import huggingface
+from openalbert.model.albert import AlbertModel
+from openalbert.model.config import AlbertConfig, Head
+from openalbert.model.presets import preset
+from openalbert.optim.optimizer import make_optimizer
+from openalbert.optim.schedule import Budget, DepthSchedule, DepthStage, Schedule
+from openalbert.optim.settings import OptimizerSettings
+from openalbert.tasks.learning import finetuning
+from openalbert.tasks.material import Part, gather
+from openalbert.tasks.packing import Packing
+from openalbert.tasks.scoring import score_part
+from openalbert.tasks.settings import Finetune
+from openalbert.tasks.source import Source
+from openalbert.tasks.task import Sequences, Task
+from openalbert.train.device import Device, Speed, open_device
+from openalbert.train.steps import Pace, Running, training_steps
+
+ROOT = Path(__file__).resolve().parents[1]
+# How many of a hundred training examples have at most so many of ALBERT's own pieces. Lengths drawn from this have the
+# mean of the real ones, and batches the same share of padding, to one percent.
+PERCENT = [0, 5, 10, 20, 30, 40, 50, 60, 70, 80, 85, 90, 95, 97.5, 99, 99.5, 99.9, 100]
+SHAPES = {
+    "SST-2": [3, 4, 4, 6, 7, 9, 11, 13, 17, 22, 25, 30, 37, 43, 49, 54, 62, 81],
+    "MNLI": [5, 16, 19, 25, 29, 33, 38, 43, 48, 55, 59, 64, 74, 84, 101, 119, 160, 257],
+}
+LABELS = {"SST-2": ("negative", "positive"), "MNLI": ("contradiction", "neutral", "entailment")}
+WARM_STEPS = 2
+TOKENS_AT_A_TIME = {"cpu": 16_384, "cuda": 131_072}
+
+
+def made_up(shape: str, num_examples: int = 20_000) -> Sequences:
+    """Random tokens in sequences as long as those of a task."""
+    dice = np.random.default_rng(0)
+    drawn = np.interp(100 * dice.random(num_examples), PERCENT, SHAPES[shape])
+    lengths = np.round(drawn).astype(np.int64)
+    starts = np.concatenate([[0], np.cumsum(lengths)])
+    ids = dice.integers(5, 30_000, starts[-1]).astype(np.int32)
+    ids[starts[:-1]] = 2
+    targets = {"classification": dice.integers(0, len(LABELS[shape]), num_examples)}
+    return Sequences(ids, starts, lengths // 2 + 1, np.arange(num_examples), targets, num_examples, 0)
+
+
+def settings_of(rate: float) -> OptimizerSettings:
+    return OptimizerSettings(kind="adamw", learning_rate=rate)
+
+
+def our_steps(
+    model: AlbertModel, sequences: Sequences, device: Device, batch: int, steps: int, rate: float, seed: int
+) -> Iterator[Any]:
+    """The loop of `openalbert finetune`."""
+    packing = Packing(
+        sequences,
+        batch,
+        seed,
+        tokens_at_a_time=TOKENS_AT_A_TIME[device.torch_device.type],
+        device=device.torch_device,
+    )
+    depths = DepthSchedule((DepthStage(model.config.num_layers),))
+    pace = Pace(Budget(steps=steps), Schedule(kind="linear", warmup_share=0.06), rate, 1.0, depths, seed)
+    optimizer = make_optimizer(model, settings_of(rate))
+    return training_steps(model, optimizer, packing, finetuning(model), pace, device, Running())
+
+
+class Features(torch.utils.data.Dataset[dict[str, Tensor]]):
+    """The same sequences, one by one, as a Trainer takes them."""
+
+    def __init__(self, sequences: Sequences) -> None:
+        self.sequences = sequences
+
+    def __len__(self) -> int:
+        return len(self.sequences.example)
+
+    def __getitem__(self, number: int) -> dict[str, Tensor]:
+        all_of = self.sequences
+        ids = torch.from_numpy(all_of.ids[all_of.starts[number] : all_of.starts[number + 1]].astype(np.int64))
+        segments = (torch.arange(len(ids)) >= int(all_of.second[number])).long()
+        return {"ids": ids, "segments": segments, "label": torch.tensor(all_of.targets["classification"][number])}
+
+
+def padded(features: list[dict[str, Tensor]], multiple: int) -> dict[str, Tensor]:
+    """Dynamic padding, as DataCollatorWithPadding does it: to the longest of the batch, for a GPU a multiple of 8."""
+    longest = max(len(one["ids"]) for one in features)
+    longest = -(-longest // multiple) * multiple
+    ids, segments, mask = torch.zeros(3, len(features), longest, dtype=torch.int64)
+    for row, one in enumerate(features):
+        size = len(one["ids"])
+        ids[row, :size], segments[row, :size], mask[row, :size] = one["ids"], one["segments"], 1
+    labels = torch.stack([one["label"] for one in features])
+    return {"input_ids": ids, "token_type_ids": segments, "attention_mask": mask, "labels": labels}
+
+
+def trainer_of(
+    folder: Path, sequences: Sequences, device: Device, batch: int, steps: int, rate: float, seed: int, clock: "Clock"
+) -> Any:
+    """Hugging Face's Trainer on the same task, with the settings of ours."""
+    import transformers
+
+    class Timing(transformers.TrainerCallback):  # type: ignore[misc]
+        def on_step_end(self, _: Any, state: Any, *__: Any, **___: Any) -> None:
+            clock.step(state.global_step)
+
+    is_cuda = device.is_cuda
+    arguments = transformers.TrainingArguments(
+        output_dir=tempfile.mkdtemp(),
+        per_device_train_batch_size=batch,
+        max_steps=steps,
+        learning_rate=rate,
+        warmup_steps=round(0.06 * steps),
+        weight_decay=0.01,
+        adam_epsilon=1e-6,
+        max_grad_norm=1.0,
+        optim="adamw_torch_fused",
+        lr_scheduler_type="linear",
+        bf16=is_cuda,
+        use_cpu=not is_cuda,
+        dataloader_num_workers=4 if is_cuda else 0,
+        dataloader_pin_memory=is_cuda,
+        remove_unused_columns=False,
+        report_to=[],
+        logging_strategy="no",
+        save_strategy="no",
+        disable_tqdm=True,
+        seed=seed,
+    )
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(folder)
+    return transformers.Trainer(
+        model=model,
+        args=arguments,
+        train_dataset=Features(sequences),
+        data_collator=lambda features: padded(features, 8 if is_cuda else 1),
+        callbacks=[Timing()],
+    )
+
+
+class Clock:
+    """The time of all steps of a turn but the first few."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self.began = self.ended = 0.0
+
+    def step(self, number: int) -> None:
+        """Note the end of a step."""
+        if self.device.is_cuda and number <= WARM_STEPS:
+            torch.cuda.synchronize()
+        if number == WARM_STEPS:
+            self.began = time.perf_counter()
+        self.ended = time.perf_counter()
+
+    def seconds(self) -> float:
+        """Since the warm steps, with all that the device has been given done."""
+        if self.device.is_cuda:
+            torch.cuda.synchronize()
+            self.ended = time.perf_counter()
+        return self.ended - self.began
+
+
+def start_model(config: AlbertConfig, labels: tuple[str, ...], folder: Path) -> Path:
+    """A folder from which both sides take the same weights."""
+    torch.manual_seed(0)
+    huggingface.save(AlbertModel(config, (Head("classification", labels),)), folder)
+    return folder
+
+
+def speed_of(arguments: argparse.Namespace, device: Device, shape: str) -> dict[str, Any]:
+    """Examples a second of both, in turns."""
+    config = replace(preset(arguments.preset), hidden_dropout=0.0, attention_dropout=0.0)
+    if arguments.layers:
+        config = replace(config, num_layers=arguments.layers)
+    sequences = made_up(shape)
+    folder = start_model(config, LABELS[shape], Path(tempfile.mkdtemp()) / "model")
+    steps, batch = arguments.steps + WARM_STEPS, arguments.batch
+    rows: dict[str, list[float]] = {"ours": [], "theirs": []}
+    for turn in range(arguments.turns):
+        model = huggingface.load(folder).to(device.torch_device)
+        clock = Clock(device)
+        for step in our_steps(model, sequences, device, batch, steps, 1e-5, turn):
+            clock.step(step.number)
+        rows["ours"].append(batch * arguments.steps / clock.seconds())
+        del model
+        clock = Clock(device)
+        trainer_of(folder, sequences, device, batch, steps, 1e-5, turn, clock).train()
+        rows["theirs"].append(batch * arguments.steps / clock.seconds())
+        print(f"{shape}, turn {turn + 1}: ours {rows['ours'][-1]:.1f}, theirs {rows['theirs'][-1]:.1f} examples/s")
+    ratios = [ours / theirs for ours, theirs in zip(rows["ours"], rows["theirs"], strict=True)]
+    dice = np.random.default_rng(1)
+    drawn = [dice.choice(sequences.lengths, batch) for _ in range(200)]
+    return {
+        "shape": shape,
+        "batch": batch,
+        "ours": statistics.median(rows["ours"]),
+        "theirs": statistics.median(rows["theirs"]),
+        "ratio": statistics.median(ratios),
+        "lowest": min(ratios),
+        "highest": max(ratios),
+        "padding": 1 - float(np.mean([lengths.sum() / (batch * lengths.max()) for lengths in drawn])),
+    }
+
+
+def scores_of(arguments: argparse.Namespace, device: Device) -> list[dict[str, Any]]:
+    """The dev score of both after the same number of steps from the same weights, for some seeds."""
+    settings = Finetune(model=str(arguments.model), task=arguments.score_task, source=Source(data=arguments.data))
+    settings = replace(settings, max_length=128, dropout=0.0)
+    material = gather(settings)
+    task, (split, dev) = material.task, next(iter(material.scored.items()))
+    sequences, steps, batch, rate = (
+        material.train.encoding.sequences,
+        arguments.score_steps,
+        arguments.batch,
+        arguments.score_rate,
+    )
+    rows = []
+    for seed in range(1, arguments.seeds + 1):
+        model = material.make_model(seed, from_scratch=False)
+        folder = Path(tempfile.mkdtemp()) / "model"
+        huggingface.save(model, folder)
+        model.to(device.torch_device)
+        for _ in our_steps(model, sequences, device, batch, steps, rate, seed):
+            pass
+        ours = dev_score(model, task, dev, device)
+        trainer = trainer_of(folder, sequences, device, batch, steps, rate, seed, Clock(device))
+        trainer.train()
+        trainer.model.save_pretrained(folder)
+        theirs = dev_score(huggingface.load(folder).to(device.torch_device), task, dev, device)
+        rows.append({"task": task.name, "split": split, "seed": seed, "ours": ours, "theirs": theirs})
+        print(rows[-1])
+    return rows
+
+
+def dev_score(model: AlbertModel, task: Task, part: Part, device: Device) -> float:
+    """The main figure on the examples that nobody learned from; both sides are scored by the same code."""
+    return score_part(model, task, part, device, 0.0).figures[task.main_metric]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    parser.add_argument("--preset", default="albert-base", help="the model whose speed is measured")
+    parser.add_argument("--layers", type=int, help="fewer layers than the preset's, for a slow machine")
+    parser.add_argument("--threads", type=int, help="CPU threads")
+    parser.add_argument("--shapes", nargs="+", default=list(SHAPES), choices=list(SHAPES))
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--steps", type=int, default=8, help="measured steps of a turn")
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--model", type=Path, help="a model folder: the dev score of both is compared too")
+    parser.add_argument("--data", type=Path, help="folder of GLUE, for the dev score")
+    parser.add_argument("--score-task", default="sst2")
+    parser.add_argument("--score-steps", type=int, default=600)
+    parser.add_argument("--score-rate", type=float, default=2e-5)
+    parser.add_argument("--seeds", type=int, default=3)
+    arguments = parser.parse_args()
+    with open_device(Speed(device=arguments.device, threads=arguments.threads)) as device:
+        machine = (
+            f"{device.describe()}, {device.precision}, torch {torch.__version__}, Python {platform.python_version()}"
+        )
+        rows = [speed_of(arguments, device, shape) for shape in arguments.shapes]
+        scores = scores_of(arguments, device) if arguments.model else []
+    write(arguments, machine, rows, scores)
+
+
+def write(
+    arguments: argparse.Namespace, machine: str, rows: list[dict[str, Any]], scores: list[dict[str, Any]]
+) -> None:
+    import transformers
+
+    peer = f"transformers {transformers.__version__}"
+    layers = arguments.layers or preset(arguments.preset).num_layers
+    lines = [
+        f"# Fine-tuning beside the Hugging Face Trainer ({arguments.device})",
+        "",
+        f"{arguments.preset}, {layers} layers, batch {arguments.batch}; {machine}; {peer}. Medians of "
+        f"{arguments.turns} turns of {arguments.steps} steps each, one side after the other. Made by "
+        "`bench/finetune.py`.",
+        "",
+        "| examples like those of | padding there | ours, examples/s | Trainer, examples/s | ours is faster by |",
+        "|---|---|---|---|---|",
+    ]
+    for row in rows:
+        faster = f"{row['ratio']:.2f}x ({row['lowest']:.2f} to {row['highest']:.2f})"
+        lines.append(f"| {row['shape']} | {row['padding']:.0%} | {row['ours']:.1f} | {row['theirs']:.1f} | {faster} |")
+    if scores:
+        lines += [
+            "",
+            f"Dev score on {arguments.score_task} after {arguments.score_steps} steps at {arguments.score_rate:g} "
+            "from the same weights, both scored by the same code:",
+            "",
+            "| seed | ours | Trainer |",
+            "|---|---|---|",
+        ]
+        lines += [f"| {row['seed']} | {row['ours']:.2f} | {row['theirs']:.2f} |" for row in scores]
+        for name in ("mean", "stdev"):
+            measure = getattr(statistics, name)
+            if len(scores) > 1:
+                figures = [measure([row[side] for row in scores]) for side in ("ours", "theirs")]
+                lines.append(f"| {'spread' if name == 'stdev' else name} | {figures[0]:.2f} | {figures[1]:.2f} |")
+    print("\n".join(lines))
+    folder = ROOT / "results" / f"finetune-{arguments.device.split(':')[0]}"
+    folder.mkdir(parents=True, exist_ok=True)
+    told = {name: str(value) if isinstance(value, Path) else value for name, value in vars(arguments).items()}
+    told = {name: value for name, value in told.items() if name not in ("model", "data")}
+    run = {"script": "bench/finetune.py", "arguments": told, "machine": machine, "peer": peer, "speed": rows}
+    (folder / "run.json").write_text(json.dumps({**run, "scores": scores}, indent=2) + "\n")
+    (folder / "report.md").write_text("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+"""The guide on fine-tuning tells the truth: its commands are run as they stand there, in order."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from tests.docs.test_guides import ROOT, commands, run
+from tests.tasks.made_lessons import lesson, made_model
+
+from openalbert.text.tokenizer import Tokenizer
+
+GUIDE = "fine-tune-your-own-file.md"
+
+
+@pytest.fixture
+def own_files(tmp_path: Path, small: Tokenizer) -> Path:
+    made_model(tmp_path / "my-model", small)
+    for kind, name in (
+        ("classification", "reviews.csv"),
+        ("multi_label", "topics.csv"),
+        ("question_answering", "questions.json"),
+    ):
+        lesson(kind, tmp_path / "made").rename(tmp_path / name)
+    lesson("classification", tmp_path / "made", 60, seed=9).rename(tmp_path / "more-reviews.csv")
+    return tmp_path
+
+
+def test_the_commands_of_the_guide_make_the_models_it_speaks_of(own_files: Path) -> None:
+    blocks = commands(GUIDE)
+    assert [kind for kind, _ in blocks] == ["sh", "sh", "sh", "python", "sh", "sh", "sh"]
+    said = []
+    for number, (kind, block) in enumerate(blocks):
+        done = run(kind, block, own_files)
+        assert done.returncode == 0, f"{block}\n{done.stderr}"
+        said.append(done.stdout + done.stderr)
+        if number == 0:
+            assert not (own_files / "runs").exists()  # a dry run
+    dry, first, evaluated, by_transformers, seeds, *_ = said
+    for line in (
+        "label from 'label', text from 'text' (guessed",
+        "40 of 400 examples are held out to score on",
+        "400 steps of batch 16",
+        "step 2: loss",
+        "estimate",
+    ):
+        assert line in dry
+    assert "step 18, dev: accuracy" in first
+    assert "is in runs/reviews/model, the page is runs/reviews/report.html" in first
+    assert "accuracy" in evaluated
+    assert re.findall(r"'label': '(\w+)'", by_transformers) == ["warm", "cold"]
+    for word in ("seed 1", "seed 3", "median", "mean", "spread"):
+        assert word in seeds
+    runs = own_files / "runs"
+    assert len(json.loads((runs / "three" / "seeds.json").read_text())["runs"]) == 3
+    for name in ("reviews", "three", "topics", "questions", "more", "scratch"):
+        assert (runs / name / "model" / "config.json").exists()
+    # What the guide says of a run's folder is all there is in one.
+    section = (ROOT / "docs" / "guides" / GUIDE).read_text().split("## What is in the folder of a run")[1]
+    table = re.findall(r"^\| `([a-z.]+)/?` \|", section, re.MULTILINE)
+    left = {path.name for path in (runs / "reviews").iterdir() if not path.name.startswith(".")}
+    assert left == set(table)
