@@ -62,6 +62,18 @@ def test_a_page_asks_nothing_of_a_network(quick_runs: dict[str, Path]) -> None:
     assert policy.startswith("default-src 'none'")
 
 
+def test_a_browser_draws_the_page_without_a_complaint(quick_runs: dict[str, Path], tmp_path: Path) -> None:
+    browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if browser is None:
+        pytest.skip("no Chromium on this machine")
+    words = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}", "--enable-logging=stderr"]
+    page = (quick_runs["some_without_answer"] / "report.html").as_uri()
+    done = subprocess.run([browser, *words, "--dump-dom", page], capture_output=True, text=True, timeout=120)
+    assert "a closer look" in done.stdout
+    assert 'class="values"' in done.stdout  # the script ran: it has made the box for the values under the pointer
+    assert not re.search("CONSOLE|Refused|Uncaught", done.stderr)
+
+
 def test_a_run_that_is_going_has_a_page_without_scores(quick_runs: dict[str, Path], tmp_path: Path) -> None:
     run = shutil.copytree(quick_runs["classification"], tmp_path / "going")
     for name in ("scores.json", "findings.json", "report.html"):
