@@ -1,21 +1,28 @@
 """Predictions on packed sequences are the model's own, one by one; ensembles are means of them."""
 
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
+import transformers
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.tasks.made_tasks import EXAMPLES, made_task
 from tests.tasks.micro_models import micro_model
 
 from openalbert.errors import UserError
+from openalbert.interop import huggingface
 from openalbert.model.config import PRETRAINING_HEADS, Head
-from openalbert.tasks.encode import encode
+from openalbert.tasks.encode import encode, readings
 from openalbert.tasks.predict import Outputs, decide, portions, predict
 from openalbert.tasks.task import Kind
 from openalbert.text.tokenizer import Tokenizer
 from openalbert.train.device import Device
 
+transformers.logging.disable_progress_bar()
 CPU = Device(torch.device("cpu"), "fp32")
 KINDS: tuple[Kind, ...] = ("classification", "regression", "multi_label", "multiple_choice", "question_answering")
 
@@ -41,6 +48,43 @@ def test_packed_scores_are_those_of_each_sequence_alone_in_a_padded_batch(
                 expected = model.scores(head.kind, encoded)[0]
                 found = outputs.scores[head.kind][place if head.kind == "span" else number]
                 np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_texts_pairs_choices_and_questions_score_as_in_transformers(small: Tokenizer, tmp_path: Path) -> None:
+    """Another library's tokenizer, input layout and model, on the same text."""
+    read: dict[Kind, Callable[[Any], list[tuple[str, str | None]]]] = {
+        "classification": lambda example: [(example.first, example.second)],
+        "multiple_choice": readings,
+        "question_answering": lambda example: [(example.question, example.passage)],
+    }
+    theirs_of = {
+        "classification": transformers.AutoModelForSequenceClassification,
+        "multiple_choice": transformers.AutoModelForMultipleChoice,
+        "question_answering": transformers.AutoModelForQuestionAnswering,
+    }
+    for kind, texts_of in read.items():
+        task = made_task(kind, may_have_no_answer=False)
+        model = micro_model(task)
+        huggingface.save(model, tmp_path / kind, small)
+        # Their tokenizer takes an empty second text for none.
+        examples = [example for example in EXAMPLES[kind] if texts_of(example)[0] != ("", "")]
+        sequences = encode(task, examples, small, 64).sequences
+        ours = predict([model], sequences, CPU).scores[task.heads[0].kind]
+        theirs = theirs_of[kind].from_pretrained(tmp_path / kind).eval()
+        tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / kind)
+        found = []
+        for first, second in (texts for example in examples for texts in texts_of(example)):
+            inputs = tokenizer(first, second, return_tensors="pt")
+            with torch.no_grad():
+                if kind == "multiple_choice":
+                    said = theirs(**{name: tensor[None] for name, tensor in inputs.items()}).logits
+                elif kind == "classification":
+                    said = theirs(**inputs).logits
+                else:
+                    answer = theirs(**inputs)
+                    said = torch.stack((answer.start_logits[0], answer.end_logits[0]), 1)
+            found.append(said.numpy())
+        np.testing.assert_allclose(ours, np.concatenate(found), rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("kind", ["classification", "question_answering"])
