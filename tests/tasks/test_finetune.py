@@ -15,6 +15,7 @@ from tests.tasks.made_lessons import KINDS, command, learn, learned, lesson, rec
 
 import openalbert
 from openalbert import cli
+from openalbert.tasks import learning
 from openalbert.tasks.tuned import read_tuned
 from openalbert.train.journal import Journal
 
@@ -94,6 +95,18 @@ def test_the_same_command_again_finds_the_run_done(
     assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == written
 
 
+def stop_at(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a run stopped by a signal once it has recorded this step; it ends after the next one."""
+    record = Journal.record
+
+    def stopping(self: Journal, values: dict[str, Any]) -> None:
+        record(self, values)
+        if values["kind"] == "train" and values["step"] == step:
+            signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(Journal, "record", stopping)
+
+
 @pytest.mark.parametrize("kind", ["classification", "multiple_choice"])
 def test_a_run_that_is_stopped_and_goes_on_learns_the_same_to_the_last_bit(
     kind: str, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -101,16 +114,9 @@ def test_a_run_that_is_stopped_and_goes_on_learns_the_same_to_the_last_bit(
     file = lesson(kind, tmp_path)
     words = QUICK + " --dropout 0.1 --classifier-dropout 0.1 --log-every 1 --evaluate-every 7 --speed.micro-batch 5"
     learn(tiny, kind, file, tmp_path / "whole", words)
-    record = Journal.record
-
-    def stopping(self: Journal, values: dict[str, Any]) -> None:
-        record(self, values)
-        if values["kind"] == "train" and values["step"] in (4, 14):
-            signal.raise_signal(signal.SIGTERM)
-
-    for _ in range(2):
+    for step in (4, 14):
         with monkeypatch.context() as patch:
-            patch.setattr(Journal, "record", stopping)
+            stop_at(step, patch)
             with pytest.raises(SystemExit) as ended:
                 cli.main(command(tiny, kind, file, tmp_path / "stopped", words))
             assert ended.value.code == 143
@@ -154,6 +160,40 @@ def test_a_folder_is_not_mixed_and_fresh_starts_over(
     assert "optimizer.learning_rate was 0.004, now 0.001" in capsys.readouterr().err
     scores = learn(tiny, "classification", file, out, QUICK + " --optimizer.learning-rate 0.001 --fresh")
     assert scores["learning_rate"] == 0.001
+
+
+def test_a_file_that_was_changed_is_no_file_to_go_on_with(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, out = lesson("classification", tmp_path), tmp_path / "run"
+    stop_at(9, monkeypatch)
+    with pytest.raises(SystemExit):
+        cli.main(command(tiny, "classification", file, out, QUICK + " --log-every 1"))
+    monkeypatch.undo()
+    lesson("classification", tmp_path, seed=1)
+    with pytest.raises(SystemExit) as ended:
+        cli.main(command(tiny, "classification", file, out, QUICK + " --log-every 1"))
+    assert ended.value.code == 1
+    assert "began with other training examples" in capsys.readouterr().err
+
+
+def test_a_device_that_runs_out_of_memory_computes_less_at_a_time_and_learns_the_same(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = lesson("classification", tmp_path)
+    learn(tiny, "classification", file, tmp_path / "whole", QUICK)
+    scores = learning.finetuning_scores
+
+    def in_little_room(model: Any, batch: Any, depth: int) -> Any:
+        if len(batch.tokens) > 40:
+            raise torch.OutOfMemoryError
+        return scores(model, batch, depth)
+
+    monkeypatch.setattr(learning, "finetuning_scores", in_little_room)
+    learn(tiny, "classification", file, tmp_path / "parts", QUICK)
+    assert "out of memory" in capsys.readouterr().err
+    for first, second in zip(records(tmp_path / "whole", "train"), records(tmp_path / "parts", "train"), strict=True):
+        assert first["loss"] == pytest.approx(second["loss"], rel=1e-3)
 
 
 def test_a_dry_run_tells_what_it_would_take_and_leaves_nothing(
@@ -210,6 +250,7 @@ def test_from_scratch_begins_with_fresh_weights_of_the_seed(tiny: Path, tmp_path
         ("--from x --from-scratch", "give one of them"),
         ("--from nowhere", "'nowhere' is neither a model folder nor a preset"),
         ("--max-length 3", "max_length is 3: an input needs 8 tokens at least"),
+        ("--speed.compile layer", "packed batches are all different and would be compiled again and again"),
         ("--schedule.warmup-steps 500", "warmup_steps is 500 but the run has 150 steps"),
     ],
 )

@@ -1,7 +1,7 @@
 """`openalbert finetune`: a pretrained model learns a task; its best weights become a model folder with scores."""
 
 from openalbert.errors import UserError
-from openalbert.tasks.findings import FINDINGS_FILE
+from openalbert.tasks.findings import FINDINGS_FILE, written_scores
 from openalbert.tasks.material import gather
 from openalbert.tasks.outcome import REPORT, SCORES
 from openalbert.tasks.run import Run, say_plainly
@@ -27,4 +27,7 @@ def finetune(settings: Finetune) -> None:
         if settings.seeds > 1:
             several_seeds(settings, material, device, stop)
         else:
-            Run(settings, material, device).carry_out(stop)
+            scores = Run(settings, material, device).carry_out(stop)
+            if device.is_main:
+                for split, figures in scores["scores"].items():
+                    print(f"{split}: {written_scores(figures, scores['main_metric'])}")

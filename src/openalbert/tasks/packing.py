@@ -1,5 +1,6 @@
 """Sequences become training batches without padding: shuffled anew in every epoch, cut by tokens, resumed exactly."""
 
+import hashlib
 import itertools
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -12,9 +13,13 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from openalbert.errors import UserError
+from openalbert.model.config import AlbertConfig
+from openalbert.model.cost import activation_bytes
 from openalbert.objectives.keyed_random import Stream, permuted, root
 from openalbert.tasks.slices import stretches
 from openalbert.tasks.task import Sequences
+from openalbert.train.device import Device
+from openalbert.train.setup import CPU_MEMORY, MEMORY_SHARE
 
 STEPS_AHEAD = 2
 
@@ -43,6 +48,33 @@ class PackedBatch:
         return PackedBatch(tokens, segments, self.lengths, self.options, moved)
 
 
+def num_units(sequences: Sequences) -> int:
+    """What batches are counted in: sequences, or for a choice examples, whose options stay together."""
+    return len(_first_of_units(sequences))
+
+
+def _first_of_units(sequences: Sequences) -> Int64[np.ndarray, "units"]:
+    """The first sequence of each unit."""
+    if "multiple_choice" not in sequences.targets:
+        return np.arange(len(sequences.example))
+    return np.flatnonzero(np.diff(sequences.example, prepend=-1))
+
+
+def fingerprint(sequences: Sequences) -> str:
+    """The same only for the same tokens and targets in the same order."""
+    sums = hashlib.sha256()
+    for array in (sequences.ids, sequences.starts, sequences.second, *sequences.targets.values()):
+        sums.update(np.ascontiguousarray(array).data)
+    return sums.hexdigest()
+
+
+def tokens_in_memory(config: AlbertConfig, device: Device, recompute: bool) -> int:
+    """How many tokens at a time the free memory of the device is estimated to hold."""
+    width = 2 if device.precision == "bf16" else 4
+    of_1024 = activation_bytes(config, 1024, width, recompute, masked_share=0.0)
+    return max(1, int(MEMORY_SHARE * (device.free_memory() or CPU_MEMORY) / of_1024 * 1024))
+
+
 class Packing:
     """The batches of a run. A batch has `batch_size` units: sequences, or for a choice all options of an example.
 
@@ -67,10 +99,8 @@ class Packing:
         self.sequences, self.batch_size, self.seed = sequences, batch_size, seed
         self.device = torch.device(device)
         self.units_at_a_time = units_at_a_time
-        stays_together = "multiple_choice" in sequences.targets
-        owner = sequences.example if stays_together else np.arange(len(sequences.example))
-        self._first = np.flatnonzero(np.diff(owner, prepend=-1))
-        self._options = np.diff(self._first, append=len(owner))
+        self._first = _first_of_units(sequences)
+        self._options = np.diff(self._first, append=len(sequences.example))
         self.num_units = len(self._first)
         if not self.num_units:
             raise UserError("there is not one training example: nothing can be learned")

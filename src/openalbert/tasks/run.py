@@ -1,29 +1,25 @@
 """One fine-tuning run: steps, scores between them, the best weights kept, a collapse noticed, a model at the end."""
 
 import json
-import platform
-import shlex
 import shutil
 import sys
 import time
 from dataclasses import replace
 from typing import Any
 
-import torch
-
 from openalbert import durable
 from openalbert.errors import UserError
 from openalbert.interop import huggingface
-from openalbert.model.cost import activation_bytes, training_flops_per_token
+from openalbert.model.cost import training_flops_per_token
 from openalbert.optim.optimizer import load_optimizer_tensors, make_optimizer, optimizer_tensors
 from openalbert.optim.schedule import DepthSchedule, DepthStage
 from openalbert.tasks.collapse import FROM_PROGRESS, LEAST_STEPS, RATE_FACTOR, baseline_loss, collapse
-from openalbert.tasks.findings import written_scores
 from openalbert.tasks.learning import finetuning
 from openalbert.tasks.material import Material
 from openalbert.tasks.outcome import REPORT, SCORES, write_outcome
-from openalbert.tasks.packing import Packing
+from openalbert.tasks.packing import Packing, fingerprint, num_units, tokens_in_memory
 from openalbert.tasks.report import write_report
+from openalbert.tasks.run_facts import first_facts
 from openalbert.tasks.scoring import Scored, score_part, threshold_on
 from openalbert.tasks.settings import Finetune, plan
 from openalbert.train import checkpoint
@@ -32,9 +28,8 @@ from openalbert.train.device import Device, measure_matmul_peak
 from openalbert.train.estimate import Needs, measured, side_by_side
 from openalbert.train.interruption import Stop
 from openalbert.train.journal import METRICS, Journal
-from openalbert.train.setup import CPU_MEMORY, MEMORY_SHARE, load_weights
+from openalbert.train.setup import load_weights
 from openalbert.train.steps import PATIENCE, Pace, Running, training_steps
-from openalbert.version import __version__
 
 TIMED_STEPS = range(3, 9)  # the steps whose time the estimate rests on
 
@@ -51,7 +46,12 @@ class Run:
     def __init__(self, settings: Finetune, material: Material, device: Device, peak: float | None = None) -> None:
         self.settings, self.material, self.device, self.folder = settings, material, device, settings.out
         self.task, self.sequences = material.task, material.train.encoding.sequences
-        self.baseline = baseline_loss(self.sequences)
+        self.baseline, self.fingerprint = baseline_loss(self.sequences), fingerprint(self.sequences)
+        if settings.speed.compile not in ("auto", "none"):
+            raise UserError(
+                f"speed.compile is '{settings.speed.compile}', but packed batches are all different and would be "
+                "compiled again and again: leave it out"
+            )
         writes = device.is_main and not settings.dry_run
         self.peak = peak or measure_matmul_peak(device)
         length = max(1, round(len(self.sequences.ids) / len(self.sequences.example)))
@@ -97,37 +97,6 @@ class Run:
         if self.device.is_main:
             durable.write_text(self.folder / FACTS, json.dumps(self.facts, indent=2) + "\n")
 
-    def _first_facts(self) -> dict[str, Any]:
-        train = self.material.train
-        return {
-            "openalbert": __version__,
-            "torch": torch.__version__,
-            "python": platform.python_version(),
-            "device": self.device.describe(),
-            "precision": self.device.precision,
-            "world_size": self.device.world,
-            "matmul_peak_flops": self.peak,
-            "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-            "command": shlex.join(["openalbert", *sys.argv[1:]]),
-            "parameters": self.model.num_parameters(),
-            "task": {"name": self.task.name, "kind": self.task.kind, "main_metric": self.task.main_metric},
-            "model": str(self.material.folder),
-            "batch_size": self.plan.batch_size,
-            "budget": str(self.plan.budget),
-            "evaluate_every": self.plan.evaluate_every,
-            "baseline_loss": self.baseline,
-            "data": {
-                "train_examples": len(train.examples),
-                "train_sequences": len(self.sequences.example),
-                "train_tokens": len(self.sequences.ids),
-                "train_truncated": self.sequences.num_truncated,
-                "scored": {split: len(part.examples) for split, part in self.material.scored.items()},
-                "remarks": list(self.material.remarks),
-            },
-            "attempts": [],
-            "restarts": 0,
-        }
-
     @property
     def _attempts(self) -> list[dict[str, Any]]:
         """What was tried before and collapsed."""
@@ -139,7 +108,7 @@ class Run:
     def _build(self) -> None:
         """Model, optimizer and batches as they are before the first step of an attempt."""
         settings, device = self.settings, self.device
-        self.plan = plan(settings, len(self.material.train.examples), self._packing(1).num_units)
+        self.plan = plan(settings, len(self.material.train.examples), num_units(self.sequences))
         if not self.facts:
             self.facts = self._read_facts()
         self.rate = settings.optimizer.learning_rate * RATE_FACTOR ** len(self._attempts)
@@ -148,7 +117,14 @@ class Run:
         self.model.to(device.torch_device)
         self.learning = finetuning(self.model)
         self.optimizer = make_optimizer(self.model, replace(settings.optimizer, learning_rate=self.rate))
-        self.packing = self._packing(self.plan.batch_size)
+        self.packing = Packing(
+            self.sequences,
+            self.plan.batch_size,
+            settings.seed,
+            tokens_at_a_time=tokens_in_memory(self.material.config, device, settings.speed.recompute),
+            units_at_a_time=settings.speed.micro_batch,
+            device=device.torch_device,
+        )
         self.pace = Pace(
             self.plan.budget,
             settings.schedule,
@@ -165,19 +141,6 @@ class Run:
         self.last: Scored | None = None
         self.has_ended = False
         """Whether it ended before its budget: nothing more is to be learned from it."""
-
-    def _packing(self, batch_size: int) -> Packing:
-        free = self.device.free_memory() or CPU_MEMORY
-        width = 2 if self.device.precision == "bf16" else 4
-        of_many = activation_bytes(self.material.config, 1024, width, self.settings.speed.recompute, masked_share=0.0)
-        return Packing(
-            self.sequences,
-            batch_size,
-            self.settings.seed,
-            tokens_at_a_time=max(1, int(MEMORY_SHARE * free / of_many * 1024)),
-            units_at_a_time=self.settings.speed.micro_batch,
-            device=self.device.torch_device,
-        )
 
     def _train(self, stop: Stop) -> str | None:
         """Take steps until the budget is spent or nothing more is to be hoped for; gives the reason if it collapsed."""
@@ -235,11 +198,15 @@ class Run:
         if found and state["attempt"] != len(self._attempts):
             found = None  # of an attempt that collapsed; the run was killed before it was removed
             self._remove_checkpoints()
-        if not found and not self._attempts:
-            self.facts = self._first_facts()
+        if not self.facts or not (found or self._attempts):
+            self.facts = first_facts(self.material, self.plan, self.model, self.device) | {
+                "matmul_peak_flops": self.peak,
+                "baseline_loss": self.baseline,
+            }
         size = self._attempts[-1]["metrics_bytes"] if self._attempts else 0
         window: dict[str, Any] = {}
         if found:
+            self._check_data(state["fingerprint"])
             where = str(found.folder)
             load_weights(self.model, tensors["model"], where)
             load_optimizer_tensors(self.optimizer, self.model, tensors["optimizer"], where)
@@ -256,6 +223,13 @@ class Run:
         self.journal.resume(size, window, self.running)
         self._write_facts()
         self.device.wait_for_all()
+
+    def _check_data(self, fingerprint: str) -> None:
+        if fingerprint != self.fingerprint:
+            raise UserError(
+                f"{self.folder} holds a run that began with other training examples: the file was changed since. "
+                "Give another --out, or --fresh to start over"
+            )
 
     def _introduce(self) -> None:
         chosen = self.plan.sentence(self.settings, len(self.material.train.examples), self.packing.num_units)
@@ -353,6 +327,7 @@ class Run:
             state = {
                 "running": self.running.state(),
                 "attempt": len(self._attempts),
+                "fingerprint": self.fingerprint,
                 "cut_for": self._cut_for(),
                 "window": self.journal.window.state(),
                 "metrics_bytes": self.journal.size,
@@ -406,8 +381,6 @@ class Run:
             write_report([self.folder], self.folder / REPORT)
             if "estimate" in self.facts:
                 self.say(side_by_side(self.facts["estimate"], truth))
-            for split, figures in scores["scores"].items():
-                self.say(f"{split}: {written_scores(figures, self.task.main_metric)}")
             self.say(
                 f"done: the model of step {step:,} is in {self.folder / MODEL}, the page is {self.folder / REPORT}"
             )

@@ -83,7 +83,7 @@ class Finetune:
     """How often a run that collapsed is tried again, each time at half the learning rate."""
 
     evaluate_every: int | None = None
-    """Steps between two evaluations; not given: a tenth of the run."""
+    """Steps between two evaluations; not given: a tenth of the run, or 100 where it is measured in minutes."""
     patience: int | None = None
     """End the run when so many evaluations in a row were no better than the best; not given: never."""
     keep: Literal["best", "last"] = "best"
