@@ -19,6 +19,7 @@ from openalbert.text.tokenizer import Tokenizer
 from openalbert.train.claim import MODEL, RUN
 
 THRESHOLD_SHARE = 0.05  # of the training questions, held out where the threshold of the null score is to be fitted
+MOST_FOR_THRESHOLD = 1_000  # questions: one number needs no more, and they are answered at every evaluation
 FROM_MNLI = ("rte", "stsb", "mrpc")  # what the paper begins with a model of MNLI
 
 
@@ -91,9 +92,10 @@ def gather(settings: Finetune) -> Material:
         remarks.append(f"the paper begins {task.name} with a model of MNLI: give one with --from")
     train, threshold = task.read("train"), None
     if task.may_have_no_answer:
-        train, held = divided(train, THRESHOLD_SHARE, settings.source.heldout_seed)
-        # Its remark is of a part to score on, which this is not.
-        train = replace(train, remarks=train.remarks[:-1])
+        share = min(THRESHOLD_SHARE, MOST_FOR_THRESHOLD / len(train.examples))
+        rest, held = divided(train, share, settings.source.heldout_seed)
+        # Its remarks speak of a part to score on, which this is not.
+        train = replace(train, examples=rest.examples)
         threshold = Part(held.examples, encode(task, held.examples, tokenizer, max_length, stride=settings.stride))
         remarks.append(f"{len(held.examples):,} training questions are held out to fit the threshold of the null score")
     readings = {"train": train, **{split: task.read(split) for split in task.splits}}
