@@ -125,6 +125,9 @@ def test_examples_without_labels_are_predicted_and_not_scored(
     words = ["--test", tmp_path / "new.csv", "--splits", "test", "--predictions", tmp_path / "out"]
     found = printed(capsys, quick_runs["classification"], *words)
     assert found["splits"]["test"] == {"examples": 2, "truncated": 0, "excluded": {}, "scores": {}}
+    only_test = Evaluate((str(quick_runs["classification"]),), source=Source(test=tmp_path / "new.csv"))
+    with pytest.raises(UserError, match="nothing with labels here to score on: predict for it with --splits test"):
+        evaluate(only_test)
     assert len((tmp_path / "out" / "classification.test.jsonl").read_text().splitlines()) == 2
     with pytest.raises(UserError, match="these examples have no labels, so there is nothing to report on"):
         evaluate(

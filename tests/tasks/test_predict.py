@@ -93,7 +93,10 @@ def test_an_ensemble_gives_the_mean_of_its_models(kind: Kind, small: Tokenizer) 
     models = [micro_model(task, seed) for seed in range(3)]
     sequences = encode(task, EXAMPLES[kind], small, 32).sequences
     alone = [predict([model], sequences, CPU).scores for model in models]
-    together = predict(models, sequences, CPU).scores
+    told: list[float] = []
+    together = predict(models, sequences, CPU, tokens_at_a_time=12, advance=told.append).scores
+    assert len(told) > 3
+    assert sum(told) == 3 * len(sequences.ids)
     for name, found in together.items():
         np.testing.assert_allclose(found, np.mean([scores[name] for scores in alone], 0), rtol=1e-4, atol=1e-5)
 

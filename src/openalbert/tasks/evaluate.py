@@ -100,11 +100,13 @@ def evaluate(settings: Evaluate) -> None:
     loaded = load_models(settings.models)
     task = open_for(loaded, settings.task, settings.source)
     max_length, stride, threshold = asked_how(settings, loaded)
+    splits = settings.splits or task.splits
+    if not splits:
+        raise UserError(f"{task.name} has nothing with labels here to score on: predict for it with --splits test")
     examined: list[Examined] = []
     with open_device(settings.speed) as device:
         models = [model.to(device.torch_device) for model in loaded.models]
-        for split in settings.splits or task.splits:
-            say(f"{split}: reading, tokenizing, predicting on {device.describe()}")
+        for split in splits:
             try:
                 one = examine(
                     models,

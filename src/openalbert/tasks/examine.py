@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from openalbert.errors import UserError
 from openalbert.model.albert import AlbertModel
+from openalbert.progress import Work
 from openalbert.tasks.answers import MAX_ANSWER_TOKENS, N_BEST, Answers, best_answers, fit_threshold
 from openalbert.tasks.closer_look import Predicted, look_closely
 from openalbert.tasks.encode import Encoding, encode
@@ -59,7 +60,9 @@ def examine(
     reading = task.read(split)
     examples = reading.examples
     encoding = encode(task, examples, tokenizer, max_length, stride=stride)
-    outputs = predict(models, encoding.sequences, device, tokens_at_a_time=tokens_at_a_time)
+    total = float(len(models) * len(encoding.sequences.ids))
+    with Work(f"{task.name} {split}", total=total, unit="k tokens", scale=1e3) as work:
+        outputs = predict(models, encoding.sequences, device, tokens_at_a_time=tokens_at_a_time, advance=work.advance)
     is_labelled = bool(encoding.sequences.targets)
     questions = [example for example in examples if isinstance(example, QuestionExample)]
     answers = []

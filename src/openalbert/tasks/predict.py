@@ -3,7 +3,7 @@
 The paper's best results are of ensembles: "average the model predictions", which here are the heads' scores.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,9 +32,14 @@ class Outputs:
 
 
 def predict(
-    models: Sequence[AlbertModel], sequences: Sequences, device: Device, *, tokens_at_a_time: int = 16384
+    models: Sequence[AlbertModel],
+    sequences: Sequences,
+    device: Device,
+    *,
+    tokens_at_a_time: int = 16384,
+    advance: Callable[[float], None] = lambda tokens: None,
 ) -> Outputs:
-    """The scores of these sequences, the mean over the models where there are several."""
+    """The scores of these sequences, the mean over the models where there are several; `advance` is told of tokens."""
     kinds = _kinds(models)
     num_sequences, num_tokens = len(sequences.example), len(sequences.ids)
     scores: dict[str, np.ndarray] = {
@@ -48,6 +53,7 @@ def predict(
         with torch.inference_mode():
             for chosen in portions(sequences.lengths, tokens_at_a_time):
                 _add_scores(model, sequences, chosen, device, scores, len(models))
+                advance(float(sequences.lengths[chosen].sum()))
         model.train(was_training)
     return Outputs(scores)
 
