@@ -1,16 +1,21 @@
 """A run that has collapsed is told from one that learns, one that is short, and one that does badly."""
 
 import math
+import signal
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from tests.tasks.made_lessons import learn, lesson, records
+import torch
+from tests.tasks.made_lessons import command, learn, learned, lesson, records, weights
 from tests.tasks.made_sequences import made_sequences
 
+from openalbert import cli
 from openalbert.tasks.collapse import baseline_loss, collapse
+from openalbert.tasks.run import Run
 from openalbert.tasks.task import Answer, ChoiceExample, Example, Kind, QuestionExample, Sequences, Task, TextExample
+from openalbert.train.journal import Journal
 
 
 def task(kind: Kind) -> Task:
@@ -119,3 +124,39 @@ def test_a_run_that_collapses_to_the_last_attempt_is_no_result(
     assert "of the predictions are" in scores["collapsed"] or "no finite number" in scores["collapsed"]
     assert scores["steps"] == 120
     assert "its scores are no result" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("moment", ["while it is tried again", "before the old checkpoints are gone"])
+def test_a_run_that_is_stopped_between_its_attempts_ends_as_if_it_had_not_been(
+    moment: str, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = lesson("classification", tmp_path)
+    words = "--steps 120 --evaluate-every 60 --patience None --retries 1 --log-every 10 --save-every 20 "
+    words += "--optimizer.learning-rate 3 --optimizer.clip-norm 100"
+    whole = learn(tiny, "classification", file, tmp_path / "whole", words)
+    assert len(whole["attempts"]) == 1
+    out = tmp_path / "stopped"
+    with monkeypatch.context() as patch:
+        if moment == "while it is tried again":
+            record = Journal.record
+            seen: list[str] = []
+
+            def stopping(self: Journal, values: dict[str, Any]) -> None:
+                record(self, values)
+                seen.append(values.get("what", ""))
+                if "collapsed" in seen and values["kind"] == "train" and values["step"] == 50:
+                    signal.raise_signal(signal.SIGTERM)
+
+            patch.setattr(Journal, "record", stopping)
+        else:
+
+            def killed(_: Run) -> None:
+                raise KeyboardInterrupt
+
+            patch.setattr(Run, "_remove_checkpoints", killed)
+        with pytest.raises(SystemExit):
+            cli.main(command(tiny, "classification", file, out, words))
+    assert learn(tiny, "classification", file, out, words) == whole
+    assert learned(out) == learned(tmp_path / "whole")
+    for name, tensor in weights(tmp_path / "whole").items():
+        assert torch.equal(tensor, weights(out)[name]), name

@@ -84,6 +84,20 @@ def test_a_run_that_gets_no_better_ends_early_and_says_so(
     assert [event["what"] for event in records(tmp_path / "run", "event")] == ["early_stop"]
 
 
+def test_a_score_that_has_not_risen_yet_does_not_end_a_run(tiny: Path, tmp_path: Path) -> None:
+    file = lesson("classification", tmp_path)
+    words = "--steps 30 --evaluate-every 3 --patience 2 --optimizer.learning-rate 0"
+    assert learn(tiny, "classification", file, tmp_path / "run", words)["steps"] == 30
+
+
+def test_lamb_fine_tunes_too_and_tensorboard_is_written_on_request(tiny: Path, tmp_path: Path) -> None:
+    file = lesson("classification", tmp_path)
+    words = "--steps 100 --optimizer.kind lamb --optimizer.learning-rate 0.01 --tensorboard"
+    scores = learn(tiny, "classification", file, tmp_path / "run", words)
+    assert scores["scores"]["dev"]["accuracy"] > 90
+    assert list((tmp_path / "run" / "tensorboard").iterdir())
+
+
 def test_the_same_command_again_finds_the_run_done(
     tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

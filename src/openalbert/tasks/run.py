@@ -134,6 +134,8 @@ class Run:
             settings.seed,
         )
         self.running = Running()
+        self.first: float | None = None
+        """The score of the first evaluation."""
         self.best: float | None = None
         self.since_best = 0
         """Evaluations since the best one."""
@@ -213,7 +215,8 @@ class Run:
             self.running = Running(**state["running"])
             if state["cut_for"] != self._cut_for():
                 self.running.parts = 1  # the checkpoint's belong to other processes or wishes
-            self.best, self.since_best, self.has_ended = state["best"], state["since_best"], state["has_ended"]
+            self.first, self.best, self.since_best = state["first"], state["best"], state["since_best"]
+            self.has_ended = state["has_ended"]
             self.evaluated_at, self.journal.note = state["evaluated_at"], state["note"]
             size, window = state["metrics_bytes"], state["window"]
             self.facts["restarts"] += 1
@@ -271,6 +274,7 @@ class Run:
         record |= self.last.figures
         self.journal.record({**record, "seconds": time.perf_counter() - started})
         score = self.device.from_main(self.last.figures[self.task.main_metric])
+        self.first = score if self.first is None else self.first
         is_best = self.best is None or score > self.best
         self.best = score if is_best else self.best
         self.since_best = 0 if is_best else self.since_best + 1
@@ -285,7 +289,8 @@ class Run:
 
     def _is_out_of_patience(self) -> bool:
         patience = self.settings.patience
-        if patience is None or self.since_best < patience:
+        # A score that has not risen yet may still be about to: most runs begin with the majority class.
+        if patience is None or self.since_best < patience or self.best == self.first:
             return False
         text = (
             f"ended early at step {self.running.step:,}: {patience} evaluations in a row were no better than the best"
@@ -331,6 +336,7 @@ class Run:
                 "cut_for": self._cut_for(),
                 "window": self.journal.window.state(),
                 "metrics_bytes": self.journal.size,
+                "first": self.first,
                 "best": self.best,
                 "since_best": self.since_best,
                 "evaluated_at": self.evaluated_at,

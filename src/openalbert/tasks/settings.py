@@ -85,7 +85,7 @@ class Finetune:
     evaluate_every: int | None = None
     """Steps between two evaluations; not given: a tenth of the run, or 100 where it is measured in minutes."""
     patience: int | None = None
-    """End the run when so many evaluations in a row were no better than the best; not given: never."""
+    """End the run when its score has risen, and then so many evaluations in a row were no better; not given: never."""
     keep: Literal["best", "last"] = "best"
     """Which weights the model folder gets: those of the best evaluation, or the last."""
     save_every: int | None = None
