@@ -18,7 +18,6 @@ def own_files(tmp_path: Path, small: Tokenizer) -> Path:
     made_model(tmp_path / "my-model", small)
     for kind, name in (
         ("classification", "reviews.csv"),
-        ("multi_label", "topics.csv"),
         ("question_answering", "questions.json"),
     ):
         lesson(kind, tmp_path / "made").rename(tmp_path / name)
@@ -53,7 +52,7 @@ def test_the_commands_of_the_guide_make_the_models_it_speaks_of(own_files: Path)
         assert word in seeds
     runs = own_files / "runs"
     assert len(json.loads((runs / "three" / "seeds.json").read_text())["runs"]) == 3
-    for name in ("reviews", "three", "topics", "questions", "more", "scratch"):
+    for name in ("reviews", "three", "questions", "more"):
         assert (runs / name / "model" / "config.json").exists()
     # What the guide says of a run's folder is all there is in one.
     section = (ROOT / "docs" / "guides" / GUIDE).read_text().split("## What is in the folder of a run")[1]

@@ -121,7 +121,7 @@ def stop_at(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Journal, "record", stopping)
 
 
-@pytest.mark.parametrize("kind", ["classification", "multiple_choice"])
+@pytest.mark.parametrize("kind", [pytest.param("classification", marks=pytest.mark.slow), "multiple_choice"])
 def test_a_run_that_is_stopped_and_goes_on_learns_the_same_to_the_last_bit(
     kind: str, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

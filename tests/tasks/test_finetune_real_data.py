@@ -85,6 +85,7 @@ def test_a_task_of_the_paper_is_learned_from_its_own_files(
     assert (out / "report.html").stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_a_tiny_model_that_collapses_on_sst2_learns_it_at_half_the_rate(real_data: Path, tmp_path: Path) -> None:
     """Not a good model, but one that has left the majority class: 51 % of dev is positive."""
     few = tmp_path / "train.tsv"
