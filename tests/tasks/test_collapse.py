@@ -45,7 +45,10 @@ def test_the_baseline_is_the_loss_of_the_best_guess_without_the_text() -> None:
     sequences = made_sequences({"span": 2, "answerability": 1}, 50, lengths=(20, 20))
     share = float(sequences.targets["answerability"].mean())
     half = -0.5 * (share * math.log(share) + (1 - share) * math.log(1 - share))
-    assert math.isclose(baseline_loss(sequences), math.log(20) + half, rel_tol=1e-6)
+    sequences.targets["span"][:10] = 0
+    empty = int((sequences.targets["span"] == 0).all(1).sum()) / 50
+    spans = -empty * math.log(empty) - (1 - empty) * math.log((1 - empty) / 20)
+    assert math.isclose(baseline_loss(sequences), spans + half, rel_tol=1e-6)
     one_class = Sequences(
         sequences.ids,
         sequences.starts,
