@@ -262,7 +262,8 @@ def _split_further(running: Running, parts: Sequence[Any], device: Device) -> st
     share = size * running.parts
     if size == 1:
         raise UserError(
-            "the device has not enough memory for a single example: shorten it (--objective.max-length), "
+            "the device has not enough memory for a single example: shorten it (--objective.max-length, in fine-tuning "
+            "--max-length), "
             "take a smaller model, or switch on --speed.recompute"
         )
     running.parts = next(count for count in range(2 * running.parts, share + 1) if share % count == 0)
