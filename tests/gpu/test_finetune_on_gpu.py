@@ -47,7 +47,7 @@ def test_a_packed_batch_has_the_losses_and_gradients_of_the_cpu(name: str) -> No
     assert (rounded - gradient).norm() < 0.1 * gradient.norm()
 
 
-def test_a_run_on_a_gpu_learns_and_goes_on(small: Tokenizer, tmp_path: Path) -> None:
+def test_a_run_on_a_gpu_learns_with_and_without_dropout(small: Tokenizer, tmp_path: Path) -> None:
     model = made_model(tmp_path / "model", small)
     file = lesson("classification", tmp_path)
     for dropout in ("0", "0.1"):
