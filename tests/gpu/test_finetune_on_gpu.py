@@ -14,6 +14,7 @@ from openalbert.model.config import Head
 from openalbert.model.presets import preset
 from openalbert.tasks.learning import finetuning_scores
 from openalbert.tasks.packing import Packing
+from openalbert.tasks.recording import Recording
 from openalbert.text.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
@@ -47,12 +48,41 @@ def test_a_packed_batch_has_the_losses_and_gradients_of_the_cpu(name: str) -> No
     assert (rounded - gradient).norm() < 0.1 * gradient.norm()
 
 
-def test_a_run_on_a_gpu_learns_with_and_without_dropout(small: Tokenizer, tmp_path: Path) -> None:
+@pytest.mark.parametrize("heads", [*HEADS.values(), (Head("span"),)], ids=[*HEADS, "span"])
+def test_a_recorded_batch_has_the_losses_and_gradients_of_the_same_batch_as_it_is(heads: tuple[Head, ...]) -> None:
+    options = (4, 3) if heads[0].kind == "multiple_choice" else (1,)
+    sequences = made_sequences({head.kind: head.num_outputs for head in heads}, 40, options, lengths=(4, 100))
+    torch.manual_seed(0)
+    model = AlbertModel(CONFIG, heads).cuda()
+    recording = Recording(model)
+    packing = Packing(sequences, 16, 1, tokens_at_a_time=10**6, device="cuda", fills=True)
+    stream = packing.stream(start=0, rank=0, world=1, parts=1)
+    for _ in range(12):  # sizes come up again, with other sequences in them
+        [batch] = next(stream)
+        found = []
+        for graphs in (None, recording):
+            model.zero_grad()
+            with torch.autocast("cuda", torch.bfloat16):
+                scores = finetuning_scores(model, batch, CONFIG.num_layers, graphs)
+            loss = torch.stack([score.loss_sum for score in scores.values()]).sum() / len(batch)
+            loss.backward()
+            gradient = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]).clone()
+            found.append((loss.item(), gradient))
+        (loss, gradient), (recorded, of_graph) = found
+        assert recorded == pytest.approx(loss, rel=0.01)
+        assert (of_graph - gradient).norm() < 0.05 * gradient.norm()
+        with torch.no_grad():
+            for parameter in model.parameters():  # the graph reads the weights as they are now
+                parameter.mul_(0.99)
+    assert 1 <= len(recording._graphs) < 12
+
+
+def test_a_run_on_a_gpu_learns_with_and_without_dropout_and_recorded(small: Tokenizer, tmp_path: Path) -> None:
     model = made_model(tmp_path / "model", small)
     file = lesson("classification", tmp_path)
-    for dropout in ("0", "0.1"):
-        out = tmp_path / f"run-{dropout}"
-        words = f"--speed.device cuda --classifier-dropout 0.1 --dropout {dropout} --steps 200"
+    for number, more in enumerate(("--dropout 0", "--dropout 0.1", "--dropout 0 --speed.compile whole")):
+        out = tmp_path / f"run-{number}"
+        words = f"--speed.device cuda --classifier-dropout 0.1 --steps 200 {more}"
         scores = learn(model, "classification", file, out, words)
         assert scores["scores"]["dev"]["accuracy"] > 90
         assert json.loads((out / "facts.json").read_text())["precision"] == "bf16"

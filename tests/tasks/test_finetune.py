@@ -264,7 +264,8 @@ def test_from_scratch_begins_with_fresh_weights_of_the_seed(tiny: Path, tmp_path
         ("--from x --from-scratch", "give one of them"),
         ("--from nowhere", "'nowhere' is neither a model folder nor a preset"),
         ("--max-length 3", "max_length is 3: an input needs 8 tokens at least"),
-        ("--speed.compile layer", "packed batches are all different and would be compiled again and again"),
+        ("--speed.compile layer", "packed batches are all different, and a layer would be compiled again and again"),
+        ("--speed.compile whole", "needs a GPU, --dropout 0 and no --speed.recompute"),
         ("--schedule.warmup-steps 500", "warmup_steps is 500 but the run has 150 steps"),
     ],
 )
@@ -273,7 +274,7 @@ def test_what_cannot_be_done_is_told_in_a_sentence(
 ) -> None:
     file = lesson("classification", tmp_path)
     with pytest.raises(SystemExit) as ended:
-        cli.main(command(tiny, "classification", file, tmp_path / "run", words))
+        cli.main(command(tiny, "classification", file, tmp_path / "run", f"--speed.device cpu {words}"))
     assert ended.value.code == 1
     told = capsys.readouterr().err
     assert sentence in told

@@ -12,9 +12,11 @@ from torch import Tensor
 from openalbert.interop import huggingface
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import Head
+from openalbert.model.layout import Packed
 from openalbert.model.presets import PRESETS
+from openalbert.tasks import recording
 from openalbert.tasks.learning import finetuning, finetuning_scores
-from openalbert.tasks.packing import PackedBatch, Packing
+from openalbert.tasks.packing import PackedBatch, Packing, filled
 
 CONFIG = PRESETS["albert-micro"]
 LABELS = ("no", "yes", "perhaps")
@@ -108,6 +110,36 @@ def test_the_gradient_of_a_batch_is_the_sum_of_those_of_its_micro_batches(name: 
     assert gradients[0].keys() == gradients[1].keys()
     for key in gradients[0]:
         torch.testing.assert_close(gradients[0][key], gradients[1][key], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", HEADS)
+@pytest.mark.parametrize("is_recorded", [False, True])
+def test_what_only_fills_a_batch_up_changes_neither_loss_nor_gradient(
+    name: str, is_recorded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of a recording but the graphs themselves, which need a GPU: its module is run as it is."""
+
+    def on_cpu(starts: Tensor, _: tuple[int, ...]) -> Packed:
+        return Packed(starts, tuple(starts.diff().tolist()))
+
+    monkeypatch.setattr(recording, "Packed", on_cpu)
+    monkeypatch.setattr(torch.cuda, "make_graphed_callables", lambda module, *_, **__: module)
+    model, batch = model_and_batch(name)
+    graphs = recording.Recording(model) if is_recorded else None
+    found = []
+    for one in (batch, filled(batch), filled(batch)):
+        model.zero_grad()
+        scores = finetuning_scores(model, one, CONFIG.num_layers, graphs)
+        torch.stack([score.loss_sum for score in scores.values()]).sum().backward()
+        figures = [figure.item() for score in scores.values() for figure in score]
+        found.append((figures, {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}))
+    for figures, gradients in found[1:]:
+        assert figures == pytest.approx(found[0][0], rel=1e-5)
+        for key, gradient in found[0][1].items():
+            torch.testing.assert_close(gradients[key], gradient, rtol=1e-4, atol=2e-5)
+    assert int(finetuning(model).tokens(filled(batch))) == sum(batch.lengths)
+    if graphs is not None:
+        assert len(graphs._graphs) == 1  # the batch that was not filled up went without
 
 
 @pytest.mark.parametrize("name", ["classification", "regression", "multi_label", "multiple_choice", "span"])

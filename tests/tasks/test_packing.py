@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.tasks.made_sequences import made_sequences
 
 from openalbert.errors import UserError
-from openalbert.tasks.packing import PackedBatch, Packing
+from openalbert.tasks.packing import PackedBatch, Packing, filled
 
 CHOICES = {"multiple_choice": 1}
 
@@ -117,6 +117,33 @@ def test_epochs_and_seeds_have_orders_of_their_own() -> None:
     others = Packing(source.sequences, 5, seed=8, tokens_at_a_time=10**6)
     assert set(small.units(0)) != set(small.units(12))
     assert set(small.units(0)) != set(others.units(0))
+
+
+@settings(deadline=None, max_examples=60)
+@given(lengths=st.lists(st.integers(1, 512), min_size=1, max_size=200))
+def test_a_filled_batch_keeps_its_sequences_and_has_one_of_few_sizes(lengths: list[int]) -> None:
+    total = sum(lengths)
+    tokens = torch.arange(total)
+    batch = PackedBatch(tokens, tokens % 2, tuple(lengths), (1,) * len(lengths), {})
+    more = filled(batch)
+    assert more.is_filled
+    assert not batch.is_filled
+    assert more.real_lengths == batch.lengths
+    assert len(more) == len(batch)
+    assert torch.equal(more.tokens[:total], tokens)
+    assert torch.equal(more.segments[:total], tokens % 2)
+    assert sum(more.lengths) == len(more.tokens) <= total * 9 / 8 + 66
+    fillers = more.lengths[len(lengths) :]
+    assert all(1 <= length <= 66 for length in fillers)
+    # A size says how many fillers there are: one graph for a size and a number of sequences.
+    assert len(more.tokens) % (64 * len(fillers)) == 0
+
+
+def test_only_a_step_of_one_micro_batch_is_filled_up() -> None:
+    assert [batch.is_filled for batch in packing(fills=True).at(0)] == [True]
+    parts = packing(fills=True, tokens_at_a_time=50).at(0)
+    assert len(parts) > 1
+    assert not any(batch.is_filled for batch in parts)
 
 
 def test_no_batch_and_no_labels_are_refused() -> None:

@@ -33,9 +33,9 @@ def baseline_loss(sequences: Sequences) -> float:
             total += float(np.log(np.bincount(sequences.example)).mean())
         elif kind == "span":
             # It knows how many windows have no answer, and takes any token of the others to be as good as another.
-            has_answer = targets.any(1)
+            has_answer = (targets > 0).any(axis=1)
             total += _entropy(np.array([has_answer.mean(), 1 - has_answer.mean()]))
-            total += float(np.log(sequences.lengths[has_answer]).sum() / len(has_answer))
+            total += float(np.log(sequences.lengths[has_answer]).sum() / len(targets))
         else:  # answerability counts half
             total += 0.5 * _entropy(np.array([targets.mean(), 1 - targets.mean()]))
     return total

@@ -11,13 +11,14 @@ from torch import Tensor
 from openalbert.model.albert import AlbertModel
 from openalbert.objectives.score import Score, score
 from openalbert.tasks.packing import PackedBatch
+from openalbert.tasks.recording import Recording
 from openalbert.train.steps import Learning
 
 ANSWERABILITY_WEIGHT = 0.5  # Google's, so that the loss is of the size of the one on the span
 
 
-def finetuning(model: AlbertModel) -> Learning[PackedBatch]:
-    """Fine-tuning as the loop needs it: one loss for each head of the model."""
+def finetuning(model: AlbertModel, recording: Recording | None = None) -> Learning[PackedBatch]:
+    """Fine-tuning as the loop needs it: one loss for each head of the model; by recorded graphs where there are any."""
     kinds = [head.kind for head in model.head_list]
 
     def predictions(batch: PackedBatch) -> dict[str, Tensor]:
@@ -26,21 +27,30 @@ def finetuning(model: AlbertModel) -> Learning[PackedBatch]:
         return dict.fromkeys(kinds, count)
 
     def scores(batch: PackedBatch, depth: int) -> dict[str, Score]:
-        return finetuning_scores(model, batch, depth)
+        return finetuning_scores(model, batch, depth, recording)
 
     def tokens(batch: PackedBatch) -> Tensor:
-        return _number(len(batch.tokens), batch.tokens)
+        return _number(sum(batch.real_lengths), batch.tokens)
 
     config = model.config
     drops_out = max(config.hidden_dropout, config.attention_dropout, config.classifier_dropout) > 0
     return Learning(predictions, scores, tokens, drops_out)
 
 
-def finetuning_scores(model: AlbertModel, batch: PackedBatch, depth: int) -> dict[str, Score]:
+def finetuning_scores(
+    model: AlbertModel, batch: PackedBatch, depth: int, recording: Recording | None = None
+) -> dict[str, Score]:
     """The losses of a batch. Where nobody asks for single tokens, the last layer works on [CLS] only."""
-    at = None if "span" in model.heads else batch.tokens.new_empty(0)
-    encoded = model.encode_packed(batch.tokens, batch.lengths, batch.segments, depth=depth, at=at)
-    return {head.kind: LOSSES[head.kind](model.scores(head.kind, encoded), batch) for head in model.head_list}
+    encoded = recording.encode(batch, depth) if recording is not None else None
+    if encoded is None:
+        at = None if "span" in model.heads else batch.tokens.new_empty(0)
+        encoded = model.encode_packed(batch.tokens, batch.lengths, batch.segments, depth=depth, at=at)
+    scores: dict[str, Score] = {}
+    for head in model.head_list:
+        given = model.scores(head.kind, encoded)
+        real = given if head.kind == "span" else given[: len(batch.real_lengths)]
+        scores[head.kind] = LOSSES[head.kind](real, batch)
+    return scores
 
 
 def classification_loss(scores: Float[Tensor, "sequences classes"], batch: PackedBatch) -> Score:
@@ -71,7 +81,7 @@ def multiple_choice_loss(scores: Float[Tensor, "sequences 1"], batch: PackedBatc
 
 def span_loss(scores: Float[Tensor, "tokens 2"], batch: PackedBatch) -> Score:
     """The mean of two cross entropies over a sequence's tokens, of the first and of the last one of the answer."""
-    rows, is_real = _padded_places(batch.lengths, scores.device)
+    rows, is_real = _padded_places(batch.real_lengths, scores.device)
     by_token = scores.float()[rows].masked_fill(~is_real[:, :, None], -torch.inf)
     wanted = batch.targets["span"]
     losses = F.cross_entropy(by_token, wanted, reduction="none").mean(1)

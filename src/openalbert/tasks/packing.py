@@ -22,6 +22,7 @@ from openalbert.train.device import Device
 from openalbert.train.setup import CPU_MEMORY, MEMORY_SHARE
 
 STEPS_AHEAD = 2
+FILLING = 64  # tokens: sizes are multiples of it, and what only fills a batch up is about as long
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class PackedBatch:
     tokens: Int64[Tensor, "tokens"]
     segments: Int64[Tensor, "tokens"]
     lengths: tuple[int, ...]
-    """Tokens of each sequence, as numbers of the host."""
+    """Tokens of each sequence, as numbers of the host; sequences that only fill the batch up are the last."""
     options: tuple[int, ...]
     """How many sequences each unit has: one, or one for each option of a choice."""
     targets: Mapping[str, Tensor]
@@ -41,11 +42,39 @@ class PackedBatch:
         """Units: what a batch is counted in."""
         return len(self.options)
 
+    @property
+    def real_lengths(self) -> tuple[int, ...]:
+        """Tokens of each sequence that is more than filling."""
+        return self.lengths[: sum(self.options)]
+
+    @property
+    def is_filled(self) -> bool:
+        """Whether there are sequences that only fill it up."""
+        return len(self.lengths) > sum(self.options)
+
     def to(self, device: torch.device) -> "PackedBatch":
-        """The same batch on another device."""
-        moved = {kind: tensor.to(device, non_blocking=True) for kind, tensor in self.targets.items()}
-        tokens, segments = (tensor.to(device, non_blocking=True) for tensor in (self.tokens, self.segments))
-        return PackedBatch(tokens, segments, self.lengths, self.options, moved)
+        """The same batch, from the host to another device."""
+
+        def moved(tensor: Tensor) -> Tensor:
+            return (tensor.pin_memory() if device.type == "cuda" else tensor).to(device, non_blocking=True)
+
+        targets = {kind: moved(tensor) for kind, tensor in self.targets.items()}
+        return PackedBatch(moved(self.tokens), moved(self.segments), self.lengths, self.options, targets)
+
+
+def filled(batch: PackedBatch) -> PackedBatch:
+    """The batch with short sequences of padding behind it, so that only few sizes come up; an eighth more at most.
+
+    Their number hangs on the size alone, and each has a token at least.
+    """
+    total = len(batch.tokens)
+    step = max(FILLING, 1 << max(0, total.bit_length() - 4))
+    count = step // FILLING
+    missing = count + -(total + count) % step
+    lengths = [missing // count + (number < missing % count) for number in range(count)]
+    nothing = batch.tokens.new_zeros(missing)
+    tokens, segments = (torch.cat((tensor, nothing)) for tensor in (batch.tokens, batch.segments))
+    return PackedBatch(tokens, segments, (*batch.lengths, *lengths), batch.options, batch.targets)
 
 
 def num_units(sequences: Sequences) -> int:
@@ -91,14 +120,16 @@ class Packing:
         tokens_at_a_time: int,
         units_at_a_time: int | None = None,
         device: torch.device | str = "cpu",
+        fills: bool = False,
     ) -> None:
+        """With `fills`, steps of a single micro-batch are filled up to few sizes; it changes no gradient."""
         if batch_size < 1:
             raise UserError(f"batch_size is {batch_size}: a batch has at least 1 example")
         if not sequences.targets:
             raise UserError("the training examples have no labels: nothing can be learned from them")
         self.sequences, self.batch_size, self.seed = sequences, batch_size, seed
         self.device = torch.device(device)
-        self.units_at_a_time = units_at_a_time
+        self.units_at_a_time, self.fills = units_at_a_time, fills
         self._first = _first_of_units(sequences)
         self._options = np.diff(self._first, append=len(sequences.example))
         self.num_units = len(self._first)
@@ -132,13 +163,14 @@ class Packing:
         units = self.units(step)[rank::world]
         bound = max(1, self.tokens_at_a_time // parts)
         most = self.units_at_a_time or self.batch_size
-        cuts, filled, count = [], 0, 0
+        cuts, held, count = [], 0, 0
         for place, tokens in enumerate(self._tokens[units].tolist()):
-            if count and (filled + tokens > bound or count == most):
+            if count and (held + tokens > bound or count == most):
                 cuts.append(place)
-                filled = count = 0
-            filled, count = filled + tokens, count + 1
-        return [self.pack(part) for part in np.split(units, cuts)]
+                held = count = 0
+            held, count = held + tokens, count + 1
+        batches = [self.pack(part) for part in np.split(units, cuts)]
+        return [filled(batches[0])] if self.fills and len(batches) == 1 else batches
 
     def pack(self, units: Int64[np.ndarray, "units"]) -> PackedBatch:
         """These units as one batch, on the host."""
@@ -147,11 +179,11 @@ class Packing:
         place = stretches(np.zeros_like(lengths), lengths)
         tokens = sequences.ids[np.repeat(sequences.starts[rows], lengths) + place]
         return PackedBatch(
-            self._tensor(tokens.astype(np.int64)),
-            self._tensor((place >= np.repeat(sequences.second[rows], lengths)).astype(np.int64)),
+            torch.from_numpy(tokens.astype(np.int64)),
+            torch.from_numpy((place >= np.repeat(sequences.second[rows], lengths)).astype(np.int64)),
             tuple(lengths.tolist()),
             tuple(self._options[units].tolist()),
-            {kind: self._tensor(rows_of[rows]) for kind, rows_of in sequences.targets.items()},
+            {kind: torch.from_numpy(rows_of[rows]) for kind, rows_of in sequences.targets.items()},
         )
 
     def stream(self, *, start: int, rank: int, world: int, parts: int) -> Iterator[list[PackedBatch]]:
@@ -162,7 +194,3 @@ class Packing:
                 pending.append(worker.submit(self.at, step, rank, world, parts))
                 if len(pending) > STEPS_AHEAD:
                     yield [batch.to(self.device) for batch in pending.popleft().result()]
-
-    def _tensor(self, array: np.ndarray) -> Tensor:
-        tensor = torch.from_numpy(array)
-        return tensor.pin_memory() if self.device.type == "cuda" else tensor

@@ -18,6 +18,7 @@ from openalbert.tasks.learning import finetuning
 from openalbert.tasks.material import Material
 from openalbert.tasks.outcome import REPORT, SCORES, write_outcome
 from openalbert.tasks.packing import Packing, fingerprint, num_units, tokens_in_memory
+from openalbert.tasks.recording import Recording
 from openalbert.tasks.report import write_report
 from openalbert.tasks.run_facts import first_facts
 from openalbert.tasks.scoring import Scored, score_part, threshold_on
@@ -47,11 +48,14 @@ class Run:
         self.settings, self.material, self.device, self.folder = settings, material, device, settings.out
         self.task, self.sequences = material.task, material.train.encoding.sequences
         self.baseline, self.fingerprint = baseline_loss(self.sequences), fingerprint(self.sequences)
-        if settings.speed.compile not in ("auto", "none"):
+        self.is_recorded = settings.speed.compile == "whole"
+        if settings.speed.compile == "layer":
             raise UserError(
-                f"speed.compile is '{settings.speed.compile}', but packed batches are all different and would be "
-                "compiled again and again: leave it out"
+                "speed.compile is 'layer', but packed batches are all different, and a layer would be compiled again "
+                "and again: leave it out, or have the whole step recorded with 'whole'"
             )
+        if self.is_recorded and (not device.is_cuda or settings.dropout > 0 or settings.speed.recompute):
+            raise UserError("speed.compile is 'whole', which needs a GPU, --dropout 0 and no --speed.recompute")
         writes = device.is_main and not settings.dry_run
         self.peak = peak or measure_matmul_peak(device)
         length = max(1, round(len(self.sequences.ids) / len(self.sequences.example)))
@@ -115,7 +119,7 @@ class Run:
         self.model = self.material.make_model(settings.seed, settings.from_scratch)
         self.model.encoder.recomputes_activations = settings.speed.recompute
         self.model.to(device.torch_device)
-        self.learning = finetuning(self.model)
+        self.learning = finetuning(self.model, Recording(self.model) if self.is_recorded else None)
         self.optimizer = make_optimizer(self.model, replace(settings.optimizer, learning_rate=self.rate))
         self.packing = Packing(
             self.sequences,
@@ -124,6 +128,7 @@ class Run:
             tokens_at_a_time=tokens_in_memory(self.material.config, device, settings.speed.recompute),
             units_at_a_time=settings.speed.micro_batch,
             device=device.torch_device,
+            fills=self.is_recorded,
         )
         self.pace = Pace(
             self.plan.budget,
