@@ -198,10 +198,10 @@ def test_a_device_that_runs_out_of_memory_computes_less_at_a_time_and_learns_the
     learn(tiny, "classification", file, tmp_path / "whole", QUICK)
     scores = learning.finetuning_scores
 
-    def in_little_room(model: Any, batch: Any, depth: int) -> Any:
+    def in_little_room(model: Any, batch: Any, *more: Any) -> Any:
         if len(batch.tokens) > 40:
             raise torch.OutOfMemoryError
-        return scores(model, batch, depth)
+        return scores(model, batch, *more)
 
     monkeypatch.setattr(learning, "finetuning_scores", in_little_room)
     learn(tiny, "classification", file, tmp_path / "parts", QUICK)
