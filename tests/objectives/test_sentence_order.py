@@ -16,6 +16,7 @@ Documents = list[list[int]]  # the length of each sentence
 
 documents_of = st.lists(st.lists(st.integers(1, 40), min_size=1, max_size=12), min_size=1, max_size=12)
 lengths_of = st.integers(SHORTEST, 100)
+WHOLE = SentenceOrder(chunks="whole")
 SOP, NSP, NONE = (SentenceOrder(objective) for objective in ("sop", "nsp", "none"))
 GOOGLE = SentenceOrder(lone_sentences="google")
 
@@ -44,7 +45,12 @@ def document_of(documents: Documents, token: np.ndarray) -> np.ndarray:
     return np.searchsorted(starts[firsts], token, side="right") - 1
 
 
-@given(documents=documents_of, max_length=lengths_of, seed=st.integers(0, 99), how=st.sampled_from([SOP, NONE, GOOGLE]))
+@given(
+    documents=documents_of,
+    max_length=lengths_of,
+    seed=st.integers(0, 99),
+    how=st.sampled_from([SOP, NONE, GOOGLE, WHOLE]),
+)
 def test_both_segments_hold_something_and_fit(
     documents: Documents, max_length: int, seed: int, how: SentenceOrder
 ) -> None:
@@ -71,13 +77,14 @@ def test_sop_segments_follow_each_other_in_one_document(documents: Documents, ma
         assert np.isin(border[whole], starts).all()
 
 
-@given(documents=documents_of, max_length=lengths_of, seed=st.integers(0, 99), how=st.sampled_from([SOP, NONE]))
+@given(documents=documents_of, max_length=lengths_of, seed=st.integers(0, 99), how=st.sampled_from([SOP, NONE, WHOLE]))
 def test_every_token_is_in_an_example_or_counted_as_left_out(
     documents: Documents, max_length: int, seed: int, how: SentenceOrder
 ) -> None:
     made = paired(documents, how, max_length, seed)
     used = int((made.rows["first_length"] + made.rows["second_length"]).sum())
-    assert used + made.trimmed_tokens + made.lone_tokens == sum(map(sum, documents))
+    assert used + made.trimmed_tokens + made.lone_tokens + made.passed_over_tokens == sum(map(sum, documents))
+    assert made.passed_over_tokens == 0 or how is WHOLE
     assert made.short_documents == sum(len(document) == 1 for document in documents)
     assert made.lone_sentences <= len(documents)
 
@@ -156,6 +163,64 @@ def test_a_corpus_gives_the_same_examples_in_one_shard_or_two(
     joined = Pairs.joined(parts)
     assert np.array_equal(joined.rows, whole.rows)
     assert dataclasses.replace(joined, rows=whole.rows) == whole
+
+
+@given(documents=documents_of, max_length=lengths_of, seed=st.integers(0, 99), epoch=st.integers(0, 3))
+def test_whole_chunks_are_those_of_the_rule_one_by_one(
+    documents: Documents, max_length: int, seed: int, epoch: int
+) -> None:
+    made = paired(documents, WHOLE, max_length, seed, epoch)
+    limit = max_length - 3
+    chunks, number = [], 0
+    for document in documents:
+        begin = 0
+        while begin < len(document):
+            key = np.array([number + begin])
+            target = limit
+            if chance(bits(root(seed, epoch, Stream.SHORT), key), WHOLE.short_share)[0]:
+                target = 2 + int(below(bits(root(seed, epoch, Stream.TARGET), key), limit - 1)[0])
+            end = begin
+            while end < len(document) and sum(document[begin : end + 1]) <= target:
+                end += 1
+            has_refused_one = end - begin >= 2 and end < len(document)
+            end = min(max(end, begin + 2), len(document))
+            if end - begin > 1:
+                chunks.append((number + begin, min(sum(document[begin:end]), limit)))
+            begin = end + has_refused_one * (1 + int(chance(bits(root(seed, epoch, Stream.SKIP), key), 0.5)[0]))
+        number += len(document)
+    rows = made.rows
+    lengths = (rows["first_length"] + rows["second_length"]).tolist()
+    assert list(zip(rows["example"].tolist(), lengths, strict=True)) == chunks
+
+
+def lengths_at_the_ends(how: SentenceOrder) -> tuple[np.ndarray, np.ndarray]:
+    """Of many chunks, in the order of the text, the lengths of the first and of the last sentence."""
+    documents = english(3000)
+    starts, _ = marks(documents)
+    rows = paired(documents, dataclasses.replace(how, short_share=0.0), max_length=128).rows
+    begin = np.minimum(rows["first_begin"], rows["second_begin"])
+    end = np.maximum(rows["first_begin"] + rows["first_length"], rows["second_begin"] + rows["second_length"])
+    of_sentence = np.diff(starts)
+    first, last = (np.searchsorted(starts, place, side="right") - 1 for place in (begin, end - 1))
+    return of_sentence[first], of_sentence[last]
+
+
+def test_the_lengths_of_sentences_tell_nothing_about_the_order_of_whole_chunks() -> None:
+    first, last = lengths_at_the_ends(WHOLE)
+    error = np.hypot(first.std(), last.std()) / np.sqrt(len(first))
+    assert abs(first.mean() - last.mean()) < 4 * error
+    # In Google's chunks the last sentence is the one that passed the target, likely a long one.
+    first, last = lengths_at_the_ends(dataclasses.replace(WHOLE, chunks="google"))
+    error = np.hypot(first.std(), last.std()) / np.sqrt(len(first))
+    assert abs(first.mean() - last.mean()) > 8 * error
+
+
+def test_epochs_leave_out_different_sentences() -> None:
+    documents = english(50)
+    kept = [
+        set(paired(documents, dataclasses.replace(WHOLE, short_share=0.0), epoch=e).rows["example"]) for e in (0, 1)
+    ]
+    assert len(kept[0] & kept[1]) < 0.6 * len(kept[0])
 
 
 def test_half_of_the_pairs_are_swapped() -> None:

@@ -253,6 +253,20 @@ def test_a_warm_start_from_a_shallower_run_begins_where_that_ended(
     assert records(out, "evaluation")[0]["masked_lm_loss"] < math.log(300) - 1
 
 
+def test_a_warm_start_with_more_positions_keeps_those_there_were(
+    tmp_path: Path, easy_shards: Path, ended: Path
+) -> None:
+    name = "albert.embeddings.position_embeddings.weight"
+    before = weights(ended)
+    known = len(before[name])
+    words = f"--steps 5 --optimizer.learning-rate 0 --model.max-positions {known + 16} --warm-start {ended}"
+    after = weights(micro_run(easy_shards, tmp_path / "run", words))
+    assert len(after[name]) == known + 16
+    assert torch.equal(after[name][:known], before[name])
+    assert after[name][known:].std() > 0
+    assert all(torch.equal(before[other], after[other]) for other in before if other != name)
+
+
 def test_a_model_folder_may_stand_in_the_place_of_a_preset(tmp_path: Path, easy_shards: Path, ended: Path) -> None:
     out = micro_run(easy_shards, tmp_path / "run", "--steps 5 --optimizer.learning-rate 0", preset=str(ended / "model"))
     before, after = weights(ended), weights(out)

@@ -23,6 +23,8 @@ from openalbert.model.presets import PRESETS
 from openalbert.text.tokenizer import Tokenizer
 
 CONFIG = "config.json"
+PRETRAINED = Path(__file__).resolve().parents[1] / "pretrained"
+"""Model folders that come with openalbert, by name."""
 Precision = Literal["float32", "bfloat16", "float16"]
 
 
@@ -41,7 +43,8 @@ class Account:
 
 
 def load(folder_or_name: str | Path, heads: Sequence[Head] | None = None) -> AlbertModel:
-    """A model from a folder, a fresh one by a preset's name, or one from Hugging Face's hub by `owner/name`.
+    """A model from a folder, one that comes with openalbert (`albert-base-wikibooks`), a fresh one by a preset's name,
+    or one from Hugging Face's hub by `owner/name`.
 
     A folder's model has the heads that the folder holds, a fresh one none. `heads` asks for others: those the
     folder does not hold are drawn at random. Weights are fp32, whatever the file stores; the model is in eval mode.
@@ -54,15 +57,33 @@ def load(folder_or_name: str | Path, heads: Sequence[Head] | None = None) -> Alb
     return (model if heads is None else with_heads(model, heads)).eval()
 
 
-def find_folder(name: str) -> Path:
-    """A model folder by its path, or from Hugging Face's hub by `owner/name`."""
+def pretrained_names() -> list[str]:
+    """The models that come with openalbert."""
+    return sorted(folder.name for folder in PRETRAINED.iterdir() if (folder / CONFIG).exists())
+
+
+def local_folder(name: str) -> Path | None:
+    """A model folder by its path or, of one that comes with openalbert, by its name."""
     if Path(name).is_dir():
         return Path(name)
+    return PRETRAINED / name if name in pretrained_names() else None
+
+
+def find_folder(name: str) -> Path:
+    """A model folder by its path, of one that comes with openalbert by its name, or from Hugging Face's hub."""
+    folder = local_folder(name)
+    if folder is not None:
+        return folder
     if name.count("/") == 1 and not name.startswith((".", "/", "~")) and not Path(name).parent.is_dir():
         return _download(name)
     if name in PRESETS:
-        raise UserError(f"'{name}' is a preset, a fresh model without a tokenizer: give the folder of a trained one")
-    raise UserError(f"'{name}' is neither a model folder nor a preset: {suggestion(name, PRESETS)}")
+        raise UserError(
+            f"'{name}' is a preset, a fresh model without a tokenizer: give a trained one, "
+            f"such as {' or '.join(pretrained_names())}, or its folder"
+        )
+    raise UserError(
+        f"'{name}' is neither a model folder nor a preset: {suggestion(name, [*PRESETS, *pretrained_names()])}"
+    )
 
 
 def with_heads(model: AlbertModel, heads: Sequence[Head]) -> AlbertModel:

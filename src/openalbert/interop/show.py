@@ -2,7 +2,6 @@
 
 import json as json_text
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -10,7 +9,7 @@ from rich.table import Table
 from tyro.conf import Positional
 
 from openalbert.errors import UserError, suggestion
-from openalbert.interop.huggingface import read_folder_config
+from openalbert.interop.huggingface import local_folder, pretrained_names, read_folder_config
 from openalbert.model.config import AlbertConfig
 from openalbert.model.cost import (
     Precision,
@@ -55,10 +54,12 @@ def defaults_for(name: str) -> Show:
 
 def config_of(name: str) -> AlbertConfig:
     """The configuration of a preset or of a model folder."""
-    if Path(name).is_dir():
-        return read_folder_config(Path(name))
+    folder = local_folder(name)
+    if folder is not None:
+        return read_folder_config(folder)
     if name not in PRESETS:
-        raise UserError(f"'{name}' is neither a preset nor a model folder: {suggestion(name, PRESETS)}")
+        known = [*PRESETS, *pretrained_names()]
+        raise UserError(f"'{name}' is neither a preset nor a model folder: {suggestion(name, known)}")
     return PRESETS[name]
 
 

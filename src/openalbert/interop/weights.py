@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from pathlib import Path
 
 import torch
@@ -22,6 +23,10 @@ def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
     contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     save_file(contiguous, path, metadata={"format": "pt", CHECKSUM: _checksum(contiguous)})
     _sort_metadata(path)
+    # The library lets nobody else read what it writes; a model is for all whom the user's mask allows.
+    mask = os.umask(0)
+    os.umask(mask)
+    path.chmod(0o666 & ~mask)
 
 
 def _sort_metadata(path: Path) -> None:

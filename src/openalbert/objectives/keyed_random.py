@@ -37,6 +37,7 @@ class Stream(IntEnum):
     OTHER_SENTENCE = 8
     MASK = 9
     REPLACE = 10
+    SKIP = 11
 
 
 def mix(x: Words) -> Words:

@@ -38,7 +38,8 @@ class SentenceOrder:
     chunks: Literal["google", "whole"] = "google"
     """google: a chunk takes sentences until it reaches its length or passes it, and what is too much is cut off the
     segments. The sentence that passes is likely a long one, and always the last: sentence lengths give the order away.
-    whole: it takes the whole sentences that fit, and the one that does not is left out, so that no length tells."""
+    whole: it takes the whole sentences that fit, and the one that does not is left out, with one more half of the time,
+    so that no length tells."""
     lone_sentences: Literal["drop", "google"] = "drop"
     """drop: a sentence without a partner is left out; google: it is paired with another document, labelled swapped."""
 
@@ -75,6 +76,8 @@ class Pairs:
     """Their tokens."""
     trimmed_tokens: int
     """Tokens cut off the segments to fit the length."""
+    passed_over_tokens: int = 0
+    """Tokens between chunks of whole sentences that this epoch does not read."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -88,6 +91,7 @@ class Pairs:
             sum(part.lone_sentences for part in parts),
             sum(part.lone_tokens for part in parts),
             sum(part.trimmed_tokens for part in parts),
+            sum(part.passed_over_tokens for part in parts),
         )
 
 
@@ -105,6 +109,9 @@ def pair(
     shard = _Marks(np.asarray(sentence_starts), np.asarray(document_starts), _Draws(seed, epoch, first_sentence))
     limit = max_length - SPECIAL_TOKENS
     targets, begin, end = _chunks(shard, settings, limit)
+    in_chunks = shard.starts[end] - shard.starts[begin]
+    is_read_once = settings.objective != "nsp"  # nsp puts halves of chunks back
+    passed_over = shard.starts[-1] - shard.starts[0] - in_chunks.sum() if is_read_once else 0
     alone = end - begin < 2
     # Another document is needed to do as Google does; where there is none, the lone sentence is dropped all the same.
     if settings.lone_sentences == "drop" or shard.num_documents < 2:
@@ -141,6 +148,7 @@ def pair(
         lone_sentences=len(lone),
         lone_tokens=int((shard.starts[lone + 1] - shard.starts[lone]).sum()),
         trimmed_tokens=int((off_first + off_second).sum()),
+        passed_over_tokens=int(passed_over),
     )
 
 
@@ -187,12 +195,12 @@ def _chunks(
         end = np.searchsorted(shard.starts, shard.starts[:-1] + targets)
         following = end = np.minimum(np.maximum(end, sentences + least), document_end)
     else:
-        # Otherwise every epoch would leave out the same sentences.
-        targets[shard.documents[:-1]] = 2 + below(shard.draw(Stream.TARGET, shard.documents[:-1]), limit - 1)
         fitting = np.searchsorted(shard.starts, shard.starts[:-1] + targets, side="right") - 1
         end = np.minimum(np.maximum(fitting, sentences + least), document_end)
-        # The sentence that did not fit is likely a long one. It must not begin the next chunk, nor any other place.
-        following = np.minimum(end + (end == fitting), document_end)
+        # The sentence that did not fit is likely a long one, so it must not begin the next chunk, nor have any other
+        # place of its own. By a coin one more is passed over: otherwise every epoch would leave out the same ones.
+        passed_over = 1 + chance(shard.draw(Stream.SKIP, sentences), 0.5)
+        following = np.minimum(end + (end == fitting) * passed_over, document_end)
     if settings.objective == "nsp":
         if shard.num_documents == 1:
             raise UserError(

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from openalbert.errors import UserError, suggestion
-from openalbert.interop.huggingface import read_folder_config
+from openalbert.interop.huggingface import local_folder, pretrained_names, read_folder_config
 from openalbert.model.config import AlbertConfig
 from openalbert.model.presets import PRESETS
 from openalbert.objectives.sentence_order import SentenceOrder
@@ -94,10 +94,10 @@ def defaults_for(name: str) -> Pretrain:
         return RECIPES[name]()
     if name in PRESETS:
         return paper(name, PRESETS[name])
-    if name and Path(name).is_dir():
-        return replace(paper(name, read_folder_config(Path(name))), out=Path("runs/continued"))
+    folder = local_folder(name) if name else None
+    if folder is not None:
+        return replace(paper(name, read_folder_config(folder)), out=Path("runs/continued"))
     if name:
-        raise UserError(
-            f"'{name}' is neither a recipe, a preset nor a model folder: {suggestion(name, [*PRESETS, *RECIPES])}"
-        )
+        known = [*PRESETS, *RECIPES, *pretrained_names()]
+        raise UserError(f"'{name}' is neither a recipe, a preset nor a model folder: {suggestion(name, known)}")
     return Pretrain()

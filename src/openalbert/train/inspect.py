@@ -105,6 +105,7 @@ def _figures(shards: ShardSet, batches: Batches, tokenizer: Tokenizer) -> dict[s
             "full_length_share": float((lengths == objective.max_length).mean()),
             "swapped_share": float(plan.rows["swapped"].mean()),
             "trimmed_tokens": plan.trimmed_tokens,
+            "passed_over_tokens": plan.passed_over_tokens,
             "lone_sentences_left_out": plan.lone_sentences,
             "lone_tokens_left_out": plan.lone_tokens,
             "documents_too_short": plan.short_documents,
@@ -289,7 +290,8 @@ def _print_figures(console: Console, figures: dict[str, Any]) -> None:
         f"{pairs['full_length_share']:.1%} at full length, {pairs['swapped_share']:.1%} swapped"
     )
     console.print(
-        f"left out: {pairs['trimmed_tokens']:,} tokens trimmed, {pairs['lone_sentences_left_out']:,} lone sentences of "
+        f"left out: {pairs['trimmed_tokens']:,} tokens trimmed, {pairs['passed_over_tokens']:,} passed over, "
+        f"{pairs['lone_sentences_left_out']:,} lone sentences of "
         f"{pairs['lone_tokens_left_out']:,} tokens ({pairs['documents_too_short']:,} documents too short for a pair)"
     )
     console.print(

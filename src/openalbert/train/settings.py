@@ -20,7 +20,8 @@ class Pretrain:
     """Pretrain a model on shards. The same command again goes on where it was, or says that all is done."""
 
     preset: Positional[str] = ""
-    """A recipe or preset for a fresh model, or a model folder whose weights to begin with. Right after the verb."""
+    """A recipe or preset for a fresh model, or a model, by folder or name, whose weights to begin with. Right after the
+    verb."""
     data: Path = Path("shards")
     """Folder of token shards, made by `openalbert prepare`."""
     out: Path = Path("runs/pretraining")
@@ -49,7 +50,8 @@ class Pretrain:
     depth_schedule: str = ""
     """Start shallow and grow: `3,6@0.25,12@0.5` runs 3 layers, 6 from a quarter of the run on, 12 from its half on."""
     warm_start: str = ""
-    """A model folder, or a run, to take the weights from; it may be shallower if its layers are shared."""
+    """A model's folder or name, or a run, to take the weights from. It may have fewer positions than the new model, and
+    fewer layers if they are shared."""
     seed: int = 1
     """Everything drawn at random hangs on it."""
 

@@ -20,6 +20,7 @@ from openalbert.train.claim import MODEL, RUN
 from openalbert.train.device import Device
 from openalbert.train.settings import Pretrain
 
+POSITIONS = "encoder.embedding.position.weight"
 HELDOUT_SEED = 0  # every run is judged by the same held-out examples under the same masks
 HELDOUT_BATCH = 64
 MEMORY_SHARE = 0.7  # of the free memory, for a micro-batch nobody chose
@@ -52,35 +53,40 @@ def make_model(settings: Pretrain, device: Device) -> AlbertModel:
     heads = PRETRAINING_HEADS if settings.objective.sentence_order.objective != "none" else PRETRAINING_HEADS[:1]
     model = AlbertModel(settings.model, heads)
     if settings.warm_start:
-        take_weights(model, Path(settings.warm_start))
-    elif settings.preset not in PRESETS and Path(settings.preset).is_dir():
-        take_weights(model, Path(settings.preset))
+        take_weights(model, settings.warm_start)
+    elif settings.preset not in PRESETS and huggingface.local_folder(settings.preset):
+        take_weights(model, settings.preset)
     model.encoder.recomputes_activations = settings.speed.recompute
     if compiled_part(settings, device) == "layer":
         model.encoder.run_layer = torch.compile(run_layer, dynamic=False)
     return model.to(device.torch_device)
 
 
-def take_weights(model: AlbertModel, source: Path) -> None:
-    """Begin with the weights of a model folder or of a run."""
-    folder = source / MODEL if (source / RUN).exists() else source
-    if not folder.is_dir():
+def take_weights(model: AlbertModel, source: str) -> None:
+    """Begin with the weights of a run or of a model, by its folder or its name.
+
+    Shared layers can be passed any number of times. Of the positions, those that both have are taken.
+    """
+    of_run = Path(source) / MODEL if (Path(source) / RUN).exists() else None
+    folder = of_run or huggingface.local_folder(source)
+    if folder is None or not folder.is_dir():
         raise UserError(
-            f"{folder}: there is no such model folder to take weights from; a run has one when it has ended"
+            f"{of_run or source}: there is no such model folder to take weights from; a run has one when it has ended"
         )
     weights = dict(huggingface.load(folder).named_parameters())
     own = dict(model.named_parameters())
-    wrong = [name for name in own if name in weights and weights[name].shape != own[name].shape]
+    wrong = [name for name in own if name in weights and name != POSITIONS and weights[name].shape != own[name].shape]
     missing = [name for name in own if name.startswith("encoder.") and name not in weights]
-    if wrong or missing:
+    if wrong or missing or own[POSITIONS].shape[1] != weights[POSITIONS].shape[1]:
         raise UserError(
-            f"{source}: its weights do not fit this model ({(wrong + missing)[0]}): a warm start needs the same sizes; "
-            "only the number of layers may differ, and only where they are shared"
+            f"{source}: its weights do not fit this model ({[*wrong, *missing, POSITIONS][0]}): a warm start needs the "
+            "same sizes; the number of positions may differ, that of layers only where they are shared"
         )
     with torch.no_grad():
         for name, parameter in own.items():
             if name in weights:
-                parameter.copy_(weights[name])
+                common = min(len(parameter), len(weights[name]))
+                parameter[:common].copy_(weights[name][:common])
 
 
 def load_weights(model: AlbertModel, tensors: dict[str, torch.Tensor], where: str) -> None:

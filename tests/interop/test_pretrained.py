@@ -1,0 +1,81 @@
+"""The model that comes with openalbert: there by name, what its card says it is, and the same in transformers."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import openalbert
+from openalbert.errors import UserError
+from openalbert.interop.huggingface import PRETRAINED, find_folder, pretrained_names
+from openalbert.serve.fill import fill
+from openalbert.text.tokenizer import Tokenizer
+
+NAME = "albert-base-wikibooks"
+RESULTS = Path(__file__).parents[2] / "results" / NAME
+
+
+def test_it_is_there_by_name_from_anywhere(tmp_path: Path) -> None:
+    assert pretrained_names() == [NAME]
+    done = subprocess.run(
+        [sys.executable, "-m", "openalbert", "fill", NAME, "She opened the [MASK] and walked into the room.", "--json"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert '"▁door"' in done.stdout
+
+
+def test_it_fills_in_words_that_make_sense() -> None:
+    model, tokenizer = openalbert.load(NAME), Tokenizer.load(find_folder(NAME))
+    for text, word in {
+        "She opened the [MASK] and walked into the room.": "door",
+        "The ship sailed across the [MASK] for forty days.": "atlantic",
+        "He was born in [MASK] in 1879.": "london",
+        "It was a dark and stormy [MASK].": "night",
+    }.items():
+        [guesses] = fill(model, tokenizer, text, top=5)
+        assert word in [guess.reading for guess in guesses]
+
+
+def test_its_vocabulary_is_the_one_it_was_trained_with() -> None:
+    facts = json.loads((RESULTS / "facts.json").read_text())
+    assert Tokenizer.load(PRETRAINED / NAME).fingerprint == facts["data"]["tokenizer"]
+
+
+def test_its_card_tells_the_figures_of_its_run() -> None:
+    card = (PRETRAINED / NAME / "README.md").read_text()
+    lines = [json.loads(line) for line in (RESULTS / "metrics.jsonl").read_text().splitlines()]
+    last = [line for line in lines if line["kind"] == "evaluation"][-1]
+    for name in ("masked_lm_accuracy", "sentence_order_accuracy"):
+        assert f"| {100 * last[name]:.1f} % |" in card
+    assert f"| {last['masked_lm_loss']:.3f} |" in card
+    assert f"{openalbert.load(NAME).num_parameters():,} parameters" in card
+
+
+def test_transformers_loads_it_as_it_is() -> None:
+    transformers = pytest.importorskip("transformers")
+    folder = find_folder(NAME)
+    theirs = transformers.AlbertForPreTraining.from_pretrained(folder, dtype=torch.float32).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    texts = tokenizer("It was a dark and stormy [MASK].", "The rain fell in torrents.", return_tensors="pt")
+    model = openalbert.load(NAME)
+    with torch.no_grad():
+        expected = theirs(**texts)
+        encoded = model.encode(texts["input_ids"], texts["token_type_ids"], texts["attention_mask"])
+    torch.testing.assert_close(model.scores("masked_lm", encoded), expected.prediction_logits, rtol=1e-3, atol=2e-3)
+    torch.testing.assert_close(model.scores("sentence_order", encoded), expected.sop_logits, rtol=1e-3, atol=1e-3)
+
+
+def test_a_longer_text_than_it_has_positions_for_is_refused() -> None:
+    with pytest.raises(UserError, match="200 tokens, but the model has 128 positions"):
+        openalbert.load(NAME).encode(torch.full((1, 200), 7))
+
+
+def test_a_name_that_is_nearly_right_is_set_right() -> None:
+    with pytest.raises(UserError, match=NAME):
+        find_folder("albert-base-wikibook")
