@@ -262,7 +262,8 @@ def scores_of(arguments: argparse.Namespace, device: Device) -> list[dict[str, A
         trainer.train()
         trainer.model.save_pretrained(folder)
         theirs = dev_score(huggingface.load(folder).to(device.torch_device), task, dev, device)
-        rows.append({"task": task.name, "split": split, "seed": seed, "ours": ours, "theirs": theirs})
+        shape = f"{model.config.num_layers} layers, {model.config.hidden_size} wide"
+        rows.append({"model": shape, "task": task.name, "split": split, "seed": seed, "ours": ours, "theirs": theirs})
         print(rows[-1])
     return rows
 
@@ -325,7 +326,7 @@ def write(
         lines += [
             "",
             f"Dev score on {arguments.score_task} after {arguments.score_steps} steps at {arguments.score_rate:g} "
-            "from the same weights, both scored by the same code:",
+            f"from the same weights (a model of {scores[0]['model']}), both scored by the same code:",
             "",
             "| seed | ours | Trainer |",
             "|---|---|---|",
