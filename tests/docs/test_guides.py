@@ -64,6 +64,20 @@ def test_the_commands_of_your_own_text_make_the_shards_it_speaks_of(own_text: Pa
     assert ran[7].stdout.split() == first.split()
 
 
+def test_the_commands_of_half_an_hour_run_from_text_to_a_model(own_text: Path) -> None:
+    blocks = commands("half-an-hour.md")
+    assert [kind for kind, _ in blocks] == ["sh"] * 4
+    said = []
+    for kind, block in blocks:
+        done = run(kind, block, own_text)
+        assert done.returncode == 0, f"{block}\n{done.stderr}"
+        said.append(done.stdout + done.stderr)
+    assert "door" in said[0]
+    assert "from now on 12 layers are run, up to here 6" in said[2]
+    assert (own_text / "runs" / "rehearsal" / "report.html").stat().st_size > 10_000
+    assert "[MASK]:" in said[3]
+
+
 @pytest.fixture
 def own_shards(tmp_path: Path) -> Path:
     """The folder that the guide on shards ends with."""
