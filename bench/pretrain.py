@@ -263,18 +263,18 @@ def report(folder: Path) -> None:
     peaks = [of_model["matmul_peak_tflops"] for of_model in found.values()]
     text = f"""# The pretraining step beside transformers', on one {any_run["device"]}
 
-`python bench/pretrain.py MODEL --batch N`, one run a model, torch {any_run["torch"]}. Length {any_run["length"]}, bf16, no
-dropout, random tokens, rows without padding. Ours is the whole step of `openalbert pretrain`: batches made from shards,
-pairing, n-gram masking, LAMB, the checks of every step. Theirs is forward, backward and a fused AdamW on a batch that lies
-ready. Share: FLOPs of the model by one formula for all over the rate of a large bf16 matrix product, measured in
-the same run ({min(peaks):.0f} to {max(peaks):.0f} TFLOP/s). Times of a step are medians.
+`python bench/pretrain.py MODEL --batch N`, one run a model, torch {any_run["torch"]}. Length {any_run["length"]}, bf16,
+no dropout, random tokens, rows without padding. Ours is the whole step of `openalbert pretrain`: batches made from
+shards, pairing, n-gram masking, LAMB, the checks of every step. Theirs is forward, backward and a fused AdamW on a batch
+that lies ready. Share: FLOPs of the model by one formula for all over the rate of a large bf16 matrix product, measured
+in the same run ({min(peaks):.0f} to {max(peaks):.0f} TFLOP/s). Times of a step are medians.
 
 | model | batch | implementation | k tokens/s | share of matmul | step | first step | peak memory | ours is |
 |---|---|---|---|---|---|---|---|---|
 {chr(10).join(lines)}
 
-The paper's speed-up column is of a pod of TPUs, where sending the gradients of BERT-large costs as much as making them; on
-one GPU sharing parameters saves no FLOPs, and next to no time.
+The paper's speed-up column is that of a pod of TPUs, where gradients have to be sent around. On one GPU sharing
+parameters saves no FLOPs.
 
 | model | paper's speed-up over BERT-large | by FLOPs | ours, measured |
 |---|---|---|---|
