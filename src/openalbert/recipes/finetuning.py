@@ -66,6 +66,7 @@ def own_files(kind: str) -> Finetune:
         recipe=Length(100_000, 32, 9_375, least_steps=400),
         optimizer=OptimizerSettings(kind="adamw", learning_rate=3e-5 if questions else 2e-5),
         schedule=Schedule(warmup_share=0.1),
+        standardize=kind == "regression",
         dropout=0.1 if choices else 0.0,
         classifier_dropout=0.1,
         max_length=384 if questions else 512,

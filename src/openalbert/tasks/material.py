@@ -15,6 +15,7 @@ from openalbert.tasks.registry import open_task
 from openalbert.tasks.settings import Finetune
 from openalbert.tasks.source import divided
 from openalbert.tasks.task import Example, Reading, Task
+from openalbert.tasks.units import Units
 from openalbert.text.tokenizer import Tokenizer
 from openalbert.train.claim import MODEL, RUN
 
@@ -45,6 +46,8 @@ class Material:
     train: Part
     scored: Mapping[str, Part]
     """What to score on; the first decides."""
+    units: Units | None
+    """For values that are learned in units of their spread."""
     threshold: Part | None
     """Where a question may have no answer: training questions held out to fit the threshold of the null score."""
     remarks: tuple[str, ...]
@@ -63,6 +66,8 @@ class Material:
             for name, parameter in model.named_parameters():
                 if name.startswith(("encoder.", *known)):
                     parameter.copy_(weights[name])
+        if known and self.units is not None:
+            self.units.from_values(model)
         return model
 
 
@@ -105,6 +110,11 @@ def gather(settings: Finetune) -> Material:
             reading.examples, encode(task, reading.examples, tokenizer, max_length, stride=settings.stride)
         )
         remarks += _remarks(split, reading, parts[split], max_length, remarks)
+    units = None
+    if settings.standardize and task.kind == "regression":
+        sequences = parts["train"].encoding.sequences
+        units = Units.of(sequences)
+        parts["train"] = replace(parts["train"], encoding=Encoding(units.learned(sequences)))
     return Material(
         task,
         folder,
@@ -113,6 +123,7 @@ def gather(settings: Finetune) -> Material:
         max_length,
         parts.pop("train"),
         parts,
+        units,
         threshold,
         tuple(remarks),
     )

@@ -290,7 +290,7 @@ class Run:
     def _score(self) -> Scored:
         threshold = threshold_on(self.model, self.material.threshold, self.device)
         part = next(iter(self.material.scored.values()))
-        return score_part(self.model, self.task, part, self.device, threshold)
+        return score_part(self.model, self.task, part, self.device, threshold, self.material.units)
 
     def _is_out_of_patience(self) -> bool:
         patience = self.settings.patience
@@ -364,6 +364,8 @@ class Run:
         if best is not None:
             load_weights(self.model, best.read()[0]["model"], str(best.folder))
             step = best.step
+        if self.material.units is not None:
+            self.material.units.to_values(self.model)
         threshold = threshold_on(self.model, self.material.threshold, self.device)
         scored = {
             split: score_part(self.model, self.task, part, self.device, threshold)

@@ -8,6 +8,7 @@ from openalbert.tasks.material import Part
 from openalbert.tasks.predict import Outputs, decide, predict
 from openalbert.tasks.squad_score import score_answers
 from openalbert.tasks.task import QuestionExample, Task
+from openalbert.tasks.units import Units
 from openalbert.train.device import Device
 
 
@@ -21,9 +22,13 @@ class Scored:
     outputs: Outputs
 
 
-def score_part(model: AlbertModel, task: Task, part: Part, device: Device, null_threshold: float) -> Scored:
-    """Predict and measure."""
+def score_part(
+    model: AlbertModel, task: Task, part: Part, device: Device, null_threshold: float, units: Units | None = None
+) -> Scored:
+    """Predict and measure; `units` are given for a model that is still learning in them."""
     outputs = predict([model], part.encoding.sequences, device)
+    if units is not None:
+        outputs = units.told(outputs)
     predictions = decide(task, part.examples, part.encoding, outputs, null_threshold=null_threshold)
     return Scored(task.measure(part.examples, predictions), predictions, outputs)
 

@@ -67,6 +67,8 @@ class Finetune:
     """How it learns."""
     schedule: Schedule = field(default_factory=lambda: Schedule(warmup_share=0.1))
     """How the learning rate goes."""
+    standardize: bool = False
+    """Learn values in units of their spread, whatever their size; the model that comes out gives them as they are."""
     dropout: float = 0.0
     """Dropout within the encoder, of hidden states and of attention."""
     classifier_dropout: float = 0.1
