@@ -265,9 +265,9 @@ def report(folder: Path) -> None:
 
 `python bench/pretrain.py MODEL --batch N`, one run a model, torch {any_run["torch"]}. Length {any_run["length"]}, bf16,
 no dropout, random tokens, rows without padding. Ours is the whole step of `openalbert pretrain`: batches made from
-shards, pairing, n-gram masking, LAMB, the checks of every step. Theirs is forward, backward and a fused AdamW on a batch
-that lies ready. Share: FLOPs of the model by one formula for all over the rate of a large bf16 matrix product, measured
-in the same run ({min(peaks):.0f} to {max(peaks):.0f} TFLOP/s). Times of a step are medians.
+shards, pairing, n-gram masking, LAMB, the checks of every step. Theirs is forward, backward and a fused AdamW on one
+batch that lies ready. Share: FLOPs of the model by one formula for all over the rate of a large bf16 matrix product,
+measured in the same run ({min(peaks):.0f} to {max(peaks):.0f} TFLOP/s). Times of a step are medians.
 
 | model | batch | implementation | k tokens/s | share of matmul | step | first step | peak memory | ours is |
 |---|---|---|---|---|---|---|---|---|

@@ -1,5 +1,6 @@
 """The loop: one gradient for any split of a batch, steps that must not be taken, memory that runs out."""
 
+import dataclasses
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -111,6 +112,25 @@ def test_any_number_of_micro_batches_gives_the_same_steps(parts: int) -> None:
         assert left.losses["masked_lm"][1] == right.losses["masked_lm"][1]
     for left, right in zip(model.parameters(), other.parameters(), strict=True):
         torch.testing.assert_close(left, right, rtol=1e-5, atol=1e-6)
+
+
+def test_a_loss_counts_by_its_weight() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+    plain = learning(model)
+    batches = Numbers()
+    pace = Pace(
+        Budget(steps=1), Schedule(kind="constant", warmup_share=0.0), 0.0, 1e9, DepthSchedule((DepthStage(1),)), 0
+    )
+    norms = {}
+    for order in (0.0, 1.0, 3.0):
+        weighted = dataclasses.replace(plain, weights={"sentence_order": order})
+        optimizer = make_optimizer(model, OptimizerSettings(kind="adamw", learning_rate=0.0))
+        [step] = training_steps(model, optimizer, batches, weighted, pace, CPU, Running())
+        words, orders = (total / count for total, count, _ in step.losses.values())
+        assert math.isclose(step.loss, words + order * orders, rel_tol=1e-6)
+        norms[order] = step.gradient_norm
+    assert norms[0.0] < norms[1.0] < norms[3.0]
 
 
 def test_out_of_memory_halves_the_micro_batch_and_loses_no_example() -> None:

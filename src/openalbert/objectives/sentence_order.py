@@ -5,6 +5,7 @@ chunk is cut in two between sentences, the halves are swapped by the toss of a c
 draw is keyed by (seed, epoch, the number of the chunk's first sentence), so chunks differ from epoch to epoch.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -33,6 +34,8 @@ class SentenceOrder:
 
     objective: Literal["sop", "nsp", "none"] = "sop"
     """sop: are the segments swapped; nsp: is the second from another document; none: in order, and nothing is asked."""
+    weight: float = 1.0
+    """How much the loss of the order counts beside that of the words."""
     short_share: float = 0.1
     """Share of examples with a random shorter target length."""
     chunks: Literal["google", "whole"] = "google"
@@ -46,6 +49,8 @@ class SentenceOrder:
     def __post_init__(self) -> None:
         if not 0 <= self.short_share <= 1:
             raise UserError(f"short_share is {self.short_share} but a share lies between 0 and 1")
+        if not 0 < self.weight < math.inf:
+            raise UserError(f"weight is {self.weight}: it must be above 0, and finite; objective none asks no order")
 
 
 PAIR = np.dtype(

@@ -61,7 +61,7 @@ class Run:
         self.settings = fitted(settings, self.shards)
         self.compiled = compiled_part(settings, device)
         self.model = make_model(self.settings, device)
-        self.learning = pretraining(self.model, self.compiled)
+        self.learning = pretraining(self.model, self.compiled, settings.objective.sentence_order.weight)
         self.optimizer = make_optimizer(self.model, settings.optimizer)
         self.batches = Batches(
             self.shards,

@@ -42,7 +42,9 @@ def pretraining_scores(
     return scores
 
 
-def pretraining(model: AlbertModel, compiled: Literal["none", "layer", "whole"] = "none") -> Learning[PretrainingBatch]:
+def pretraining(
+    model: AlbertModel, compiled: Literal["none", "layer", "whole"] = "none", order_weight: float = 1.0
+) -> Learning[PretrainingBatch]:
     """Pretraining as the loop needs it. Where a layer is compiled, so is what scores the words: it is as large."""
 
     def predictions(batch: PretrainingBatch) -> dict[str, Tensor]:
@@ -60,7 +62,7 @@ def pretraining(model: AlbertModel, compiled: Literal["none", "layer", "whole"] 
         torch.compile(scores) if compiled == "whole" else scores
     )
     drops_out = model.config.hidden_dropout > 0 or model.config.attention_dropout > 0
-    return Learning(predictions, whole, lambda batch: batch.lengths.sum(), drops_out)
+    return Learning(predictions, whole, lambda batch: batch.lengths.sum(), drops_out, {"sentence_order": order_weight})
 
 
 @dataclass(frozen=True)

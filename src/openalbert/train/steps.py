@@ -6,7 +6,7 @@ predictions of the whole batch, so that the gradient is the same, to rounding, f
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
@@ -50,6 +50,8 @@ class Learning(Generic[Batch]):
     """How many real tokens a batch holds."""
     drops_out: bool
     """Whether the model draws random numbers in training."""
+    weights: Mapping[str, float] = field(default_factory=dict)
+    """How much each loss counts; 1 for those that are not named."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,7 @@ class Step:
     losses: dict[str, tuple[float, int, int]]
     """Each loss summed over its predictions, how many they were, and how many were right."""
     loss: float
-    """What was minimised: the sum of the losses' means."""
+    """What was minimised: the sum of the losses' means, weighted."""
     gradient_norm: float
     learning_rate: float
     depth: int
@@ -131,6 +133,8 @@ def training_steps(
     remarks: list[tuple[str, str]] = []
     batches = source.stream(start=running.step, rank=device.rank, world=device.world, parts=running.parts)
     parts = next(batches)
+    names = list(learning.predictions(parts[0]))
+    weights = torch.tensor([learning.weights.get(name, 1.0) for name in names], device=device.torch_device).double()
     began = time.perf_counter() - running.seconds
     model.train()
     while not pace.budget.is_spent(running.spent):
@@ -143,7 +147,7 @@ def training_steps(
         rate = schedule.learning_rate(pace.highest_rate, progress)
         set_learning_rate(optimizer, rate)
         seeds = _dropout_seeds(pace.seed, running.step, device, parts) if learning.drops_out else None
-        sums, is_out_of_memory = _accumulate(parts, learning, depth, device, seeds)
+        sums, is_out_of_memory = _accumulate(parts, learning, weights, depth, device, seeds)
         if device.any_rank(is_out_of_memory):
             optimizer.zero_grad()
             batches.close()  # type: ignore[attr-defined]
@@ -157,7 +161,7 @@ def training_steps(
         seconds = time.perf_counter() - began if device.is_main else 0.0
         flags = [torch.full_like(norm, flag, dtype=torch.float64) for flag in (stop_asked(), seconds)]
         totals = device.sum_over_ranks(torch.cat((sums, torch.stack(flags))))
-        loss_now = (totals[1:-2:3] / totals[2:-2:3].clamp(min=1)).sum()
+        loss_now = (weights * totals[1:-2:3] / totals[2:-2:3].clamp(min=1)).sum()
         usual = _usual(running)
         is_wrong = ~(torch.isfinite(loss_now) & torch.isfinite(norm) & (loss_now <= usual))
         arriving = _send(torch.cat((totals, torch.stack((norm.double(), loss_now, is_wrong.double())))))
@@ -165,7 +169,6 @@ def training_steps(
         optimizer.found_inf = is_wrong.float()  # type: ignore[union-attr]
         optimizer.step()
         optimizer.zero_grad()
-        names = list(learning.predictions(parts[0]))
         parts = next(batches)
         tokens, *figures, stopping, running.seconds, gradient_norm, loss, is_skipped = arriving()
         losses = {name: (figures[i], int(figures[i + 1]), int(figures[i + 2])) for name, i in _places(names)}
@@ -224,6 +227,7 @@ def _places(names: list[str]) -> list[tuple[str, int]]:
 def _accumulate(
     parts: Sequence[Batch],
     learning: Learning[Batch],
+    weights: Tensor,
     depth: int,
     device: Device,
     seeds: list[int] | None,
@@ -239,8 +243,10 @@ def _accumulate(
             with device.autocast():
                 scores = learning.scores(part, depth)
             # Weighted by the predictions of the whole batch: one gradient for any split of it.
-            losses = [score.loss_sum / count for score, count in zip(scores.values(), counts.clamp(min=1), strict=True)]
-            torch.stack(losses).sum().backward()
+            shares = weights / counts.clamp(min=1)
+            torch.stack(
+                [score.loss_sum * share for score, share in zip(scores.values(), shares, strict=True)]
+            ).sum().backward()
             figures = [figure.detach().double() for score in scores.values() for figure in score]
             sums += torch.stack([learning.tokens(part).double(), *figures])
     except torch.OutOfMemoryError:
