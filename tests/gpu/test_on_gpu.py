@@ -1,6 +1,7 @@
 """What only a GPU can show: its attention kernels, compiled layers, memory that really runs out, a run that goes on."""
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -8,6 +9,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
@@ -17,6 +19,15 @@ from openalbert.model.albert import AlbertModel
 from openalbert.model.config import PRETRAINING_HEADS
 from openalbert.model.encoder import run_layer
 from openalbert.model.presets import preset
+from openalbert.objectives.sentence_order import SentenceOrder
+from openalbert.optim.optimizer import make_optimizer
+from openalbert.optim.schedule import Budget, DepthSchedule, DepthStage, Schedule
+from openalbert.optim.settings import OptimizerSettings
+from openalbert.text.shards import open_shards
+from openalbert.train.batches import Batches, Objective
+from openalbert.train.device import Speed, open_device
+from openalbert.train.pretraining import pretraining
+from openalbert.train.steps import Pace, Running, training_steps
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU"),
@@ -38,7 +49,7 @@ def test_the_packed_kernel_gives_what_the_padded_one_gives() -> None:
     ids, mask = batch(lengths)
     at = torch.tensor([[3, 9], [1, 16], [100, 2], [0, 63]], device="cuda")
     starts = torch.tensor([0, 512, 529, 659], device="cuda")
-    with torch.no_grad():
+    with torch.no_grad(), open_device(Speed()):  # whose order of attention kernels is that of every run
         exact = model.encode(ids, mask=mask)
         with torch.autocast("cuda", torch.bfloat16):
             padded = model.encode(ids, mask=mask)
@@ -79,6 +90,39 @@ def test_one_compiled_layer_serves_every_depth_and_every_part() -> None:
         print(f"{name}: {graphs} graphs, {time.perf_counter() - started:.1f} s with compiling")
         # One for every layer, and where a map follows the embedding one more: it hands the first layer bf16.
         assert graphs <= 2, name
+
+
+@pytest.mark.skipif(not SHARDS, reason="OPENALBERT_SHARDS names no folder of shards")
+def test_the_loop_waits_for_nothing_but_the_figures_of_a_step() -> None:
+    objective = Objective(128, sentence_order=SentenceOrder(chunks="whole"))
+    with open_device(Speed()) as device:
+        model = AlbertModel(SMALL, PRETRAINING_HEADS).cuda()
+        optimizer = make_optimizer(model, OptimizerSettings())
+        batches = Batches(open_shards(Path(SHARDS)), objective, 32, 1, device=device.torch_device)
+        pace = Pace(Budget(steps=8), Schedule(), 0.001, 1.0, DepthSchedule((DepthStage(3),)), 1)
+        steps = training_steps(model, optimizer, batches, pretraining(model), pace, device, Running())
+        losses = [next(steps).loss for _ in range(3)]  # the first one records and allocates
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            losses += [step.loss for step in steps]
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    assert len(losses) == 8
+    assert all(math.isfinite(loss) for loss in losses)
+
+
+@pytest.mark.parametrize("kind", ["lamb", "adamw"])
+def test_the_device_refuses_a_step_by_itself(kind: Literal["lamb", "adamw"]) -> None:
+    model = torch.nn.Linear(8, 8).cuda()
+    optimizer = make_optimizer(model, OptimizerSettings(kind=kind, learning_rate=0.1))
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    for is_wrong in (1.0, 0.0):
+        for parameter in model.parameters():
+            parameter.grad = torch.full_like(parameter, torch.nan if is_wrong else 1.0)
+        optimizer.found_inf = torch.tensor(is_wrong, device="cuda")  # type: ignore[union-attr]
+        optimizer.step()
+        same = [torch.equal(old, new) for old, new in zip(before, model.parameters(), strict=True)]
+        assert all(same) if is_wrong else not any(same)
 
 
 def openalbert(*words: str) -> list[str]:
