@@ -414,3 +414,10 @@ def test_equal_tensors_give_equal_files(tmp_path: Path) -> None:
         files.add((tmp_path / str(number) / "model.safetensors").read_bytes())
     assert len(files) == 1
     assert load_file(tmp_path / "0" / "model.safetensors").keys() == huggingface.their_tensors(model).keys()
+
+
+def test_saving_never_replaces_a_folder_of_other_things(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("years of work")
+    with pytest.raises(UserError, match="holds other things than a model"):
+        huggingface.save(AlbertModel(preset("albert-micro")), tmp_path)
+    assert (tmp_path / "thesis.txt").read_text() == "years of work"

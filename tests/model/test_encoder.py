@@ -241,3 +241,12 @@ def test_bad_input_is_refused_with_a_sentence() -> None:
         model.encode(torch.ones(1, 4, dtype=torch.long), all_states=True, at=torch.zeros(1, 1, dtype=torch.long))
     with pytest.raises(UserError, match="no head 'span'"):
         model.scores("span", model.encode(torch.ones(1, 4, dtype=torch.long)))
+
+
+def test_packed_lengths_may_come_as_a_tensor() -> None:
+    model = AlbertModel(preset("albert-micro")).eval()
+    ids = torch.arange(5, 14)
+    with torch.no_grad():
+        torch.testing.assert_close(
+            model.encode_packed(ids, torch.tensor([4, 5])).hidden, model.encode_packed(ids, [4, 5]).hidden
+        )

@@ -16,17 +16,16 @@ from openalbert.errors import UserError
 from openalbert.interop import google
 from openalbert.interop.config_json import write_config
 from openalbert.interop.huggingface import (
-    CONFIG,
     Account,
     Precision,
     build,
     find_folder,
     read_model,
+    refuse_to_replace_other_things,
     save,
     their_tensors,
 )
 from openalbert.interop.names import family_of
-from openalbert.interop.weights import WEIGHTS
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import PRETRAINING_HEADS
 from openalbert.model.presets import PRESETS
@@ -73,13 +72,6 @@ def convert(settings: Convert) -> None:
     wrong = {name: difference for name, difference in differences.items() if not difference <= SAME}
     if wrong:
         raise UserError(f"{settings.target} was written, but does not compute the same: {wrong}")
-
-
-def refuse_to_replace_other_things(target: Path) -> None:
-    """--fresh replaces a whole folder: it must be a model's, not somebody's home."""
-    is_model = (target / CONFIG).is_file() and (target / WEIGHTS).is_file()
-    if target.is_dir() and not is_model and any(target.iterdir()):
-        raise UserError(f"{target} holds other things than a model, which --fresh would remove: give another name")
 
 
 def read_source(settings: Convert) -> tuple[AlbertModel, Account, Path]:

@@ -273,6 +273,13 @@ def their_tensors(model: AlbertModel) -> dict[str, Tensor]:
     return tensors
 
 
+def refuse_to_replace_other_things(target: Path) -> None:
+    """Writing a model replaces a whole folder: it must be a model's, not somebody's home."""
+    is_model = (target / CONFIG).is_file() and any((target / name).is_file() for name in (WEIGHTS, INDEX))
+    if target.is_dir() and not is_model and any(target.iterdir()):
+        raise UserError(f"{target} holds other things than a model, which would be removed: give another name")
+
+
 def save(
     model: AlbertModel,
     folder: Path,
@@ -280,11 +287,15 @@ def save(
     precision: Precision = "float32",
     card: str | None = None,
 ) -> None:
-    """Write a model folder: config.json, model.safetensors, README.md, and the tokenizer's files if there is one."""
+    """Write a model folder: config.json, model.safetensors, README.md, and the tokenizer's files if there is one.
+
+    A model that stood there is replaced, as a whole, when the new one is complete.
+    """
     if tokenizer is not None and tokenizer.vocab_size > model.config.vocab_size:
         raise UserError(
             f"the tokenizer has {tokenizer.vocab_size} pieces, but the model has room for {model.config.vocab_size}"
         )
+    refuse_to_replace_other_things(folder)
     dtype = getattr(torch, precision)
     tensors = {name: tensor.to(dtype) for name, tensor in their_tensors(model).items()}
     with new_folder(folder) as aside:

@@ -49,7 +49,7 @@ class AlbertModel(nn.Module):
     def encode_packed(
         self,
         ids: Integer[Tensor, "tokens"],
-        lengths: Sequence[int],
+        lengths: Sequence[int] | Integer[Tensor, "sequences"],
         segments: Integer[Tensor, "tokens"] | None = None,
         *,
         depth: int | None = None,
@@ -58,6 +58,7 @@ class AlbertModel(nn.Module):
     ) -> Encoded:
         """Encode sequences of these lengths that stand one after another in `ids`, with no padding computed."""
         check_batch(self.config, 1, ids, segments, None, at)
+        lengths = lengths.tolist() if isinstance(lengths, Tensor) else lengths
         if sum(lengths) != ids.shape[0]:
             raise UserError(f"the lengths add up to {sum(lengths)} tokens, but ids has {ids.shape[0]}")
         layout = Packed.of(lengths, ids.device)
