@@ -250,3 +250,13 @@ def test_packed_lengths_may_come_as_a_tensor() -> None:
         torch.testing.assert_close(
             model.encode_packed(ids, torch.tensor([4, 5])).hidden, model.encode_packed(ids, [4, 5]).hidden
         )
+
+
+def test_no_asked_tokens_leave_the_first_ones_of_each_sequence() -> None:
+    model = AlbertModel(preset("albert-micro")).eval()
+    ids = torch.arange(5, 17)
+    with torch.no_grad():
+        whole = model.encode_packed(ids, [4, 1, 7])
+        asked = model.encode_packed(ids, [4, 1, 7], at=ids.new_empty(0))
+    torch.testing.assert_close(asked.pooled, whole.pooled)
+    assert asked.hidden.shape == (0, model.config.hidden_size)

@@ -87,8 +87,10 @@ class Packed:
             raise UserError(
                 f"a packed batch needs sequences of at least one token, but the lengths are {list(lengths)}"
             )
-        starts = torch.tensor((0, *lengths), device=device).cumsum(0)
-        return cls(starts.int(), tuple(lengths))
+        starts = torch.tensor((0, *lengths)).cumsum(0).int()
+        if device is not None and torch.device(device).type == "cuda":
+            starts = starts.pin_memory()  # or the copy would wait for all that the device has yet to do
+        return cls(starts.to(device, non_blocking=True), tuple(lengths))
 
     def positions(self, ids: Int[Tensor, "tokens"]) -> Int[Tensor, "tokens"]:
         """Each token's place in its sequence."""
@@ -108,8 +110,11 @@ class Packed:
 
     def first_and_asked(self, at: Int[Tensor, "asked"]) -> "PackedRows":
         """The rows of [CLS] and of the asked tokens (counted through the whole packed row)."""
-        rows = torch.cat((self.starts[:-1].to(at.dtype), at))
-        rows, order = rows.sort(stable=True)
+        firsts = self.starts[:-1].to(at.dtype)
+        if not len(at):  # [CLS] alone: one row of each sequence, which nobody has to be asked about
+            each = torch.arange(len(self.lengths) + 1, device=at.device)
+            return PackedRows(firsts, each[:-1], Packed(each.int(), (1,) * len(self.lengths)))
+        rows, order = torch.cat((firsts, at)).sort(stable=True)
         starts = torch.searchsorted(rows, self.starts.to(at.dtype)).int()
         lengths = tuple(starts.diff().tolist())
         return PackedRows(rows, order, Packed(starts, lengths))
