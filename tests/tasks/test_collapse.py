@@ -95,6 +95,9 @@ def test_a_collapse_is_a_loss_that_is_stuck_and_predictions_that_are_all_the_sam
     assert collapse(task(kind), 0.693, fallen, examples, same) is None
     assert collapse(task(kind), 0.693, stuck, examples, different) is None
     assert collapse(task(kind), 0.693, [math.nan] * 200, examples, same) is not None
+    # Slow, but under the baseline beyond all noise; and a few steps by chance far under it, which is no better.
+    assert collapse(task(kind), 0.693, [0.67, 0.68] * 100, examples, same) is None
+    assert collapse(task(kind), 0.693, [0.2, 1.15] * 100, examples, same) is not None
 
 
 def test_nothing_collapses_where_all_examples_to_score_on_are_of_one_class() -> None:

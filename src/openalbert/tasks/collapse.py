@@ -14,7 +14,8 @@ from openalbert.tasks.task import ChoiceExample, Example, Sequences, Task, TextE
 FROM_PROGRESS = 0.5  # earlier, a slow start cannot be told from a collapse
 LEAST_STEPS = 100  # in a run that is shorter nobody can tell
 LAST_STEPS = 64  # whose loss is looked at
-STUCK = 0.95  # a loss above this share of the baseline has learned nothing that counts
+SIGMAS = 2.0  # standard errors by which the mean loss must lie under the baseline to count as better
+LEAST_GAIN = 0.005  # the share of the baseline that it must lie under it at any rate
 SAME = 0.99  # so many predictions alike are all alike
 RATE_FACTOR = 0.5  # of the learning rate, from attempt to attempt
 
@@ -56,20 +57,23 @@ def collapse(
     """Why a run counts as collapsed, as half a sentence; None for a run that learns.
 
     Both must hold: the last training losses are no better than the baseline, and the predictions are all the same
-    (of choices: no more often right than by chance).
+    (of choices: no more often right than by chance). A loss that is a little better, beyond its own noise, is that of a
+    run that learns too slowly: a lower rate would be the wrong cure.
     """
     if not recent_losses or baseline <= 0:
         return None
-    loss = float(np.mean(recent_losses[-LAST_STEPS:]))
-    if np.isfinite(loss) and loss < STUCK * baseline:
+    last = np.array(recent_losses[-LAST_STEPS:])
+    loss, error = float(last.mean()), float(last.std() / np.sqrt(len(last)))
+    if np.isfinite(loss) and loss < baseline - max(SIGMAS * error, LEAST_GAIN * baseline):
         return None
-    same = _sameness(task, examples, predictions)
+    same = sameness(task, examples, predictions)
     if same is None:
         return None
     return f"{same}, and the training loss {loss:.3f} is no better than that of label frequencies ({baseline:.3f})"
 
 
-def _sameness(task: Task, examples: Sequence[Example], predictions: Sequence[object]) -> str | None:
+def sameness(task: Task, examples: Sequence[Example], predictions: Sequence[object]) -> str | None:
+    """In what way predictions are all the same, or no better than chance, as half a sentence; None if they are not."""
     if task.kind == "regression":
         wanted = [float(e.label) for e in examples if isinstance(e, TextExample) and isinstance(e.label, int | float)]
         spread, of_labels = float(np.std(np.array(predictions, np.float64))), float(np.std(wanted))

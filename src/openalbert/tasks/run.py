@@ -13,7 +13,7 @@ from openalbert.interop import huggingface
 from openalbert.model.cost import training_flops_per_token
 from openalbert.optim.optimizer import load_optimizer_tensors, make_optimizer, optimizer_tensors
 from openalbert.optim.schedule import DepthSchedule, DepthStage
-from openalbert.tasks.collapse import FROM_PROGRESS, LEAST_STEPS, RATE_FACTOR, baseline_loss, collapse
+from openalbert.tasks.collapse import FROM_PROGRESS, LEAST_STEPS, RATE_FACTOR, baseline_loss, collapse, sameness
 from openalbert.tasks.learning import finetuning
 from openalbert.tasks.material import Material
 from openalbert.tasks.outcome import REPORT, SCORES, write_outcome
@@ -383,8 +383,12 @@ class Run:
             "collapsed": collapsed,
             "attempts": [{k: v for k, v in one.items() if k != "metrics_bytes"} for one in self._attempts],
         }
+        split, part = next(iter(self.material.scored.items()))
+        same = sameness(self.task, part.examples, scored[split].predictions)
         if collapsed is not None:
             self.say(f"this run collapsed, and its scores are no result: {collapsed}")
+        elif same is not None:
+            self.say(f"{same}: it has hardly begun to learn; train for longer, or raise --optimizer.learning-rate")
         if self.device.is_main:
             write_outcome(self.folder, self.model, self.material, self.settings.stride, scores, scored)
             running = self.running
