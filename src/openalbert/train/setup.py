@@ -65,7 +65,8 @@ def make_model(settings: Pretrain, device: Device) -> AlbertModel:
 def take_weights(model: AlbertModel, source: str) -> None:
     """Begin with the weights of a run or of a model, by its folder or its name.
 
-    Shared layers can be passed any number of times. Of the positions, those that both have are taken.
+    Shared layers can be passed any number of times. Of the positions, those that both have are taken; more of them are
+    drawn around the mean of those.
     """
     of_run = Path(source) / MODEL if (Path(source) / RUN).exists() else None
     folder = of_run or huggingface.local_folder(source)
@@ -87,6 +88,9 @@ def take_weights(model: AlbertModel, source: str) -> None:
             if name in weights:
                 common = min(len(parameter), len(weights[name]))
                 parameter[:common].copy_(weights[name][:common])
+        # Trained positions are many times as long as fresh ones, and have a direction in common.
+        known = len(weights[POSITIONS])
+        own[POSITIONS][known:] += weights[POSITIONS].mean(0)
 
 
 def load_weights(model: AlbertModel, tensors: dict[str, torch.Tensor], where: str) -> None:
