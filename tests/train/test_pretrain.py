@@ -263,7 +263,9 @@ def test_a_warm_start_with_more_positions_keeps_those_there_were(
     after = weights(micro_run(easy_shards, tmp_path / "run", words))
     assert len(after[name]) == known + 16
     assert torch.equal(after[name][:known], before[name])
-    assert 0 < (after[name][known:] - before[name].mean(0)).abs().max() < 0.05
+    drawn = after[name][known:] - before[name].mean(0)
+    reach = 2 * json.loads((ended / "model" / "config.json").read_text())["initializer_range"]
+    assert 0.5 * reach < drawn.abs().max() <= 1.001 * reach
     assert all(torch.equal(before[other], after[other]) for other in before if other != name)
 
 
