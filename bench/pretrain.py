@@ -31,7 +31,7 @@ from openalbert.optim.optimizer import make_optimizer
 from openalbert.optim.schedule import Budget
 from openalbert.text.shards import Vocabulary, open_shards, write_shards
 from openalbert.text.tokenizer import Tokenizer
-from openalbert.train.batches import Batches, Objective
+from openalbert.train.batches import Batches, Objective, PretrainingBatch
 from openalbert.train.device import Device, Speed, measure_matmul_peak, open_device
 from openalbert.train.pretraining import pretraining
 from openalbert.train.settings import Pretrain
@@ -39,6 +39,12 @@ from openalbert.train.setup import compiled_part, make_model
 from openalbert.train.steps import Pace, Running, training_steps
 
 ROOT = Path(__file__).resolve().parents[1]
+KINDS = {
+    "ours": "openalbert",
+    "ours-one-batch": "openalbert, one batch again and again",
+    "compiled": "transformers, compiled",
+    "eager": "transformers, eager",
+}
 WARM_STEPS = 8  # after the first: allocator, clocks and caches settle
 
 
@@ -90,7 +96,20 @@ def random_shards(folder: Path, tokenizer: Tokenizer) -> Path:
     return folder
 
 
-def ours(config: AlbertConfig, shards: Path, arguments: argparse.Namespace, device: Device) -> dict[str, Any]:
+class OneBatch:
+    """A source that makes no batches: what the step takes without them tells whether it waits for data."""
+
+    def __init__(self, batch: PretrainingBatch) -> None:
+        self.batch = batch
+
+    def stream(self, *, start: int, rank: int, world: int, parts: int) -> Iterator[list[PretrainingBatch]]:
+        while True:
+            yield [self.batch]
+
+
+def ours(
+    config: AlbertConfig, shards: Path, arguments: argparse.Namespace, device: Device, makes_batches: bool
+) -> dict[str, Any]:
     """Our step as `openalbert pretrain` takes it."""
     started = time.perf_counter()
     speed = Speed(compile=arguments.compile)
@@ -107,11 +126,12 @@ def ours(config: AlbertConfig, shards: Path, arguments: argparse.Namespace, devi
     pace = Pace(Budget(steps=10**6), settings.schedule, 1e-4, 1.0, settings.depths, 1)
     optimizer = make_optimizer(model, settings.optimizer)
     learning = pretraining(model, compiled)
-    steps = training_steps(model, optimizer, batches, learning, pace, device, Running())
+    source = batches if makes_batches else OneBatch(batches.at(0))
+    steps = training_steps(model, optimizer, source, learning, pace, device, Running())
     next(steps)
     torch.cuda.synchronize()
     figures = measured(steps, arguments.seconds, arguments.batch * arguments.length, time.perf_counter() - started)
-    if arguments.profile:
+    if arguments.profile and makes_batches:
         profile(lambda: next(steps), arguments.out / f"{arguments.model}-profile.txt")
     steps.close()  # type: ignore[attr-defined]
     return figures
@@ -215,10 +235,10 @@ def measure(arguments: argparse.Namespace) -> None:
     for name in arguments.which:
         clear()
         try:
-            if name == "ours":
+            if name.startswith("ours"):
                 with tempfile.TemporaryDirectory() as folder, open_device(Speed()) as device:
                     shards = random_shards(Path(folder), Tokenizer.load(arguments.tokenizer))
-                    figures = ours(config, shards, arguments, device)
+                    figures = ours(config, shards, arguments, device, makes_batches=name == "ours")
             else:
                 figures = theirs(config, arguments, name == "compiled")
         except torch.OutOfMemoryError:
@@ -251,9 +271,8 @@ def report(folder: Path) -> None:
     speedups = []
     for name, of_model in found.items():
         runs = of_model["runs"]
-        for kind in ("ours", "compiled", "eager"):
+        for kind, what in KINDS.items():
             if kind in runs:
-                what = "openalbert" if kind == "ours" else f"transformers, {kind}"
                 lines.append(f"| {name} | {of_model['batch']} | {what} | {_cells(runs[kind], runs['ours'])} |")
         if reference:
             flops = reference["step_flops"] / reference["batch"] / (of_model["step_flops"] / of_model["batch"])
@@ -305,9 +324,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--length", type=int, default=512)
     parser.add_argument("--seconds", type=float, default=30.0)
-    parser.add_argument(
-        "--which", nargs="+", choices=("ours", "eager", "compiled"), default=["ours", "eager", "compiled"]
-    )
+    parser.add_argument("--which", nargs="+", choices=KINDS, default=["ours", "eager", "compiled"])
     parser.add_argument(
         "--tokenizer", type=Path, default=PRETRAINED / "albert-base-wikibooks", help="a vocabulary of 30,000 pieces"
     )
