@@ -103,6 +103,7 @@ class OneBatch:
         self.batch = batch
 
     def stream(self, *, start: int, rank: int, world: int, parts: int) -> Iterator[list[PretrainingBatch]]:
+        """The batch, for ever."""
         while True:
             yield [self.batch]
 
