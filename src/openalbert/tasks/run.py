@@ -359,16 +359,17 @@ class Run:
 
     def _finish(self, collapsed: str | None) -> dict[str, Any]:
         """The best weights, scored on everything there is to score on; model folder, scores, truth."""
-        step = self.running.step
+        step, decisive = self.running.step, next(iter(self.material.scored))
         best = checkpoint.best(self.folder / CHECKPOINTS) if self.settings.keep == "best" else None
-        if best is not None:
+        if best is not None and best.step != step:
             load_weights(self.model, best.read()[0]["model"], str(best.folder))
-            step = best.step
+            step, self.last = best.step, None
+        last = self._score() if self.last is None or self.evaluated_at != step else self.last
+        threshold = last.null_threshold
         if self.material.units is not None:
             self.material.units.to_values(self.model)
-        threshold = threshold_on(self.model, self.material.threshold, self.device)
         scored = {
-            split: score_part(self.model, self.task, part, self.device, threshold)
+            split: last if split == decisive else score_part(self.model, self.task, part, self.device, threshold)
             for split, part in self.material.scored.items()
         }
         scores: dict[str, Any] = {
@@ -383,8 +384,7 @@ class Run:
             "collapsed": collapsed,
             "attempts": [{k: v for k, v in one.items() if k != "metrics_bytes"} for one in self._attempts],
         }
-        split, part = next(iter(self.material.scored.items()))
-        same = sameness(self.task, part.examples, scored[split].predictions)
+        same = sameness(self.task, self.material.scored[decisive].examples, last.predictions)
         if collapsed is not None:
             self.say(f"this run collapsed, and its scores are no result: {collapsed}")
         elif same is not None:

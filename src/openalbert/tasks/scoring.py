@@ -20,6 +20,8 @@ class Scored:
     """In percent."""
     predictions: list[object]
     outputs: Outputs
+    null_threshold: float
+    """Above which null score a question was taken to have no answer."""
 
 
 def score_part(
@@ -30,7 +32,7 @@ def score_part(
     if units is not None:
         outputs = units.told(outputs)
     predictions = decide(task, part.examples, part.encoding, outputs, null_threshold=null_threshold)
-    return Scored(task.measure(part.examples, predictions), predictions, outputs)
+    return Scored(task.measure(part.examples, predictions), predictions, outputs, null_threshold)
 
 
 def threshold_on(model: AlbertModel, part: Part | None, device: Device) -> float:
