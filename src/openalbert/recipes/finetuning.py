@@ -57,14 +57,15 @@ TABLE_14 = {
 def own_files(kind: str) -> Finetune:
     """For files of one's own, of which nothing is known: three epochs, but never too few steps; early stopping.
 
-    The numbers lie in the middle of Table 14's.
+    The rate is the highest of Table 14, which is for a model that is wider than most: a run that it ruins is noticed and
+    tried again at half of it, one that it leaves asleep is not.
     """
     questions, choices = kind == "question_answering", kind == "multiple_choice"
     return Finetune(
         task=kind,
         out=Path("runs") / kind,
         recipe=Length(100_000, 32, 9_375, least_steps=400),
-        optimizer=OptimizerSettings(kind="adamw", learning_rate=3e-5 if questions else 2e-5),
+        optimizer=OptimizerSettings(kind="adamw", learning_rate=5e-5),
         schedule=Schedule(warmup_share=0.1),
         standardize=kind == "regression",
         dropout=0.1 if choices else 0.0,
