@@ -37,7 +37,7 @@ def encode(
 ) -> Encoding:
     """The sequences of some examples, none of more than `max_length` tokens.
 
-    `stride`: how many tokens after one window over a passage the next one begins.
+    `stride`: how many tokens after one window over a passage the next one begins, half a window at most.
     """
     if max_length < SHORTEST:
         raise UserError(f"max_length is {max_length}: an input needs {SHORTEST} tokens at least")
