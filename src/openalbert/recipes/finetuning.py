@@ -57,7 +57,7 @@ TABLE_14 = {
 def own_files(kind: str) -> Finetune:
     """For files of one's own, of which nothing is known: three epochs, but never too few steps; early stopping.
 
-    The rate is the highest of Table 14, which is for a model that is wider than most: a run that it ruins is noticed and
+    The rate is the highest of Table 14, which is for a model wider than most: a run that it ruins is noticed and
     tried again at half of it, one that it leaves asleep is not.
     """
     questions, choices = kind == "question_answering", kind == "multiple_choice"
