@@ -48,6 +48,10 @@ def test_the_card_in_the_model_folder_has_the_scores_of_its_run(kind: str, quick
     settings = json.loads((run / "run.json").read_text())
     assert f"| seed | {settings['seed']} |" in card
     assert "| begun with | `" in card
+    # The recipes' inputs are longer than this model takes, and what it never read is not claimed.
+    assert settings["max_length"] > 64
+    assert "at most 64 tokens each" in card
+    assert "It read inputs of at most 64 tokens" in card
 
 
 def blocks(card: str) -> list[str]:

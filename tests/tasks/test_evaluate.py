@@ -89,6 +89,18 @@ def test_the_table_has_a_row_for_each_split_and_the_main_figure_first(
     assert dev.split()[1:] == train.split()[1:]
 
 
+@pytest.mark.parametrize("split", ["dev", "test"])
+def test_a_model_that_knows_of_questions_without_an_answer_says_so_whatever_the_file_shows(
+    split: str, quick_runs: dict[str, Path], tmp_path: Path
+) -> None:
+    answered = tmp_path / "answered.csv"
+    answered.write_text("passage,question,answer\nthe good old key people said so,what is good,people\n")
+    words = [f"--{split}", str(answered), "--splits", split, "--predictions", str(tmp_path)]
+    main(["evaluate", str(quick_runs["some_without_answer"]), *words, "--null-threshold", "-1000"])
+    assert json.loads((tmp_path / f"question_answering.{split}.json").read_text()) == {"0": ""}
+    assert (tmp_path / f"question_answering.{split}_null_odds.json").exists()
+
+
 @pytest.mark.parametrize("kind", ALL)
 def test_predictions_are_written_one_for_each_example_in_words(
     kind: str, quick_runs: dict[str, Path], tmp_path: Path

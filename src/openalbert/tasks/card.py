@@ -42,6 +42,7 @@ def tuned_card(
     """The model card of a fine-tuning run's model; `scores` are its figures on each split, in percent."""
     run = read_run(run_folder)
     settings = from_json((run_folder / SETTINGS).read_text(encoding="utf-8"), Finetune, str(run_folder / SETTINGS))
+    max_length = min(settings.max_length, model.config.max_positions)
     kind = "A BERT" if family_of(model.config) == "bert" else "An ALBERT"
     answers = ANSWERS[task.kind] + (", or that there is none" if task.may_have_no_answer else "")
     warning = f"\n\n**This run collapsed, and its scores are no result:** {one_line(collapsed)}." if collapsed else ""
@@ -66,11 +67,11 @@ def tuned_card(
 
 ## How it was trained
 
-{_training(run, settings)}
+{_training(run, settings, max_length)}
 
 ## Limits
 
-{_limits(run, settings, task)}
+{_limits(settings, task, max_length)}
 """
 
 
@@ -188,7 +189,7 @@ print(passage[offsets[first][0] : offsets[last][1]])
 }
 
 
-def _training(run: Run, settings: Finetune) -> str:
+def _training(run: Run, settings: Finetune, max_length: int) -> str:
     optimizer = settings.optimizer
     attempts = run.fact("attempts")
     tried = f", after {len(attempts)} that collapsed" if isinstance(attempts, list) and attempts else ""
@@ -201,7 +202,7 @@ def _training(run: Run, settings: Finetune) -> str:
     begun = "weights drawn at random" if settings.from_scratch else as_code(named)
     rows = [
         ("begun with", begun),
-        ("examples", f"{count(examples)}, at most {settings.max_length} tokens each{cut}"),
+        ("examples", f"{count(examples)}, at most {max_length} tokens each{cut}"),
         ("steps", f"{last_step(run):,} of batch {count(run.fact('batch_size'))}"),
         (
             "optimizer",
@@ -219,10 +220,10 @@ def _training(run: Run, settings: Finetune) -> str:
     return "| | |\n|---|---|\n" + "\n".join(lines)
 
 
-def _limits(run: Run, settings: Finetune, task: Task) -> str:
+def _limits(settings: Finetune, task: Task, max_length: int) -> str:
     sentences = [
         "Its scores are of the examples above; on texts of another kind it may do much worse.",
-        f"It read inputs of at most {settings.max_length} tokens; longer ones are cut"
+        f"It read inputs of at most {max_length} tokens; longer ones are cut"
         + (", passages are read in overlapping windows." if task.kind == "question_answering" else "."),
         "It repeats what its texts say, errors and prejudices among them; nothing was filtered for that here.",
     ]

@@ -53,8 +53,8 @@ class Evaluate:
     max_length: int | None = None
     """The longest input in tokens. Not given: as in fine-tuning."""
     stride: int | None = None
-    """For questions on long passages: how many tokens after one window the next one begins. Not given: as in
-    fine-tuning."""
+    """For questions on long passages: how many tokens after one window the next one begins, half a window at most.
+    Not given: as in fine-tuning."""
     null_threshold: float | None = None
     """Where a question may have no answer: above which null score it has none. Not given: the one that fine-tuning
     found; without that, one fitted on half of the passages for the other half."""
@@ -184,8 +184,10 @@ def open_for(loaded: Loaded, name: str, source: Source) -> Task:
     name = name or next((tuned.task for tuned in loaded.tuned if tuned is not None), "")
     if not name:
         raise UserError(f"{loaded.names[0]} does not say what it was tuned for: name the task with --task")
-    task = open_task(name, source, _labels_for(loaded, name))
-    needed, given = task.heads[0].kind, [head.kind for head in task_heads(loaded.models[0])]
+    given = [head.kind for head in task_heads(loaded.models[0])]
+    # A model without that head may yet say that there is no answer, by its spans alone: then the files decide.
+    task = open_task(name, source, _labels_for(loaded, name), may_have_no_answer="answerability" in given or None)
+    needed = task.heads[0].kind
     if needed not in given:
         raise UserError(
             f"{name} needs a {needed} head, but {loaded.names[0]} has {', '.join(given)}: is it tuned for another task?"
