@@ -54,8 +54,10 @@ class Run:
                 "speed.compile is 'layer', but packed batches are all different, and a layer would be compiled again "
                 "and again: leave it out, or have the whole step recorded with 'whole'"
             )
-        if self.is_recorded and (not device.is_cuda or settings.dropout > 0 or settings.speed.recompute):
-            raise UserError("speed.compile is 'whole', which needs a GPU, --dropout 0 and no --speed.recompute")
+        # Only the kernel for packed sequences can be recorded: it knows neither dropout nor fp32.
+        is_packed = device.is_cuda and device.precision == "bf16" and settings.dropout == 0
+        if self.is_recorded and (not is_packed or settings.speed.recompute):
+            raise UserError("speed.compile is 'whole', which needs a GPU, bf16, --dropout 0 and no --speed.recompute")
         writes = device.is_main and not settings.dry_run
         self.peak = peak or measure_matmul_peak(device)
         length = max(1, round(len(self.sequences.ids) / len(self.sequences.example)))
