@@ -1,6 +1,7 @@
 """The model that comes with openalbert: there by name, what its card says it is, and the same in transformers."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 import openalbert
+from openalbert import cli
 from openalbert.errors import UserError
 from openalbert.interop.huggingface import PRETRAINED, find_folder, pretrained_names
 from openalbert.serve.fill import fill
@@ -28,6 +30,19 @@ def test_it_is_there_by_name_from_anywhere(tmp_path: Path) -> None:
         check=True,
     )
     assert '"▁door"' in done.stdout
+
+
+def test_it_is_shown_at_the_longest_input_that_it_takes(capsys: pytest.CaptureFixture[str]) -> None:
+    cli.main(["show", NAME, "--json"])
+    assert json.loads(capsys.readouterr().out)["flops_per_token"]["length"] == 128
+
+
+@pytest.mark.parametrize("verb", ["fill", "finetune", "show"])
+def test_the_help_of_a_verb_that_takes_it_says_so(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main([verb, "--help"])
+    words = re.sub(r"[\s│]+", " ", capsys.readouterr().out)
+    assert "comes with openalbert" in words
 
 
 def test_it_fills_in_words_that_make_sense() -> None:

@@ -21,17 +21,20 @@ from openalbert.model.cost import (
 )
 from openalbert.model.presets import PAPER, PRESETS
 
+LONGEST = 512  # tokens of a sequence, as in the paper
+
 
 @dataclass(frozen=True)
 class Show:
     """Parameters by part, FLOPs and memory of a model; without a model, the table of all presets."""
 
     preset: Positional[str] = ""
-    """A preset's name, or a model folder. Right after the verb."""
+    """A preset's name, that of a model which comes with openalbert, or a model folder. Right after the verb."""
     model: AlbertConfig = field(default_factory=AlbertConfig)
     """The configuration; what is given here changes the preset's."""
-    length: int = 512
-    """Tokens in a sequence, for FLOPs and activations."""
+    length: int = LONGEST
+    """Tokens in a sequence, for FLOPs and activations; a model that takes fewer is shown at the longest that it does,
+    unless this is given."""
     batch: int = 32
     """Sequences in a training step, for the activations."""
     precision: Precision = "bf16"
@@ -49,7 +52,10 @@ class Show:
 
 def defaults_for(name: str) -> Show:
     """The settings that follow from a preset's name or a model folder."""
-    return Show(preset=name, model=config_of(name)) if name else Show()
+    if not name:
+        return Show()
+    config = config_of(name)
+    return Show(preset=name, model=config, length=min(LONGEST, config.max_positions))
 
 
 def config_of(name: str) -> AlbertConfig:

@@ -38,7 +38,8 @@ class Finetune:
     """Fine-tune a model on a task. The same command again goes on where it was, or says that all is done."""
 
     model: Positional[str] = ""
-    """A model folder, a pretraining run, or Hugging Face's `owner/name`. Right after the verb."""
+    """A model folder, a pretraining run, a model that comes with openalbert by its name (albert-base-wikibooks), or
+    Hugging Face's `owner/name`. Right after the verb."""
     task: str = ""
     """A known task (cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte, wnli, squad1, squad2, race) or, for files of your
     own, its kind: classification, regression, multi_label, multiple_choice, question_answering."""
