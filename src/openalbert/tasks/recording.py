@@ -10,14 +10,30 @@ from itertools import accumulate
 import torch
 from torch import Tensor, nn
 
+from openalbert.errors import UserError
 from openalbert.model.albert import AlbertModel
 from openalbert.model.encoder import AlbertEncoder, Encoded
 from openalbert.model.layout import Packed
 from openalbert.tasks.packing import PackedBatch
+from openalbert.train.device import Device, Speed
 
 MOST_GRAPHS = 64  # sizes; more would only cost memory and time to record
 MOST_TOKENS = 16_384  # in a batch; larger ones keep the device busy without graphs
 SHORTEST_LONGEST = 128  # the attention kernel's bound on the length of a sequence is a power of two, from here on
+
+
+def is_recorded(speed: Speed, dropout: float, device: Device) -> bool:
+    """Whether a run's batches are to be recorded; what cannot be done is refused."""
+    if speed.compile == "layer":
+        raise UserError(
+            "speed.compile is 'layer', but packed batches are all different, and a layer would be compiled again and "
+            "again: leave it out, or have the whole step recorded with 'whole'"
+        )
+    # Only the kernel for packed sequences can be recorded: it knows neither dropout nor fp32.
+    is_packed = device.is_cuda and device.precision == "bf16" and dropout == 0
+    if speed.compile == "whole" and (not is_packed or speed.recompute):
+        raise UserError("speed.compile is 'whole', which needs a GPU, bf16, --dropout 0 and no --speed.recompute")
+    return speed.compile == "whole"
 
 
 class _Encoding(nn.Module):

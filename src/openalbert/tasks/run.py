@@ -18,11 +18,12 @@ from openalbert.tasks.learning import finetuning
 from openalbert.tasks.material import Material
 from openalbert.tasks.outcome import REPORT, SCORES, write_outcome
 from openalbert.tasks.packing import Packing, fingerprint, num_units, tokens_in_memory
-from openalbert.tasks.recording import Recording
+from openalbert.tasks.recording import Recording, is_recorded
 from openalbert.tasks.report import write_report
 from openalbert.tasks.run_facts import first_facts
 from openalbert.tasks.scoring import Scored, score_part, threshold_on
 from openalbert.tasks.settings import Finetune, plan
+from openalbert.tasks.standing import Standing
 from openalbert.train import checkpoint
 from openalbert.train.claim import CHECKPOINTS, FACTS, MODEL
 from openalbert.train.device import Device, measure_matmul_peak
@@ -48,16 +49,7 @@ class Run:
         self.settings, self.material, self.device, self.folder = settings, material, device, settings.out
         self.task, self.sequences = material.task, material.train.encoding.sequences
         self.baseline, self.fingerprint = baseline_loss(self.sequences), fingerprint(self.sequences)
-        self.is_recorded = settings.speed.compile == "whole"
-        if settings.speed.compile == "layer":
-            raise UserError(
-                "speed.compile is 'layer', but packed batches are all different, and a layer would be compiled again "
-                "and again: leave it out, or have the whole step recorded with 'whole'"
-            )
-        # Only the kernel for packed sequences can be recorded: it knows neither dropout nor fp32.
-        is_packed = device.is_cuda and device.precision == "bf16" and settings.dropout == 0
-        if self.is_recorded and (not is_packed or settings.speed.recompute):
-            raise UserError("speed.compile is 'whole', which needs a GPU, bf16, --dropout 0 and no --speed.recompute")
+        self.is_recorded = is_recorded(settings.speed, settings.dropout, device)
         writes = device.is_main and not settings.dry_run
         self.peak = peak or measure_matmul_peak(device)
         length = max(1, round(len(self.sequences.ids) / len(self.sequences.example)))
@@ -141,15 +133,9 @@ class Run:
             settings.seed,
         )
         self.running = Running()
-        self.first: float | None = None
-        """The score of the first evaluation."""
-        self.best: float | None = None
-        self.since_best = 0
-        """Evaluations since the best one."""
-        self.evaluated_at = -1
+        self.standing = Standing()
         self.last: Scored | None = None
-        self.has_ended = False
-        """Whether it ended before its budget: nothing more is to be learned from it."""
+        """What came out of the last evaluation."""
 
     def _train(self, stop: Stop) -> str | None:
         """Take steps until the budget is spent or nothing more is to be hoped for; gives the reason if it collapsed."""
@@ -166,7 +152,7 @@ class Run:
         )
         reason = None
         try:
-            for step in () if self.has_ended else steps:
+            for step in () if self.standing.has_ended else steps:
                 self.journal.take(step, self.running)
                 self._time(timed)
                 if step.every(self.settings.log_every):
@@ -177,13 +163,13 @@ class Run:
                     # The last attempt goes on to its end: there is nothing that could be done better.
                     if len(self._attempts) < self.settings.retries and step.progress >= FROM_PROGRESS:
                         reason = self._collapse()
-                    self.has_ended = reason is not None or self._is_out_of_patience()
+                    self.standing.has_ended = reason is not None or self._is_out_of_patience()
                 if is_due or step.every(self.plan.save_every) or step.stop_asked:
                     self._save()
                 if step.stop_asked:
                     self.say(f"stopped at step {step.number:,} with a checkpoint; the same command goes on from here")
                     sys.exit(stop.exit_code)
-                if self.has_ended:
+                if self.standing.has_ended:
                     break
         except UserError:
             if self.running.skipped_in_a_row < PATIENCE:
@@ -191,7 +177,7 @@ class Run:
             return f"{PATIENCE} steps in a row had a loss or gradient that is no finite number"
         finally:
             steps.close()  # type: ignore[attr-defined]
-        if self.evaluated_at != self.running.step:
+        if self.standing.evaluated_at != self.running.step:
             self._evaluate()
             self._save()
         elif self.last is None:  # stopped right after its last evaluation: what was predicted is not in a checkpoint
@@ -222,9 +208,7 @@ class Run:
             self.running = Running(**state["running"])
             if state["cut_for"] != self._cut_for():
                 self.running.parts = 1  # the checkpoint's belong to other processes or wishes
-            self.first, self.best, self.since_best = state["first"], state["best"], state["since_best"]
-            self.has_ended = state["has_ended"]
-            self.evaluated_at, self.journal.note = state["evaluated_at"], state["note"]
+            self.standing, self.journal.note = Standing(**state["standing"]), state["note"]
             size, window = state["metrics_bytes"], state["window"]
             self.facts["restarts"] += 1
             self.say(f"going on from step {self.running.step:,} ({found.folder.name})")
@@ -276,16 +260,12 @@ class Run:
         started = time.perf_counter()
         split = next(iter(self.material.scored))
         self.last = self._score()
-        self.evaluated_at = self.running.step
         record = {"kind": "evaluation", "step": self.running.step, "tokens": self.running.tokens, "split": split}
         record |= self.last.figures
         self.journal.record({**record, "seconds": time.perf_counter() - started})
         score = self.device.from_main(self.last.figures[self.task.main_metric])
-        self.first = score if self.first is None else self.first
-        is_best = self.best is None or score > self.best
-        self.best = score if is_best else self.best
-        self.since_best = 0 if is_best else self.since_best + 1
-        self.journal.note = f"{split} {self.task.main_metric} {score:.1f}, best {self.best:.1f}"
+        self.standing.take(score, self.running.step)
+        self.journal.note = f"{split} {self.task.main_metric} {score:.1f}, best {self.standing.best:.1f}"
         figures = ", ".join(f"{name} {value:.2f}" for name, value in self.last.figures.items())
         self.say(f"step {self.running.step:,}, {split}: {figures}")
 
@@ -296,8 +276,7 @@ class Run:
 
     def _is_out_of_patience(self) -> bool:
         patience = self.settings.patience
-        # A score that has not risen yet may still be about to: most runs begin with the majority class.
-        if patience is None or self.since_best < patience or self.best == self.first:
+        if not self.standing.is_out_of(patience):
             return False
         text = (
             f"ended early at step {self.running.step:,}: {patience} evaluations in a row were no better than the best"
@@ -343,18 +322,14 @@ class Run:
                 "cut_for": self._cut_for(),
                 "window": self.journal.window.state(),
                 "metrics_bytes": self.journal.size,
-                "first": self.first,
-                "best": self.best,
-                "since_best": self.since_best,
-                "evaluated_at": self.evaluated_at,
-                "has_ended": self.has_ended,
+                "standing": self.standing.state(),
                 "note": self.journal.note,
             }
             tensors = {
                 "model": {name: parameter.detach() for name, parameter in self.model.named_parameters()},
                 "optimizer": optimizer_tensors(self.optimizer, self.model),
             }
-            is_best = self.evaluated_at == self.running.step and self.since_best == 0
+            is_best = self.standing.is_best_at(self.running.step)
             folder = self.folder / CHECKPOINTS
             checkpoint.save(folder, self.running.step, tensors, state, keep_last=1, is_best=is_best)
         self.device.wait_for_all()
@@ -366,7 +341,7 @@ class Run:
         if best is not None and best.step != step:
             load_weights(self.model, best.read()[0]["model"], str(best.folder))
             step, self.last = best.step, None
-        last = self._score() if self.last is None or self.evaluated_at != step else self.last
+        last = self._score() if self.last is None or self.standing.evaluated_at != step else self.last
         threshold = last.null_threshold
         if self.material.units is not None:
             self.material.units.to_values(self.model)
