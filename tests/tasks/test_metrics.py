@@ -134,11 +134,11 @@ def test_no_figure_is_ever_undefined() -> None:
             assert math.isfinite(value(same.astype(float), same.astype(float)))
 
 
-def test_a_model_that_gives_no_numbers_scores_nothing() -> None:
+def test_a_model_that_gives_no_numbers_scores_worse_than_one_that_gives_the_mean() -> None:
     examples = [TextExample(str(number), "x", None, float(number)) for number in range(3)]
     for wrong in (math.nan, math.inf):
         assert measure_values(pearson, spearman, r2)(examples, [0.0, 1.0, wrong]) == dict.fromkeys(
-            ("pearson", "spearman", "r2"), 0.0
+            ("pearson", "spearman", "r2"), -100.0
         )
 
 

@@ -19,6 +19,7 @@ from openalbert.tasks.task import ChoiceExample, Example, QuestionExample, TextE
 Classes: TypeAlias = Int64[np.ndarray, "examples"]
 Values: TypeAlias = Float64[np.ndarray, "examples"]
 Measure: TypeAlias = Callable[[Sequence[Example], Sequence[object]], dict[str, float]]
+NO_NUMBERS = -100.0  # every figure of values that are none: as bad as a correlation can be
 
 
 def accuracy(gold: Classes, predicted: Classes) -> float:
@@ -106,7 +107,7 @@ def measure_values(*figures: Callable[[Values, Values], float]) -> Measure:
         predicted = np.array(predictions, np.float64)
         # Of a model that has come apart: comparisons with NaN are never true, so it could pass for the best.
         is_number = bool(np.isfinite(predicted).all())
-        return {figure.__name__: figure(gold, predicted) if is_number else 0.0 for figure in figures}
+        return {figure.__name__: figure(gold, predicted) if is_number else NO_NUMBERS for figure in figures}
 
     return measure
 

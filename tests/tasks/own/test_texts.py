@@ -97,6 +97,16 @@ def test_values_are_numbers(tmp_path: Path) -> None:
 SETS = [(0, 2), (), (1,)]
 
 
+def test_values_that_are_all_alike_count_less_than_values_that_are_near_however_they_correlate(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("text,value\n" + "".join(f"line {number},{number}\n" for number in range(20)))
+    task = open_task("regression", Source(train=tmp_path / "a.csv", dev=tmp_path / "a.csv"))
+    examples = task.read("dev").examples
+    alike = task.measure(examples, [9.5 + 0.001 * number for number in range(20)])
+    near = task.measure(examples, [number + (2 if number % 2 else -2) for number in range(20)])
+    assert alike["pearson"] > near["pearson"]
+    assert alike[task.main_metric] < near[task.main_metric]
+
+
 @pytest.mark.parametrize(
     "train",
     [

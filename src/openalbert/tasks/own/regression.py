@@ -16,5 +16,6 @@ def open_regression(source: Source, labels: tuple[str, ...] | None = None) -> Ta
         texts = texts_of(table, source, labelled)
         return read_texts(table, texts, labelled, lambda row: value(row, texts.label or ""))
 
-    measure = measure_values(pearson, spearman, r2)
-    return assemble("regression", "regression", source, opened, parse, measure, "pearson", labels=labels or ())
+    # A correlation is as high where all predictions are alike to the third digit: it says nothing of the values.
+    measure = measure_values(r2, pearson, spearman)
+    return assemble("regression", "regression", source, opened, parse, measure, "r2", labels=labels or ())
