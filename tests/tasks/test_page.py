@@ -52,6 +52,16 @@ def test_a_run_of_every_kind_ends_with_a_page_that_says_its_scores(
     assert page_of(run, out=tmp_path / "again.html").text.split("Written by")[0] == page.text.split("Written by")[0]
 
 
+def test_a_page_names_what_the_run_began_with_be_it_nothing(quick_runs: dict[str, Path], tmp_path: Path) -> None:
+    run = Path(shutil.copytree(quick_runs["classification"], tmp_path / "run"))
+    facts, settings = (json.loads((run / name).read_text()) for name in ("facts.json", "run.json"))
+    assert f"tuned from {Path(facts['model']).parent.name} on" in page_of(run, out=tmp_path / "page.html").text
+    (run / "facts.json").write_text(json.dumps(facts | {"model": "/far/away/albert-base-wikibooks"}))
+    assert "tuned from albert-base-wikibooks on" in page_of(run, out=tmp_path / "page.html").text
+    (run / "run.json").write_text(json.dumps(settings | {"from_scratch": True}))
+    assert "tuned from weights drawn at random on" in page_of(run, out=tmp_path / "page.html").text
+
+
 def test_a_page_asks_nothing_of_a_network(quick_runs: dict[str, Path]) -> None:
     page = Page((quick_runs["classification"] / "report.html").read_text(encoding="utf-8"))
     for tag, attributes in page.elements:

@@ -13,8 +13,8 @@ from openalbert.tasks.collapse import RATE_FACTOR
 from openalbert.tasks.paper import reported, shape_of
 from openalbert.tasks.settings import Finetune
 from openalbert.tasks.task import Kind, Task
+from openalbert.tasks.tunings import begun_with
 from openalbert.train.card import as_code, one_line
-from openalbert.train.claim import MODEL
 from openalbert.train.figures import NOTHING, count, duration, moment, number, percent, present
 from openalbert.train.results import hardware, last_step, training_seconds
 from openalbert.train.run_folder import SETTINGS, Run, read_run
@@ -197,11 +197,9 @@ def _training(run: Run, settings: Finetune, max_length: int) -> str:
     examples = present(run.fact("data", "train_examples"))
     truncated = present(run.fact("data", "train_truncated"))
     cut = f", {percent(truncated / examples)} of them cut" if examples and truncated else ", none of them cut"
-    source = Path(str(run.fact("model")))
-    named = source.parent.name if source.name == MODEL else source.name
-    begun = "weights drawn at random" if settings.from_scratch else as_code(named)
+    source = begun_with(run)
     rows = [
-        ("begun with", begun),
+        ("begun with", as_code(source) if source else "weights drawn at random"),
         ("examples", f"{count(examples)}, at most {max_length} tokens each{cut}"),
         ("steps", f"{last_step(run):,} of batch {count(run.fact('batch_size'))}"),
         (

@@ -21,7 +21,7 @@ from openalbert.report.sections import (
 )
 from openalbert.tasks.findings_page import findings_section
 from openalbert.tasks.paper import reported
-from openalbert.tasks.tunings import SEEDS, Tuning, open_tunings, read_values
+from openalbert.tasks.tunings import SEEDS, Tuning, begun_with, open_tunings, read_values
 from openalbert.train import figures
 from openalbert.train.figures import NOTHING, count, duration, moment, number, percent
 from openalbert.train.results import hardware, last_step, tokens_seen, training_seconds
@@ -105,7 +105,7 @@ def _headline(tuning: Tuning, now: datetime) -> list[Markup]:
     what = f"{parameters:,.0f} parameters, " if parameters is not None else ""
     state = "finished" if run.is_finished else "no end recorded"
     sentence = (
-        f" {what}tuned from {run.fact('model') or 'a model that is not recorded'} on "
+        f" {what}tuned from {begun_with(run) or 'weights drawn at random'} on "
         f"{count(run.fact('data', 'train_examples'))} examples: {last_step(run):,} steps, {count(tokens_seen(run))} "
         f"tokens in {duration(training_seconds(run))} of training, on {hardware(run)}."
     )

@@ -59,6 +59,14 @@ class Tuning:
             return None
 
 
+def begun_with(run: Run) -> str:
+    """The name of the model that a run began with, without its path; "" where its weights were drawn at random."""
+    folder = Path(str(run.fact("model") or "a model that is not recorded"))
+    if run.settings.get("from_scratch"):
+        return ""
+    return folder.parent.name if folder.name == CONFIG.parent.name else folder.name
+
+
 def is_finetuning(folder: Path) -> bool:
     """Does this folder hold a fine-tuning run?"""
     return "task" in read_values(folder / "run.json")
