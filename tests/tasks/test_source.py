@@ -148,3 +148,19 @@ def test_squads_own_file_is_divided_by_article_where_there_is_nothing_else(tmp_p
 def test_a_share_is_above_0_and_below_1(share: float) -> None:
     with pytest.raises(UserError, match="heldout_share is"):
         Source(heldout_share=share)
+
+
+def test_pairs_are_not_scored_by_a_model_of_single_texts_nor_the_other_way_round(tmp_path: Path) -> None:
+    one, two = tmp_path / "one.csv", tmp_path / "two.csv"
+    one.write_text("text,label\na b,x\nc d,y\n")
+    two.write_text("text,text2,label\na b,e,x\nc d,f,y\n")
+    for train, dev in ((one, two), (two, one)):
+        task = open_task("classification", Source(train=train, dev=dev))
+        task.read("train")
+        with pytest.raises(UserError, match=r"two.csv has pairs of texts, but .*one.csv has single ones"):
+            task.read("dev")
+
+
+def test_columns_cannot_be_named_for_a_task_that_has_its_own(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="sst2 has columns of its own, and --text-column is for other files"):
+        open_task("sst2", Source(train=tmp_path / "a.csv", text_column="text"))

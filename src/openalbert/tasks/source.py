@@ -3,7 +3,7 @@
 import fnmatch
 import hashlib
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from openalbert.errors import UserError, suggestion
@@ -67,6 +67,13 @@ class Source:
         named = {"train": self.train, "dev": self.dev, "test": self.test}
         return {split: path for split, path in named.items() if path is not None}
 
+    @property
+    def named_columns(self) -> list[str]:
+        """The settings that name columns and are given."""
+        return [
+            one.name for one in fields(self) if one.name.endswith(("_column", "_columns")) and getattr(self, one.name)
+        ]
+
 
 Opening = Callable[[], Table]
 """Reads the rows of a split."""
@@ -87,6 +94,12 @@ def openings(
     """
     if source.data is not None and not patterns:
         raise UserError(f"{task} is of your own files, not of a folder: name them with --train and --dev")
+    if patterns and source.named_columns:
+        setting = source.named_columns[0].replace("_", "-")
+        raise UserError(
+            f"{task} has columns of its own, and --{setting} is for other files: leave it out, or take a task of your "
+            "own files, such as --task classification"
+        )
     if source.dataset is not None:
         if source.data is not None or source.files:
             raise UserError(f"examples of {task} come from --dataset or from files, not from both: leave one out")
@@ -160,6 +173,7 @@ def assemble(
     scored = tuple(split for split in opened if split != "train" and not split.startswith("test"))
     holds_out = "train" in opened and not scored
     whole: list[Reading] = []  # of train, kept where two splits are made of it
+    forms: dict[bool, str] = {}  # the first file with pairs of texts, and the first with single ones
 
     def read(split: str) -> Reading:
         known = (*opened, "dev") if holds_out else tuple(opened)
@@ -180,6 +194,14 @@ def assemble(
         if not reading.examples:
             reasons = "; ".join(f"{count:,} {reason}" for reason, count in reading.excluded.items())
             raise UserError(f"{table.name} gives no example to {name}: {reasons or 'it has no rows'}")
+        first = reading.examples[0]
+        if isinstance(first, TextExample):
+            forms.setdefault(first.second is not None, table.name)
+            if len(forms) == 2:
+                raise UserError(
+                    f"{forms[True]} has pairs of texts, but {forms[False]} has single ones: if the columns are not "
+                    "right, name them with --text-column and --second-column"
+                )
         return reading
 
     splits = ("dev",) if holds_out else scored

@@ -68,6 +68,8 @@ def test_a_file_whose_first_line_is_a_row_is_refused_rather_than_lose_it(text: s
 def test_columns_that_nobody_uses_are_named(tmp_path: Path) -> None:
     reading = read(tmp_path, "text,label,author\na b,x,me\nc d,y,you\n")
     assert "not used: author" in reading.remarks[0]
+    reading = read(tmp_path, ",text,label\n0,a b,x\n1,c d,y\n")
+    assert "not used: a column without a name" in reading.remarks[0]
 
 
 def test_a_label_that_cannot_be_guessed_is_asked_for(tmp_path: Path) -> None:

@@ -114,7 +114,8 @@ class Columns:
             return ()
         told = ", ".join(f"{role.replace('_', ' ')} from '{self.roles[role]}'" for role in self.guessed)
         settings = ", ".join(f"--{SETTINGS[role].replace('_', '-')}" for role in self.guessed if role in SETTINGS)
-        unused = f"; not used: {', '.join(self.free)}" if self.free else ""
+        free = [column or "a column without a name" for column in self.free]
+        unused = f"; not used: {', '.join(free)}" if free else ""
         return (f"{self.table.name}: {told} (guessed; {settings} say otherwise){unused}",)
 
 
