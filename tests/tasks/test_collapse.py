@@ -132,10 +132,8 @@ def test_a_run_that_collapses_to_the_last_attempt_is_no_result(
     assert "its scores are no result" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    "moment",
-    ["while it is tried again", pytest.param("before the old checkpoints are gone", marks=pytest.mark.slow)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", ["while it is tried again", "before the old checkpoints are gone"])
 def test_a_run_that_is_stopped_between_its_attempts_ends_as_if_it_had_not_been(
     moment: str, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

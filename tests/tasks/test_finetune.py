@@ -143,11 +143,11 @@ def test_a_run_that_is_stopped_and_goes_on_learns_the_same_to_the_last_bit(
 
 def test_a_run_that_is_killed_goes_on_to_the_same_bits(tiny: Path, tmp_path: Path) -> None:
     file = lesson("classification", tmp_path)
-    words = "--steps 240 --evaluate-every 20 --dropout 0.1 --log-every 20"
+    words = "--steps 160 --evaluate-every 20 --dropout 0.1 --log-every 20"
     learn(tiny, "classification", file, tmp_path / "whole", words)
     out = tmp_path / "killed"
     line = [sys.executable, "-m", "openalbert", *command(tiny, "classification", file, out, words)]
-    for least in (40, 120):
+    for least in (40, 80):
         process = subprocess.Popen(line, stderr=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": "1"})
         until = time.monotonic() + 60
         while not any(int(path.name[5:13]) >= least for path in out.glob("checkpoints/step-*")):
