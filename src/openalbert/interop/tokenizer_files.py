@@ -45,7 +45,7 @@ def write_tokenizer_files(tokenizer: Tokenizer, folder: Path, max_length: int) -
 
 @functools.lru_cache(maxsize=1)
 def _tokenizer_json_text(model: bytes, treatment: Treatment, where: str) -> str:
-    """tokenizer.json; every character is asked about, which takes a second that runs of several seeds pay once."""
+    """tokenizer.json, made once for runs that write it again."""
     return json.dumps(_tokenizer_json(Tokenizer(model, treatment, where)), ensure_ascii=False) + "\n"
 
 
@@ -110,7 +110,7 @@ def _normalizers(tokenizer: Tokenizer) -> list[dict[str, Any]]:
     removed, spaces = _removed_and_spaces(tokenizer)
     dropped = removed
     if not tokenizer.treatment.keep_accents:
-        marks = _ranges([code for code in range(sys.maxunicode + 1) if unicodedata.combining(chr(code))])
+        marks = _marks()
         dropped += marks
         steps += [{"type": "NFKD"}, _replace(f"[{marks}]+", "")]
     # Metaspace knows the beginning of a text only by its first character: it must not vanish, so it becomes a space.
@@ -134,17 +134,31 @@ def _removed_and_spaces(tokenizer: Tokenizer) -> tuple[str, str]:
     What a model does to controls and zero-width characters changed between versions of SentencePiece: it is asked.
     """
     removed, spaces = [], []
-    for code in range(sys.maxunicode + 1):
-        char = chr(code)
-        if char.isspace():
-            spaces.append(code)
-        elif unicodedata.category(char) in ("Cc", "Cf") or char in (SPACE, "\ufffd"):
-            left = tokenizer.processor.normalize(f"a{char}a")
-            if left == f"{SPACE}aa":
-                removed.append(code)
-            elif left == f"{SPACE}a{SPACE}a":
-                spaces.append(code)
+    for char in _unseen():
+        left = tokenizer.processor.normalize(f"a{char}a")
+        if char.isspace() or left == f"{SPACE}a{SPACE}a":
+            spaces.append(ord(char))
+        elif left == f"{SPACE}aa":
+            removed.append(ord(char))
     return _ranges(removed), _ranges(spaces)
+
+
+# To go through all characters takes the better part of a second, which a process pays once.
+@functools.cache
+def _unseen() -> list[str]:
+    """Spaces, controls and what else may go or count as a space."""
+    characters = map(chr, range(sys.maxunicode + 1))
+    return [
+        char
+        for char in characters
+        if char.isspace() or unicodedata.category(char) in ("Cc", "Cf") or char in (SPACE, "\ufffd")
+    ]
+
+
+@functools.cache
+def _marks() -> str:
+    """Accents that stand for themselves, as the inside of a character class."""
+    return _ranges([code for code in range(sys.maxunicode + 1) if unicodedata.combining(chr(code))])
 
 
 def _replace(pattern: str, content: str) -> dict[str, Any]:
