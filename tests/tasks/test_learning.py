@@ -122,6 +122,7 @@ def test_what_only_fills_a_batch_up_changes_neither_loss_nor_gradient(
     def on_cpu(starts: Tensor, _: tuple[int, ...]) -> Packed:
         return Packed(starts, tuple(starts.diff().tolist()))
 
+    on_cpu.of = Packed.of  # type: ignore[attr-defined]
     monkeypatch.setattr(recording, "Packed", on_cpu)
     monkeypatch.setattr(torch.cuda, "make_graphed_callables", lambda module, *_, **__: module)
     model, batch = model_and_batch(name)

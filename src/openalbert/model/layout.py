@@ -6,6 +6,7 @@ of each token, attention within each sequence, and the rows that somebody asked 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 import torch.nn.functional as F
@@ -94,9 +95,32 @@ class Packed:
 
     def positions(self, ids: Int[Tensor, "tokens"]) -> Int[Tensor, "tokens"]:
         """Each token's place in its sequence."""
-        token = torch.arange(ids.shape[0], device=ids.device)
-        lengths = self.starts.diff().long()
-        return token - self.starts[:-1].long().repeat_interleave(lengths, output_size=ids.shape[0])
+        firsts = self._of_each_token(self.starts[:-1].long(), len(ids))
+        return torch.arange(len(ids), device=ids.device) - firsts
+
+    # Three views of a padded copy, made once for all layers.
+
+    @cached_property
+    def is_real(self) -> Bool[Tensor, "sequences longest"]:
+        """Where a padded copy holds real tokens."""
+        return torch.arange(max(self.lengths), device=self.starts.device) < self.starts.diff()[:, None]
+
+    @cached_property
+    def places(self) -> Int[Tensor, "sequences longest"]:
+        """Which token stands at each place of a padded copy; where a sequence has ended, its first one."""
+        offsets = torch.arange(max(self.lengths), device=self.starts.device) * self.is_real
+        return self.starts[:-1, None].long() + offsets
+
+    @cached_property
+    def filled_places(self) -> Int[Tensor, "tokens"]:
+        """Where in a padded copy, counted row by row, each token stands."""
+        longest, total = max(self.lengths), sum(self.lengths)
+        gaps = torch.arange(len(self.lengths), device=self.starts.device) * longest - self.starts[:-1].long()
+        return torch.arange(total, device=self.starts.device) + self._of_each_token(gaps, total)
+
+    def _of_each_token(self, of_sequence: Int[Tensor, "sequences"], total: int) -> Int[Tensor, "tokens"]:
+        """A number of each sequence, for all of its tokens; that their count is known spares a look at the device."""
+        return of_sequence.repeat_interleave(self.starts.diff().long(), output_size=total)
 
     def attend(
         self,
@@ -192,15 +216,5 @@ def attend_on_padded_copy(
 
     There the fused kernel drops out attention probabilities as it does for padded batches; all the rest stays packed.
     """
-    mixed = Padded(_real(keys)).attend(_fill(query, queries), _fill(key, keys), _fill(value, keys), dropout)
-    return mixed[_real(queries)]
-
-
-def _fill(packed: Tensor, layout: Packed) -> Tensor:
-    """A padded copy of a packed tensor, zeros where a sequence has ended."""
-    return torch.nn.utils.rnn.pad_sequence(packed.split(layout.lengths), batch_first=True)
-
-
-def _real(layout: Packed) -> Bool[Tensor, "sequences longest"]:
-    """Where a padded copy holds real tokens."""
-    return torch.arange(max(layout.lengths), device=layout.starts.device) < layout.starts.diff()[:, None]
+    mixed = Padded(keys.is_real).attend(query[queries.places], key[keys.places], value[keys.places], dropout)
+    return mixed.flatten(0, 1)[queries.filled_places]

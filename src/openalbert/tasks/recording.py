@@ -5,8 +5,6 @@ A graph is for one size of batch. Batches are therefore filled up to a few sizes
 their sequences are numbers on the device, which the graph reads anew every time.
 """
 
-from itertools import accumulate
-
 import torch
 from torch import Tensor, nn
 
@@ -71,8 +69,8 @@ class Recording:
         is_new = key not in self._graphs
         if not batch.is_filled or size > MOST_TOKENS or (is_new and len(self._graphs) >= MOST_GRAPHS):
             return None
-        starts = torch.tensor([0, *accumulate(batch.lengths)], dtype=torch.int32).to(batch.tokens.device)
-        inputs = (batch.tokens, batch.segments, starts)
+        layout = Packed.of(batch.lengths, batch.tokens.device)
+        inputs = (batch.tokens, batch.segments, layout.starts)
         if is_new:
             self._graphs[key] = self._recorded(inputs, longest, depth)
         outputs: tuple[Tensor, ...] = self._graphs[key](*inputs)
