@@ -164,3 +164,14 @@ def test_pairs_are_not_scored_by_a_model_of_single_texts_nor_the_other_way_round
 def test_columns_cannot_be_named_for_a_task_that_has_its_own(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="sst2 has columns of its own, and --text-column is for other files"):
         open_task("sst2", Source(train=tmp_path / "a.csv", text_column="text"))
+
+
+def test_what_is_scored_on_and_learned_from_as_well_is_counted_and_told(tmp_path: Path) -> None:
+    rows = own_rows("classification")
+    train, dev = write_jsonl(tmp_path / "train.jsonl", rows[:9]), write_jsonl(tmp_path / "dev.jsonl", rows[6:])
+    task = open_task("classification", Source(train=train, dev=dev))
+    assert not any("also learned from" in remark for remark in task.read("dev").remarks)  # train was not read
+    task.read("train")
+    assert f"{dev}: 3 of 6 examples are on a text that is also learned from" in task.read("dev").remarks[-1]
+    held_out = open_task("classification", Source(train=train))
+    assert not any("also" in remark for split in ("train", "dev") for remark in held_out.read(split).remarks)

@@ -3,7 +3,7 @@
 import fnmatch
 import hashlib
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from openalbert.errors import UserError, suggestion
@@ -174,6 +174,7 @@ def assemble(
     holds_out = "train" in opened and not scored
     whole: list[Reading] = []  # of train, kept where two splits are made of it
     forms: dict[bool, str] = {}  # the first file with pairs of texts, and the first with single ones
+    learned: set[int] = set()  # the texts and passages of train, once it was read
 
     def read(split: str) -> Reading:
         known = (*opened, "dev") if holds_out else tuple(opened)
@@ -202,6 +203,12 @@ def assemble(
                     f"{forms[True]} has pairs of texts, but {forms[False]} has single ones: if the columns are not "
                     "right, name them with --text-column and --second-column"
                 )
+        texts = [hash(_belongs_to(example, by_article=False)) for example in reading.examples]
+        if split == "train":
+            learned.update(texts)
+        elif twice := sum(text in learned for text in texts):
+            remark = f"{table.name}: {twice:,} of {len(texts):,} examples are on a text that is also learned from"
+            return replace(reading, remarks=(*reading.remarks, f"{remark}: their score says little"))
         return reading
 
     splits = ("dev",) if holds_out else scored
