@@ -26,22 +26,27 @@ def commands(guide: str) -> list[tuple[str, str]]:
     return re.findall(r"^```(sh|python)\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
 
 
-def run(kind: str, block: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run a block in a folder. Commands that need no shell are run in this process: to start Python and torch anew
-    takes longer than what most of them do."""
-    if kind == "sh" and all(re.fullmatch(r"openalbert [^|<>$;&`\\*~]+", line) for line in block.splitlines()):
-        return run_here(block, folder)
+def run(kind: str, block: str, folder: Path, *, alone: bool = False) -> subprocess.CompletedProcess[str]:
+    """Run a block in a folder: in this process unless it needs a shell or is to be alone, for to start Python and torch
+    anew takes longer than what most commands do."""
+    needs_shell = kind == "sh" and not all(
+        re.fullmatch(r"openalbert [^|<>$;&`\\*~]+", line) for line in block.splitlines()
+    )
+    if not alone and not needs_shell:
+        return run_here(kind, block, folder)
     words = ["bash", "-euo", "pipefail", "-c", block] if kind == "sh" else [sys.executable, "-c", block]
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     return subprocess.run(words, cwd=folder, capture_output=True, text=True, env={**os.environ, "PATH": path})
 
 
-def run_here(block: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """The commands of a block, a line each; one that fails ends it."""
+def run_here(kind: str, block: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """The same in this process; a command that fails ends the block."""
     out, err, code = io.StringIO(), io.StringIO(), 0
     with contextlib.chdir(folder), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
-            for line in block.splitlines():
+            if kind == "python":
+                exec(compile(block, "guide", "exec"), {})
+            for line in block.splitlines() if kind == "sh" else ():
                 cli.main(shlex.split(line)[1:])
         except SystemExit as ended:
             code = int(ended.code or 0)
