@@ -77,7 +77,7 @@ class Finetune:
     max_length: int = 512
     """The longest input in tokens; what is longer is cut, and counted. No more than the model has positions."""
     stride: int = 128
-    """For questions on long passages: how many tokens after one window the next one begins."""
+    """For questions on long passages: how many tokens after one window the next one begins, half a window at most."""
     seed: int = 1
     """Everything drawn at random hangs on it: the head's first weights, the order of examples, dropout."""
     seeds: int = 1
