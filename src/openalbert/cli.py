@@ -128,7 +128,7 @@ def print_help(verbs: dict[str, Verb]) -> None:
     """List the verbs, a line each."""
     width = max(map(len, verbs)) + 2
     print("usage: openalbert VERB [SETTINGS]\n")
-    print("ALBERT, all of the paper: from your text to a pretrained encoder, and into other libraries.\n")
+    print("ALBERT, all of the paper: from your text to a pretrained encoder, to a task, and into other libraries.\n")
     for name, verb in verbs.items():
         print(f"  {name:{width}s}{verb.summary}")
     print("\n`openalbert VERB --help` lists the verb's settings.")

@@ -94,7 +94,7 @@ class Lamb(Optimizer):
     def _update(self, group: dict[str, Any], parameters: list[nn.Parameter], stacked: list[int]) -> None:
         beta1, beta2 = group["betas"]
         keep1, keep2, rate = beta1, beta2, group["lr"]
-        one: int | Tensor = 1
+        steps: int | Tensor = 1
         states = [self.state[parameter] for parameter in parameters]
         m, v = [state["m"] for state in states], [state["v"] for state in states]
         gradients = [_as(parameter.grad, mean) for parameter, mean in zip(parameters, m, strict=True)]
@@ -103,9 +103,10 @@ class Lamb(Optimizer):
         if self.found_inf is not None:
             is_refused = self.found_inf > 0
             gradients = [gradient.masked_fill(is_refused, 0.0) for gradient in gradients]
-            nothing = torch.ones_like(self.found_inf)
-            keep1, keep2 = (torch.where(is_refused, nothing, beta) for beta in (beta1, beta2))
-            rate, one = torch.where(is_refused, 0.0, nothing) * rate, (~is_refused).long()
+            all_of_it = torch.ones_like(self.found_inf)
+            keep1, keep2 = (torch.where(is_refused, all_of_it, beta) for beta in (beta1, beta2))
+            rate = torch.where(is_refused, 0.0, all_of_it) * rate
+            steps = (~is_refused).long()
 
         torch._foreach_mul_(m, keep1)
         torch._foreach_add_(m, gradients, alpha=1 - beta1)
@@ -114,7 +115,7 @@ class Lamb(Optimizer):
 
         denominators = torch._foreach_sqrt(v)
         if group["bias_correction"]:
-            group["step"] += one
+            group["step"] += steps
             torch._foreach_div_(denominators, _correction(beta2, group["step"]).sqrt())
         torch._foreach_add_(denominators, group["eps"])
         updates = torch._foreach_div(m, denominators)

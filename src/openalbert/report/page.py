@@ -10,7 +10,7 @@ from typing import Any
 
 from openalbert.report import curves
 from openalbert.report.markup import Markup, element, joined, table
-from openalbert.report.sections import about, differences, sample, swatch
+from openalbert.report.sections import about, data_of, differences, sample, swatch
 from openalbert.train.figures import NOTHING, count, duration, moment, percent, present, rate
 from openalbert.train.results import (
     final_results,
@@ -33,7 +33,7 @@ def page(runs: Sequence[Run], now: datetime) -> str:
     sections = [
         pictures_section(runs, pictures),
         *([differences(runs)] if len(runs) > 1 else []),
-        *(about(run, alone=len(runs) == 1) for run in runs),
+        *(about(run, len(runs) == 1, data_of(run)) for run in runs),
     ]
     return document(title, _headline(runs, now), sections, [run.name for run in runs], data, now)
 

@@ -75,8 +75,8 @@ def differences(runs: Sequence[Run]) -> Markup:
     return element("section", element("h2", "Settings that differ"), shown)
 
 
-def about(run: Run, alone: bool) -> Markup:
-    """All that is known of one run beside its curves."""
+def about(run: Run, alone: bool, data: Markup, remarks: Sequence[Markup] = ()) -> Markup:
+    """All that is known of one run beside its curves; `data` and `remarks` tell what it read."""
     heading = [] if alone else [element("h2", run.name)]
     level = "h2" if alone else "h3"
     return element(
@@ -84,11 +84,12 @@ def about(run: Run, alone: bool) -> Markup:
         *heading,
         element(
             "div",
-            element("div", element(level, "Data"), _data(run)),
+            element("div", element(level, "Data"), data),
             element("div", element(level, "Hardware and throughput"), hardware_of(run)),
             element("div", element(level, "Estimate beside truth"), estimate_of(run)),
             class_="columns",
         ),
+        *remarks,
         element(level, "Events"),
         events_of(run),
         element(level, "The same run again"),
@@ -108,7 +109,8 @@ def settings_of(run: Run) -> Markup:
     )
 
 
-def _data(run: Run) -> Markup:
+def data_of(run: Run) -> Markup:
+    """What a pretraining run read."""
     seen = passes(run)
     rows = [
         ["folder", str(run.fact("data", "folder") or NOTHING)],

@@ -10,15 +10,7 @@ from openalbert.report import curves
 from openalbert.report.curves import Line, Picture
 from openalbert.report.markup import Markup, element, joined, table
 from openalbert.report.page import document, pictures_section
-from openalbert.report.sections import (
-    command_of,
-    differences,
-    estimate_of,
-    events_of,
-    hardware_of,
-    settings_of,
-    swatch,
-)
+from openalbert.report.sections import about, differences, swatch
 from openalbert.tasks.findings_page import findings_section
 from openalbert.tasks.paper import reported
 from openalbert.tasks.tunings import SEEDS, Tuning, begun_with, open_tunings, read_values
@@ -43,7 +35,7 @@ def finetuning_page(folders: Sequence[Path], now: datetime) -> str:
         pictures_section(runs, pictures),
         *(findings_section(one) for one in looks),
         *([differences(runs)] if len(folders) > 1 else []),
-        *(_about(tuning, alone) for tuning in _first_of_each(tunings)),
+        *(about(one.run, alone, _data(one.run), _remarks(one.run)) for one in _first_of_each(tunings)),
     ]
     headline = _headline(tunings[0], now) if alone else _several(tunings, folders, now)
     return document(title, headline, sections, [run.name for run in runs], data, now)
@@ -238,29 +230,6 @@ def _several(tunings: Sequence[Tuning], folders: Sequence[Path], now: datetime) 
 def _final(tuning: Tuning) -> Mapping[str, float]:
     """The figures of the split that decides."""
     return next(iter(tuning.by_split.values()), {})
-
-
-def _about(tuning: Tuning, alone: bool) -> Markup:
-    run = tuning.run
-    level = "h2" if alone else "h3"
-    return element(
-        "section",
-        *([] if alone else [element("h2", run.name)]),
-        element(
-            "div",
-            element("div", element(level, "Data"), _data(run)),
-            element("div", element(level, "Hardware and throughput"), hardware_of(run)),
-            element("div", element(level, "Estimate beside truth"), estimate_of(run)),
-            class_="columns",
-        ),
-        *_remarks(run),
-        element(level, "Events"),
-        events_of(run),
-        element(level, "The same run again"),
-        command_of(run),
-        element(level, "Settings"),
-        settings_of(run),
-    )
 
 
 def _data(run: Run) -> Markup:
