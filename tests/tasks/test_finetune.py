@@ -280,6 +280,19 @@ def test_what_cannot_be_done_is_told_in_a_sentence(
     assert "Traceback" not in told
 
 
+@pytest.mark.parametrize(("name", "value"), [("steps", "0"), ("steps", "-3"), ("minutes", "0"), ("epochs", "inf")])
+def test_a_run_of_no_length_is_refused_before_anything_is_read(
+    name: str, value: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--train", str(tmp_path / "nowhere.csv"), "--out", str(tmp_path / "run"), f"--{name}", value]
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["finetune", "no-model", "--task", "classification", *words])
+    assert ended.value.code == 1
+    number = int(value) if name == "steps" else float(value)
+    assert capsys.readouterr().err == f"error: {name} is {number}: give a number above 0\n"
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_model_and_a_task_must_be_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     for words in (["finetune"], ["finetune", "--task", "sst2", "--out", str(tmp_path / "run")]):
         with pytest.raises(SystemExit) as ended:

@@ -117,8 +117,9 @@ class Finetune:
         given = [name for name in ("epochs", "steps", "minutes") if getattr(self, name) is not None]
         if len(given) > 1:
             raise UserError(f"the run's length is given in {' and '.join(given)}: give one of them")
-        if self.epochs is not None and not 0 < self.epochs < math.inf:
-            raise UserError(f"epochs is {self.epochs}: give a number above 0")
+        for name in given:
+            if not 0 < getattr(self, name) < math.inf:
+                raise UserError(f"{name} is {getattr(self, name)}: give a number above 0")
         if self.start and self.from_scratch:
             raise UserError("--from begins with another model's weights and --from-scratch with none: give one of them")
 
