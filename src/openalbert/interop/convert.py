@@ -26,6 +26,7 @@ from openalbert.interop.huggingface import (
     their_tensors,
 )
 from openalbert.interop.names import family_of
+from openalbert.interop.pretraining_json import read_pretraining
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import PRETRAINING_HEADS
 from openalbert.model.presets import PRESETS
@@ -62,7 +63,7 @@ def convert(settings: Convert) -> None:
         warnings.simplefilter("ignore")  # the table below tells of parameters drawn at random
         model, account, folder = read_source(settings)
     tokenizer = find_tokenizer(folder)
-    save(model, settings.target, tokenizer, settings.precision)
+    save(model, settings.target, tokenizer, settings.precision, pretraining=read_pretraining(folder))
     check_reading_back(model, settings.target, settings.precision)
     differences = {}
     if family_of(model.config) is not None and importlib.util.find_spec("transformers") is not None:

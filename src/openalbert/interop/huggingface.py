@@ -15,6 +15,7 @@ from openalbert.errors import UserError, suggestion
 from openalbert.interop.card import model_card
 from openalbert.interop.config_json import OWN_SECTION, read_config, read_heads, write_config
 from openalbert.interop.names import BUFFERS, EMBEDDING_MAP, TIED, Family, Pair, family_of, name_pairs
+from openalbert.interop.pretraining_json import Pretraining, write_pretraining
 from openalbert.interop.tokenizer_files import write_tokenizer_files
 from openalbert.interop.weights import INDEX, WEIGHTS, read_folder_tensors, write_tensors
 from openalbert.model.albert import AlbertModel, initialize
@@ -286,8 +287,10 @@ def save(
     tokenizer: Tokenizer | None = None,
     precision: Precision = "float32",
     card: str | None = None,
+    pretraining: Pretraining | None = None,
 ) -> None:
-    """Write a model folder: config.json, model.safetensors, README.md, and the tokenizer's files if there is one.
+    """Write a model folder: config.json, model.safetensors, README.md, the tokenizer's files if there is one, and
+    pretraining.json where it is known how much pretraining the weights have had.
 
     A model that stood there is replaced, as a whole, when the new one is complete.
     """
@@ -305,3 +308,5 @@ def save(
         (aside / "README.md").write_text(card or model_card(model), encoding="utf-8")
         if tokenizer is not None:
             write_tokenizer_files(tokenizer, aside, model.config.max_positions)
+        if pretraining is not None:
+            write_pretraining(aside, pretraining)

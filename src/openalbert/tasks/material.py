@@ -8,6 +8,7 @@ import torch
 
 from openalbert.errors import UserError
 from openalbert.interop import huggingface
+from openalbert.interop.pretraining_json import NONE, Pretraining, read_pretraining
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import AlbertConfig
 from openalbert.tasks.encode import Encoding, encode
@@ -39,6 +40,8 @@ class Material:
     task: Task
     folder: Path
     """The model to begin with."""
+    pretraining: Pretraining | None
+    """What the weights to begin with have had, if that is known."""
     config: AlbertConfig
     """Its configuration, with the dropout of this run."""
     tokenizer: Tokenizer
@@ -75,6 +78,7 @@ def gather(settings: Finetune) -> Material:
     """Read, check and tokenize everything, before anything is learned."""
     remarks: list[str] = []
     folder = _start_folder(settings)
+    pretraining = NONE if settings.from_scratch else read_pretraining(folder)
     config = huggingface.read_folder_config(folder)
     config = replace(
         config,
@@ -118,6 +122,7 @@ def gather(settings: Finetune) -> Material:
     return Material(
         task,
         folder,
+        pretraining,
         config,
         tokenizer,
         max_length,

@@ -40,7 +40,7 @@ def write_outcome(
         findings.append(looked)
     write_findings(folder, findings)
     card = tuned_card(model, task, folder, scores["scores"], scores["collapsed"] or "")
-    huggingface.save(model, folder / MODEL, material.tokenizer, card=card)
+    huggingface.save(model, folder / MODEL, material.tokenizer, card=card, pretraining=material.pretraining)
     split, figures = next(iter(scores["scores"].items()))
     tuned = Tuned(task.name, task.kind, material.max_length, stride, threshold, split, figures)
     write_tuned(folder / MODEL, tuned)

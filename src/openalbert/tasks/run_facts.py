@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from openalbert.model.albert import AlbertModel
+from openalbert.settings import to_dict
 from openalbert.tasks.material import Material
 from openalbert.tasks.settings import Plan
 from openalbert.train.device import Device
@@ -30,6 +31,7 @@ def first_facts(material: Material, plan: Plan, model: AlbertModel, device: Devi
         "parameters": model.num_parameters(),
         "task": {"name": task.name, "kind": task.kind, "main_metric": task.main_metric},
         "model": str(material.folder),
+        "pretraining": to_dict(material.pretraining) if material.pretraining is not None else None,
         "batch_size": plan.batch_size,
         "budget": str(plan.budget),
         "evaluate_every": plan.evaluate_every,

@@ -1,0 +1,57 @@
+"""What a model has read when a run of pretraining ends: in this run, and in those that it went on from."""
+
+from pathlib import Path
+from typing import Any
+
+from openalbert.interop import huggingface
+from openalbert.interop.pretraining_json import Pretraining, PretrainingRun, read_pretraining
+from openalbert.model.presets import PRESETS
+from openalbert.settings import from_dict, to_dict
+from openalbert.train.claim import FACTS, MODEL, RUN
+from openalbert.train.settings import Pretrain
+
+
+def beginning(settings: Pretrain) -> dict[str, Any]:
+    """The model that a run begins with and the runs behind that, oldest first, for facts.json.
+
+    It is asked when the run begins: at its end the folder may be gone, or hold another model.
+    """
+    of_folder = settings.preset not in PRESETS and huggingface.local_folder(settings.preset) is not None
+    source = settings.warm_start or (settings.preset if of_folder else "")
+    if not source:
+        return {"begun_with": "", "before": []}
+    of_run = (Path(source) / RUN).exists()
+    folder = Path(source) / MODEL if of_run else huggingface.local_folder(source) or Path(source)
+    known = read_pretraining(folder)
+    name = Path(source).resolve() if of_run else folder.resolve()
+    return {
+        "begun_with": name.parent.name if name.name == MODEL else name.name,
+        "before": [] if known is None else [*map(to_dict, known.before), _of_itself(known)],
+    }
+
+
+def _of_itself(known: Pretraining) -> dict[str, Any]:
+    """The last run alone."""
+    return {name: value for name, value in to_dict(known).items() if name != "before"}
+
+
+def runs_before(facts: dict[str, Any]) -> tuple[PretrainingRun, ...]:
+    """The runs that a run went on from, as its facts tell."""
+    return tuple(from_dict(values, PretrainingRun, FACTS) for values in facts.get("before", ()))
+
+
+def history(settings: Pretrain, facts: dict[str, Any]) -> Pretraining:
+    """What the model of a run that has ended says of its pretraining."""
+    facts = beginning(settings) | facts
+    before, truth = runs_before(facts), facts["truth"]
+    return Pretraining(
+        tokens=truth["tokens"] + (before[-1].tokens if before else 0),
+        text_tokens=facts["data"]["train_tokens"],
+        steps=truth["steps"],
+        minutes=60 * truth["hours"],
+        device=facts["device"],
+        precision=facts["precision"],
+        length=settings.objective.max_length,
+        begun_with=facts["begun_with"],
+        before=before,
+    )
