@@ -24,6 +24,7 @@ from openalbert.train.card import pretrained_card
 from openalbert.train.claim import CHECKPOINTS, FACTS, MODEL, claim_folder, locked
 from openalbert.train.device import Device, measure_matmul_peak, open_device
 from openalbert.train.estimate import estimate, measured, side_by_side
+from openalbert.train.history import beginning, history
 from openalbert.train.interruption import Stop
 from openalbert.train.journal import METRICS, Journal
 from openalbert.train.pretraining import PLATEAU_MARGIN, evaluate, pretraining, unigram_entropy
@@ -132,6 +133,7 @@ class Run:
                 "examples_per_epoch": self.batches.examples_per_epoch,
                 "tokenizer": shards.manifest.tokenizer,
             },
+            **beginning(settings),
             "restarts": 0,
         }
 
@@ -318,7 +320,8 @@ class Run:
             self.facts["truth"] = took
             self._write_facts()
             card = pretrained_card(self.model, self.folder)
-            huggingface.save(self.model, self.folder / MODEL, tokenizer, card=card)
+            known = history(self.settings, self.facts)
+            huggingface.save(self.model, self.folder / MODEL, tokenizer, card=card, pretraining=known)
             if "estimate" in self.facts:
                 self.say(side_by_side(self.facts["estimate"], took))
             self.say(
