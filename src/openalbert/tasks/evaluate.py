@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated
 
 import torch
-from tyro.conf import OmitArgPrefixes, Positional
+from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from openalbert import durable
 from openalbert.errors import UserError
@@ -37,11 +37,12 @@ LONGEST = 512  # tokens of an input, where nothing says otherwise
 class Evaluate:
     """Score a fine-tuned model on a task; several models are averaged. Predictions can be written to files."""
 
-    models: Positional[tuple[str, ...]]
+    models: Annotated[Positional[tuple[str, ...]], arg(metavar="MODEL [MODEL ...]", help_behavior_hint="")]
     """Fine-tuned models: model folders, runs of `openalbert finetune`, or Hugging Face's `owner/name`."""
     task: str = ""
-    """A known task (cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte, wnli, squad1, squad2, race) or, for files of your
-    own, its kind. Not given: what the model was tuned for."""
+    """A known task or, for files of your own, its kind. Not given: what the model was tuned for.
+    Known: cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte, wnli, squad1, squad2, race, race_middle, race_high.
+    Kinds: classification, regression, multi_label, multiple_choice, question_answering."""
     source: Annotated[Source, OmitArgPrefixes] = field(default_factory=Source)
     """Where the examples come from."""
     splits: tuple[str, ...] = ()
@@ -56,8 +57,8 @@ class Evaluate:
     """For questions on long passages: how many tokens after one window the next one begins, half a window at most.
     Not given: as in fine-tuning."""
     null_threshold: float | None = None
-    """Where a question may have no answer: above which null score it has none. Not given: the one that fine-tuning
-    found; without that, one fitted on half of the passages for the other half."""
+    """Where a question may have no answer: above which null score it has none. Not given: as fine-tuning found it.
+    Without that, one is fitted on half of the passages for the other half."""
     max_answer_tokens: int = MAX_ANSWER_TOKENS
     """The longest answer to a question, in tokens."""
     n_best: int = N_BEST

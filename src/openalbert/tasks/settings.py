@@ -37,25 +37,26 @@ class Length:
 class Finetune:
     """Fine-tune a model on a task. The same command again goes on where it was, or says that all is done."""
 
-    model: Positional[str] = ""
-    """A model folder, a pretraining run, a model that comes with openalbert by its name (albert-base-wikibooks), or
-    Hugging Face's `owner/name`. Right after the verb."""
+    model: Annotated[Positional[str], arg(metavar="MODEL", help_behavior_hint="")] = ""
+    """Right after the verb: a model folder, a pretraining run, or a name.
+    Names: albert-base-wikibooks, which comes with openalbert, or Hugging Face's `owner/name`."""
     task: str = ""
-    """A known task (cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte, wnli, squad1, squad2, race) or, for files of your
-    own, its kind: classification, regression, multi_label, multiple_choice, question_answering."""
+    """A known task or, for files of your own, its kind.
+    Known: cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte, wnli, squad1, squad2, race, race_middle, race_high.
+    Kinds: classification, regression, multi_label, multiple_choice, question_answering."""
     source: Annotated[Source, OmitArgPrefixes] = field(default_factory=Source)
     """Where the examples come from."""
     out: Path = Path("runs/finetuning")
     """Folder of the run: settings, metrics, checkpoints, and at the end scores and model."""
     start: Annotated[str, arg(name="from")] = ""
-    """A fine-tuned model, or its run, to begin with in place of MODEL: the paper begins RTE, STS-B and MRPC from a
-    model of MNLI."""
+    """A fine-tuned model, or its run, to begin with in place of MODEL.
+    The paper begins RTE, STS-B and MRPC with a model of MNLI."""
     from_scratch: bool = False
     """Begin with fresh weights in MODEL's shape: what did pretraining bring?"""
 
     epochs: float | None = None
-    """How often the training examples are gone through. Give one of epochs, steps and minutes, or none for the recipe's
-    own length, which is shorter where the data are fewer than the recipe's."""
+    """How often the training examples are gone through. Give one of epochs, steps and minutes, or none.
+    With none, it is the recipe's length, and less where the data are fewer than the recipe's."""
     steps: int | None = None
     """Length of the run in steps."""
     minutes: float | None = None

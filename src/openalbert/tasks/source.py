@@ -40,8 +40,8 @@ class Source:
     label_columns: tuple[str, ...] = ()
     """Where every label of multi_label has a column of its own with 0 or 1: those columns."""
     label_separator: str | None = None
-    """What stands between the labels in one column of multi_label, and between the options of multiple_choice; not
-    given: whichever of ; | , is found."""
+    """What stands between labels of multi_label, or options of multiple_choice, that share a column.
+    Not given: whichever of ; | , is found."""
     passage_column: str | None = None
     """The column of the passage that a question is on."""
     question_column: str | None = None
