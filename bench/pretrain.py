@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -63,27 +64,37 @@ def step_flops(config: AlbertConfig, batch: int, length: int) -> float:
 
 
 def measured(steps: Iterator[Any], seconds: float, step_tokens: int, first: float) -> dict[str, Any]:
-    """Tokens a second and the time of single steps over at least so many seconds; each step ends with the device."""
+    """Tokens a second over at least so many seconds, and the time between the ends of single steps on the device.
+
+    As in training, the host may prepare a step while the device is at the one before it.
+    """
     for _ in range(WARM_STEPS):
         next(steps)
-    torch.cuda.synchronize()
-    times, started = [], time.perf_counter()
-    before = started
-    while before - started < seconds:
+    ends = [_end_of_step()]
+    ends[0].synchronize()
+    started = time.perf_counter()
+    while time.perf_counter() - started < seconds:
         next(steps)
-        torch.cuda.synchronize()
-        now = time.perf_counter()
-        times.append(now - before)
-        before = now
+        ends.append(_end_of_step())
+        ends[-2].synchronize()
+    ends[-1].synchronize()
+    whole = time.perf_counter() - started
+    times = [before.elapsed_time(after) for before, after in pairwise(ends)]
     cuts = statistics.quantiles(times, n=20)
     return {
-        "tokens_per_second": step_tokens * len(times) / (before - started),
+        "tokens_per_second": step_tokens * len(times) / whole,
         "steps": len(times),
-        "median_ms": 1000 * statistics.median(times),
-        "ms_of_5_and_95_percent": [1000 * cuts[0], 1000 * cuts[-1]],
+        "median_ms": statistics.median(times),
+        "ms_of_5_and_95_percent": [cuts[0], cuts[-1]],
         "first_step_seconds": first,
         "peak_gib": torch.cuda.max_memory_allocated() / 2**30,
     }
+
+
+def _end_of_step() -> torch.cuda.Event:
+    end = torch.cuda.Event(enable_timing=True)
+    end.record()
+    return end
 
 
 def random_shards(folder: Path, tokenizer: Tokenizer) -> Path:
@@ -201,6 +212,7 @@ def profile(step: Callable[[], object], file: Path) -> None:
     kernels = sorted(found.key_averages(), key=lambda kernel: -kernel.self_device_time_total)
     busy = sum(kernel.self_device_time_total for kernel in kernels) / 5e3
     lines = [f"{1000 * wall / 5:.2f} ms a step under the profiler, kernels {busy:.2f} ms"]
+    lines += ["", "where the device waits, of five steps together:", *waits(found), ""]
     lines += [
         f"{kernel.self_device_time_total / 5e3:8.3f} ms {kernel.count // 5:5d} x {kernel.key[:140]}"
         for kernel in kernels[:60]
@@ -208,6 +220,20 @@ def profile(step: Callable[[], object], file: Path) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text("\n".join(lines) + "\n")
     print("\n".join(lines[:30]), flush=True)
+
+
+def waits(found: torch.profiler.profile) -> list[str]:
+    """The gaps between kernels: many short ones, and the longest with what came before and after them."""
+    kernels = [event for event in found.events() or [] if event.device_type == torch.autograd.DeviceType.CUDA]
+    kernels.sort(key=lambda event: event.time_range.start)
+    gaps = [(after.time_range.start - before.time_range.end, before, after) for before, after in pairwise(kernels)]
+    gaps = sorted((gap for gap in gaps if gap[0] > 0), key=lambda gap: -gap[0])
+    short = [gap[0] for gap in gaps if gap[0] < 20]
+    lines = [f"{sum(short) / 1000:8.3f} ms in {len(short)} gaps of less than 20 us"]
+    lines += [
+        f"{gap / 1000:8.3f} ms after {before.name[:60]} before {after.name[:60]}" for gap, before, after in gaps[:25]
+    ]
+    return lines
 
 
 def clear() -> None:

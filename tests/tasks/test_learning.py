@@ -117,14 +117,15 @@ def test_the_gradient_of_a_batch_is_the_sum_of_those_of_its_micro_batches(name: 
 def test_what_only_fills_a_batch_up_changes_neither_loss_nor_gradient(
     name: str, is_recorded: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All of a recording but the graphs themselves, which need a GPU: its module is run as it is."""
+    """All of a recording but the graphs themselves, which need a GPU: what would be recorded is run as it is."""
 
     def on_cpu(starts: Tensor, _: tuple[int, ...]) -> Packed:
         return Packed(starts, tuple(starts.diff().tolist()))
 
     on_cpu.of = Packed.of  # type: ignore[attr-defined]
     monkeypatch.setattr(recording, "Packed", on_cpu)
-    monkeypatch.setattr(torch.cuda, "make_graphed_callables", lambda module, *_, **__: module)
+    monkeypatch.setattr(torch.cuda, "make_graphed_callables", lambda function, *_, **__: function)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
     model, batch = model_and_batch(name)
     graphs = recording.Recording(model) if is_recorded else None
     found = []

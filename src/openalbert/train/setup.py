@@ -12,6 +12,7 @@ from openalbert.model.albert import AlbertModel
 from openalbert.model.config import PRETRAINING_HEADS
 from openalbert.model.cost import memory
 from openalbert.model.encoder import run_layer
+from openalbert.model.longer import continued
 from openalbert.model.presets import PRESETS
 from openalbert.text.manifest import read_manifest
 from openalbert.text.shards import ShardSet, open_shards
@@ -65,8 +66,8 @@ def make_model(settings: Pretrain, device: Device) -> AlbertModel:
 def take_weights(model: AlbertModel, source: str) -> None:
     """Begin with the weights of a run or of a model, by its folder or its name.
 
-    Shared layers can be passed any number of times. Of the positions, those that both have are taken; more of them are
-    drawn around the mean of those.
+    Shared layers can be passed any number of times. Of the positions, those that both have are taken; where this model
+    has more of them, the others go on with these.
     """
     of_run = Path(source) / MODEL if (Path(source) / RUN).exists() else None
     folder = of_run or huggingface.local_folder(source)
@@ -86,11 +87,8 @@ def take_weights(model: AlbertModel, source: str) -> None:
     with torch.no_grad():
         for name, parameter in own.items():
             if name in weights:
-                common = min(len(parameter), len(weights[name]))
-                parameter[:common].copy_(weights[name][:common])
-        # Trained positions are many times as long as fresh ones, and have a direction in common.
-        known = len(weights[POSITIONS])
-        own[POSITIONS][known:] += weights[POSITIONS].mean(0)
+                taken = weights[name]
+                parameter.copy_(continued(taken, len(parameter)) if name == POSITIONS else taken)
 
 
 def load_weights(model: AlbertModel, tensors: dict[str, torch.Tensor], where: str) -> None:
