@@ -21,6 +21,26 @@ from openalbert.train.steps import PATIENCE, WINDOW, Learning, Pace, Running, St
 CPU = Device(torch.device("cpu"), "fp32")
 
 
+class WorksOn(Device):
+    """A device as a GPU is: the loop gives it the next step's passes before it reads this step's figures."""
+
+    @property
+    def works_on_by_itself(self) -> bool:
+        return True
+
+
+AHEAD = WorksOn(torch.device("cpu"), "fp32")
+
+
+@pytest.fixture(autouse=True, params=["cpu", "ahead"])
+def device(request: pytest.FixtureRequest) -> None:
+    """Every fact here holds on both kinds of devices."""
+    DEVICE[:] = [CPU if request.param == "cpu" else AHEAD]
+
+
+DEVICE = [CPU]
+
+
 @dataclass
 class Piece:
     """A batch for a made-up model: `ids` are inputs, of which only some ask for a prediction."""
@@ -87,18 +107,20 @@ def run(
         depths=changes.pop("depths", DepthSchedule((DepthStage(1),))),
         seed=0,
     )
-    taken = list(
-        training_steps(
-            model,
-            make_optimizer(model, settings),
-            source or Numbers(),
-            learning(model, spoil),
-            pace,
-            CPU,
-            running,
-            **changes,
-        )
-    )
+    look = changes.pop("look", lambda step, model, running: None)
+    taken = []
+    for step in training_steps(
+        model,
+        make_optimizer(model, settings),
+        source or Numbers(),
+        learning(model, spoil),
+        pace,
+        changes.pop("device", DEVICE[0]),
+        running,
+        **changes,
+    ):
+        look(step, model, running)
+        taken.append(step)
     return taken, model, running
 
 
@@ -126,7 +148,7 @@ def test_a_loss_counts_by_its_weight() -> None:
     for order in (0.0, 1.0, 3.0):
         weighted = dataclasses.replace(plain, weights={"sentence_order": order})
         optimizer = make_optimizer(model, OptimizerSettings(kind="adamw", learning_rate=0.0))
-        [step] = training_steps(model, optimizer, batches, weighted, pace, CPU, Running())
+        [step] = training_steps(model, optimizer, batches, weighted, pace, DEVICE[0], Running())
         words, orders = (total / count for total, count, _ in step.losses.values())
         assert math.isclose(step.loss, words + order * orders, rel_tol=1e-6)
         norms[order] = step.gradient_norm
@@ -207,6 +229,57 @@ def test_a_resumed_run_takes_the_same_next_step() -> None:
     source = Numbers()
     run(source=source, running=Running(step=2), steps=3)
     assert source.asked_for[0] == (2, 1)
+
+
+@pytest.mark.parametrize("budget", [Budget(steps=6), Budget(tokens=6 * 48)])
+def test_between_two_steps_all_is_as_the_told_one_left_it(budget: Budget) -> None:
+    depths = DepthSchedule((DepthStage(1),))
+    found = []
+    for device in (CPU, AHEAD):
+        seen: list[tuple[Any, ...]] = []
+
+        def look(step: Step, model: nn.Module, running: Running, seen: list[tuple[Any, ...]] = seen) -> None:
+            weights = [parameter.detach().clone() for parameter in model.parameters()]
+            seen.append((step, weights, running.step, running.tokens, list(running.recent)))
+
+        run(budget=budget, device=device, depths=depths, look=look)
+        found.append(seen)
+    assert len(found[0]) == len(found[1]) == 6
+    for (step, weights, *counts), (other, other_weights, *other_counts) in zip(*found, strict=True):
+        assert step == other
+        assert counts == other_counts
+        assert all(torch.equal(left, right) for left, right in zip(weights, other_weights, strict=True))
+
+
+def test_a_run_that_goes_on_is_at_the_depth_of_the_one_that_never_stopped() -> None:
+    depths = DepthSchedule((DepthStage(1), DepthStage(2, 0.5)))
+    states: list[dict[str, Any]] = []
+    taken, *_ = run(
+        budget=Budget(tokens=48 * 8), depths=depths, look=lambda *all_of: states.append(dict(all_of[-1].state()))
+    )
+    for state in states[:-1]:
+        again, *_ = run(budget=Budget(tokens=48 * 8), depths=depths, running=Running(**state))
+        assert [step.depth for step in again] == [step.depth for step in taken[state["step"] :]]
+        assert [step.number for step in again] == [step.number for step in taken[state["step"] :]]
+
+
+def test_memory_that_runs_out_in_the_middle_costs_no_step() -> None:
+    source = Numbers()
+
+    def full(loss: Tensor, call: int) -> Tensor:
+        if source.asked_for[-1][0] >= 3 and source.asked_for[-1][1] < 2:
+            raise torch.OutOfMemoryError("made up")
+        return loss
+
+    taken, model, running = run(steps=5, source=source, spoil=full)
+    assert [step.number for step in taken] == [1, 2, 3, 4, 5]
+    assert running.parts == 2
+    _, expected, _ = run(steps=5)
+    for left, right in zip(model.parameters(), expected.parameters(), strict=True):
+        torch.testing.assert_close(left, right, rtol=1e-5, atol=1e-6)
+    [(number, remarks)] = [(step.number, step.remarks) for step in taken if step.remarks]
+    assert number == 4
+    assert remarks[0][0] == "out_of_memory"
 
 
 def test_a_request_to_stop_reaches_the_step() -> None:

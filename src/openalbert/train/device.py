@@ -74,6 +74,11 @@ class Device:
         """Whether it computes on a GPU."""
         return self.torch_device.type == "cuda"
 
+    @property
+    def works_on_by_itself(self) -> bool:
+        """Whether it computes what it was given while the host does something else."""
+        return self.is_cuda
+
     def autocast(self) -> contextlib.AbstractContextManager[None]:
         """Matrix products in the run's precision."""
         if self.precision == "fp32":

@@ -7,7 +7,7 @@ predictions of the whole batch, so that the gradient is the same, to rounding, f
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
@@ -77,6 +77,8 @@ class Running:
     skipped_in_a_row: int = 0
     depth: int | None = None
     """Layers that the last step ran; None before the first."""
+    depth_ahead: int | None = None
+    """Layers of the step that the device is already at; None where it is at none."""
     parts: int = 1
     """Micro-batches of a step on each process."""
     recent: list[float] = field(default_factory=list)
@@ -127,7 +129,12 @@ def training_steps(
     running: Running,
     stop_asked: Callable[[], bool] = lambda: False,
 ) -> Iterator[Step]:
-    """Take steps until the budget is spent. `running` goes along, and is where to go on from."""
+    """Take steps until the budget is spent. `running` goes along, and is where to go on from.
+
+    A device that works on by itself is given the next step's passes before this step's figures are read, so that it
+    never stands still; whether a step is taken it decides itself. Between two steps the weights are always those of
+    the step that is told of.
+    """
     schedule = pace.schedule.within(pace.budget)
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     remarks: list[tuple[str, str]] = []
@@ -137,17 +144,35 @@ def training_steps(
     weights = torch.tensor([learning.weights.get(name, 1.0) for name in names], device=device.torch_device).double()
     began = time.perf_counter() - running.seconds
     model.train()
-    while not pace.budget.is_spent(running.spent):
-        progress = pace.budget.progress(running.spent)
-        depth = pace.depths.depth(progress)
-        if running.depth not in (None, depth):
-            remarks.append(("depth", f"from now on {depth} layers are run, up to here {running.depth}"))
-            running.recent.clear()  # another depth, another loss: what was usual says nothing any more
-        running.depth = depth
-        rate = schedule.learning_rate(pace.highest_rate, progress)
-        set_learning_rate(optimizer, rate)
-        seeds = _dropout_seeds(pace.seed, running.step, device, parts) if learning.drops_out else None
+
+    def tell(arriving: _Arriving) -> Iterator[Step]:
+        """Read the figures of a step, and hand it to whoever iterates, who has all the time there is."""
+        nonlocal began
+        step = arriving.read(names, running)
+        paused = time.perf_counter()
+        yield step
+        began += time.perf_counter() - paused
+        model.train()
+
+    arriving: _Arriving | None = None
+    while True:
+        if arriving is not None and not device.works_on_by_itself:
+            yield from tell(arriving)
+            arriving = None
+        ahead = int(arriving is not None)
+        spent = replace(running.spent, steps=running.step + ahead)
+        if pace.budget.is_spent(spent):
+            break
+        depth = running.depth_ahead or pace.depths.depth(pace.budget.progress(spent))
+        seeds = _dropout_seeds(pace.seed, running.step + ahead, device, parts) if learning.drops_out else None
         sums, is_out_of_memory = _accumulate(parts, learning, weights, depth, device, seeds)
+        if arriving is not None:
+            running.depth_ahead = depth
+            yield from tell(arriving)
+            arriving = None
+            if pace.budget.is_spent(running.spent):
+                break
+        running.depth_ahead = None
         if device.any_rank(is_out_of_memory):
             optimizer.zero_grad()
             batches.close()  # type: ignore[attr-defined]
@@ -155,25 +180,52 @@ def training_steps(
             batches = source.stream(start=running.step, rank=device.rank, world=device.world, parts=running.parts)
             parts = next(batches)
             continue
+        if running.depth not in (None, depth):
+            remarks.append(("depth", f"from now on {depth} layers are run, up to here {running.depth}"))
+            running.recent.clear()  # another depth, another loss: what was usual says nothing any more
+        running.depth = depth
+        progress = pace.budget.progress(running.spent)
+        rate = schedule.learning_rate(pace.highest_rate, progress)
+        set_learning_rate(optimizer, rate)
         _sum_gradients(parameters, device)
         norm = clip_gradients(parameters, pace.clip_norm)
         # The clock is the main process's: whether the budget is spent must not be decided differently by any process.
         seconds = time.perf_counter() - began if device.is_main else 0.0
         flags = [torch.full_like(norm, flag, dtype=torch.float64) for flag in (stop_asked(), seconds)]
         totals = device.sum_over_ranks(torch.cat((sums, torch.stack(flags))))
-        loss_now = (weights * totals[1:-2:3] / totals[2:-2:3].clamp(min=1)).sum()
-        usual = _usual(running)
-        is_wrong = ~(torch.isfinite(loss_now) & torch.isfinite(norm) & (loss_now <= usual))
-        arriving = _send(torch.cat((totals, torch.stack((norm.double(), loss_now, is_wrong.double())))))
-        # From here on the device is given work without waiting for it: whether the step is taken it decides itself.
+        loss = (weights * totals[1:-2:3] / totals[2:-2:3].clamp(min=1)).sum()
+        is_wrong = ~(torch.isfinite(loss) & torch.isfinite(norm) & (loss <= _usual(running)))
+        figures = _send(torch.cat((totals, torch.stack((norm.double(), loss, is_wrong.double())))))
+        arriving = _Arriving(figures, rate, depth, progress, tuple(remarks))
+        remarks.clear()
         optimizer.found_inf = is_wrong.float()  # type: ignore[union-attr]
         optimizer.step()
         optimizer.zero_grad()
         parts = next(batches)
-        tokens, *figures, stopping, running.seconds, gradient_norm, loss, is_skipped = arriving()
+    if arriving is not None:
+        yield from tell(arriving)
+    optimizer.zero_grad()
+    batches.close()  # type: ignore[attr-defined]
+
+
+@dataclass(frozen=True)
+class _Arriving:
+    """A step whose figures the device has yet to send."""
+
+    figures: Callable[[], list[float]]
+    learning_rate: float
+    depth: int
+    progress: float
+    remarks: tuple[tuple[str, str], ...]
+
+    def read(self, names: list[str], running: Running) -> Step:
+        """Wait for the figures and note in `running` that the step was taken, or that it was not."""
+        tokens, *figures, stopping, running.seconds, gradient_norm, loss, is_skipped = self.figures()
         losses = {name: (figures[i], int(figures[i + 1]), int(figures[i + 2])) for name, i in _places(names)}
+        remarks = self.remarks
         if is_skipped:
-            remarks.append(("skipped", f"step {running.step + 1} was skipped: {_reason(loss, gradient_norm, running)}"))
+            reason = _reason(loss, gradient_norm, running)
+            remarks += (("skipped", f"step {running.step + 1} was skipped: {reason}"),)
             running.skipped += 1
             running.skipped_in_a_row += 1
         else:
@@ -183,23 +235,18 @@ def training_steps(
             running.skipped_in_a_row = 0
         running.step += 1
         running.tokens += int(tokens)
-        paused = time.perf_counter()
-        yield Step(
+        return Step(
             running.step,
             losses,
             loss,
             gradient_norm,
-            rate,
-            depth,
-            progress,
+            self.learning_rate,
+            self.depth,
+            self.progress,
             is_skipped > 0,
             stopping > 0,
-            tuple(remarks),
+            remarks,
         )
-        began += time.perf_counter() - paused
-        remarks.clear()
-        model.train()
-    batches.close()  # type: ignore[attr-defined]
 
 
 def _send(figures: Tensor) -> Callable[[], list[float]]:
