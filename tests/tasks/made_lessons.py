@@ -10,6 +10,7 @@ from tests.text.varied_lines import WORDS
 
 from openalbert import cli
 from openalbert.interop import huggingface
+from openalbert.interop.pretraining_json import Pretraining
 from openalbert.interop.weights import read_tensors
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import PRETRAINING_HEADS, AlbertConfig
@@ -22,6 +23,17 @@ KINDS = ("classification", "regression", "multi_label", "multiple_choice", "ques
 SETTINGS = (
     "--steps 100 --batch-size 8 --optimizer.learning-rate 0.004 --schedule.warmup-share 0.1 --dropout 0 "
     "--classifier-dropout 0 --speed.threads 1"
+)
+
+
+MADE_PRETRAINING = Pretraining(
+    tokens=1_650_000_000,
+    text_tokens=89_000_000,
+    steps=30_000,
+    minutes=21.5,
+    device="1 x NVIDIA H200",
+    precision="bf16",
+    length=64,
 )
 
 
@@ -40,7 +52,7 @@ def made_model(folder: Path, tokenizer: Tokenizer) -> Path:
         max_positions=64,
         initializer_range=0.1,
     )
-    huggingface.save(AlbertModel(config, PRETRAINING_HEADS), folder, tokenizer)
+    huggingface.save(AlbertModel(config, PRETRAINING_HEADS), folder, tokenizer, pretraining=MADE_PRETRAINING)
     return folder
 
 

@@ -12,9 +12,10 @@ import pytest
 import torch
 import transformers
 from huggingface_hub import ModelCard
-from tests.tasks.made_lessons import KINDS
+from tests.tasks.made_lessons import KINDS, MADE_PRETRAINING
 
 from openalbert.interop import huggingface
+from openalbert.interop.pretraining_json import read_pretraining
 from openalbert.tasks.card import tuned_card
 from openalbert.tasks.evaluate import load_models, open_for
 from openalbert.tasks.registry import Source
@@ -48,6 +49,8 @@ def test_the_card_in_the_model_folder_has_the_scores_of_its_run(kind: str, quick
     settings = json.loads((run / "run.json").read_text())
     assert f"| seed | {settings['seed']} |" in card
     assert "| begun with | `" in card
+    assert "Before it was fine-tuned it was pretrained on 1.65 G tokens (0.6 % of the paper's 262 G)." in card
+    assert read_pretraining(run / "model") == MADE_PRETRAINING
     # The recipes' inputs are longer than this model takes, and what it never read is not claimed.
     assert settings["max_length"] > 64
     assert "at most 64 tokens each" in card

@@ -15,6 +15,7 @@ from tests.tasks.made_lessons import KINDS, command, learn, learned, lesson, rec
 
 import openalbert
 from openalbert import cli
+from openalbert.interop.pretraining_json import NONE, read_pretraining
 from openalbert.tasks import learning
 from openalbert.tasks.tuned import read_tuned
 from openalbert.train.journal import Journal
@@ -251,6 +252,11 @@ def test_from_scratch_begins_with_fresh_weights_of_the_seed(tiny: Path, tmp_path
     first, second = (weights(tmp_path / f"run-{seed}")[name] for seed in (1, 2))
     assert not torch.equal(first, second)
     assert not torch.equal(first, weights_of(tiny)[name])
+    # That nothing was learned before is known of the model, and of one that goes on from it.
+    assert read_pretraining(tmp_path / "run-1" / "model") == NONE
+    learn(tmp_path / "run-1", "classification", file, tmp_path / "on", "--steps 1")
+    card = (tmp_path / "on" / "model" / "README.md").read_text(encoding="utf-8")
+    assert "Before it was fine-tuned it was not pretrained." in card
 
 
 @pytest.mark.parametrize(

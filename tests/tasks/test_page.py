@@ -14,7 +14,9 @@ from tests.train.made_runs import make_run
 
 from openalbert.cli import main
 from openalbert.errors import UserError
+from openalbert.interop.pretraining_json import NONE
 from openalbert.report.report import Report
+from openalbert.settings import to_dict
 from openalbert.tasks.findings import read_findings
 from openalbert.tasks.report import report
 from openalbert.tasks.tunings import Tuning, open_tunings
@@ -154,12 +156,11 @@ def test_a_collapsed_run_is_named_as_one(quick_runs: dict[str, Path], tmp_path: 
     )
 
 
-def known_task(run: Path, tmp_path: Path, task: str, model: str | None = None) -> Tuning:
-    """A run made out to be one of a known task, perhaps begun with the model of another folder."""
+def known_task(run: Path, tmp_path: Path, task: str) -> Tuning:
+    """A run made out to be one of a known task."""
     copy = shutil.copytree(run, tmp_path / "known")
     facts = json.loads((copy / "facts.json").read_text())
     facts["task"]["name"] = task
-    facts["model"] = model or facts["model"]
     (copy / "facts.json").write_text(json.dumps(facts))
     return open_tunings([copy])[0]
 
@@ -167,13 +168,44 @@ def known_task(run: Path, tmp_path: Path, task: str, model: str | None = None) -
 def test_a_known_task_stands_beside_the_paper_with_how_much_was_read(
     quick_runs: dict[str, Path], tmp_path: Path
 ) -> None:
-    pretraining = make_run(tmp_path / "pretraining")
-    tuning = known_task(quick_runs["classification"], tmp_path, "sst2", str(pretraining / "model"))
+    tuning = known_task(quick_runs["classification"], tmp_path, "sst2")
     page = page_of(tuning.run.folder, out=tmp_path / "page.html")
     accuracy = tuning.by_split["dev"]["accuracy"]
     assert f"accuracy on dev {accuracy:.2f} the paper's albert-base: 90.3" in page.text
     assert f"this model, dev {accuracy:.1f} the paper's albert-base 90.3" in page.text
-    assert "The paper's models read 262 G tokens in pretraining or more. This one read 524 M tokens" in page.text
+    assert (
+        "The paper's models read 262 G tokens in pretraining or more. "
+        "This one was pretrained on 1.65 G tokens (0.6 % of the paper's 262 G)." in page.text
+    )
+
+
+def test_a_page_says_how_much_pretraining_there_was_before(quick_runs: dict[str, Path], tmp_path: Path) -> None:
+    run = Path(shutil.copytree(quick_runs["regression"], tmp_path / "run"))
+    facts, settings = (json.loads((run / name).read_text()) for name in ("facts.json", "run.json"))
+    model = Path(facts["model"]).parent.name
+
+    def said(pretraining: object) -> str:
+        (run / "facts.json").write_text(json.dumps(facts | {"pretraining": pretraining}))
+        text = page_of(run, out=tmp_path / "page.html").text
+        [words] = re.findall(r"Before that it was (.*?)\. Started", text)
+        # All that is known of a run says the same again.
+        source = "weights drawn at random" if settings["from_scratch"] else model
+        assert f"begun with {source}, {words} training examples" in text
+        return str(words)
+
+    known = facts["pretraining"]
+    assert said(known) == "pretrained on 1.65 G tokens (0.6 % of the paper's 262 G)"
+    assert said(known | {"begun_with": "<b>x"}) == (
+        "pretrained on 1.65 G tokens (0.6 % of the paper's 262 G, not counting what <b>x had read, which is unknown)"
+    )
+    first = {name: value for name, value in known.items() if name != "before"}
+    assert "not counting" not in said(known | {"begun_with": "other", "before": [first]})
+    assert said(to_dict(NONE)) == "not pretrained"
+    for damaged in (None, 7, {}, known | {"tokens": "many"}):
+        assert said(damaged) == "pretrained on an unknown amount of text"
+    settings["from_scratch"] = True
+    (run / "run.json").write_text(json.dumps(settings))
+    assert said(None) == "not pretrained"
 
 
 def test_a_task_of_ones_own_has_nothing_in_the_paper(quick_runs: dict[str, Path]) -> None:

@@ -13,7 +13,7 @@ from openalbert.tasks.collapse import RATE_FACTOR
 from openalbert.tasks.paper import reported, shape_of
 from openalbert.tasks.settings import Finetune
 from openalbert.tasks.task import Kind, Task
-from openalbert.tasks.tunings import begun_with
+from openalbert.tasks.tunings import begun_with, pretrained
 from openalbert.train.card import as_code, one_line
 from openalbert.train.figures import NOTHING, count, duration, moment, number, percent, present
 from openalbert.train.results import hardware, last_step, training_seconds
@@ -52,6 +52,8 @@ def tuned_card(
 
 {kind} of {model.num_parameters():,} parameters, fine-tuned with openalbert for {as_code(task.name)}: it says {answers}.
 {_labels(task)}{warning}
+
+Before it was fine-tuned it was {one_line(pretrained(run))}.
 
 ## How good it is
 

@@ -13,7 +13,7 @@ from openalbert.report.page import document, pictures_section
 from openalbert.report.sections import about, differences, swatch
 from openalbert.tasks.findings_page import findings_section
 from openalbert.tasks.paper import reported
-from openalbert.tasks.tunings import SEEDS, Tuning, begun_with, open_tunings, read_values
+from openalbert.tasks.tunings import SEEDS, Tuning, begun_with, open_tunings, pretrained, read_values
 from openalbert.train import figures
 from openalbert.train.figures import NOTHING, count, duration, moment, number, percent
 from openalbert.train.results import hardware, last_step, tokens_seen, training_seconds
@@ -99,7 +99,8 @@ def _headline(tuning: Tuning, now: datetime) -> list[Markup]:
     sentence = (
         f" {what}tuned from {begun_with(run) or 'weights drawn at random'} on "
         f"{count(run.fact('data', 'train_examples'))} examples: {last_step(run):,} steps, {count(tokens_seen(run))} "
-        f"tokens in {duration(training_seconds(run))} of training, on {hardware(run)}."
+        f"tokens in {duration(training_seconds(run))} of training, on {hardware(run)}. "
+        f"Before that it was {pretrained(run)}."
     )
     if run.fact("started"):
         sentence += f" Started {moment(run.fact('started'))}."
@@ -156,7 +157,7 @@ def tiles(task: str, shape: str, by_split: Mapping[str, Mapping[str, float]], ma
 
 def _beside_the_paper(tunings: Sequence[Tuning], folders: Sequence[Path]) -> Markup:
     first = tunings[0]
-    return beside_the_paper(first.task, _rows_for(tunings, folders), first.shape, first.pretraining_tokens)
+    return beside_the_paper(first.task, _rows_for(tunings, folders), first.shape, pretrained(first.run))
 
 
 def _rows_for(tunings: Sequence[Tuning], folders: Sequence[Path]) -> list[tuple[str, Mapping[str, float]]]:
@@ -171,7 +172,7 @@ def _rows_for(tunings: Sequence[Tuning], folders: Sequence[Path]) -> list[tuple[
 
 
 def beside_the_paper(
-    task: str, rows: Sequence[tuple[str, Mapping[str, float]]], shape: str, tokens: float | None = None
+    task: str, rows: Sequence[tuple[str, Mapping[str, float]]], shape: str, pretraining: str = ""
 ) -> Markup:
     """The scores over the paper's own; nothing for a task that it does not have."""
     paper = reported(task, shape)
@@ -182,7 +183,7 @@ def beside_the_paper(
         [name, *(f"{scores[metric]:.1f}" if metric in scores else NOTHING for metric in metrics)]
         for name, scores in [*rows, *((row.model, row.scores) for row in paper)]
     ]
-    read = f"This one read {count(tokens)} tokens in pretraining. " if tokens is not None else ""
+    read = f"This one was {pretraining}. " if pretraining else ""
     note = f"The paper's models read {count(PAPER_TOKENS)} tokens in pretraining or more. {read}Scores on dev sets."
     return element(
         "section",
@@ -238,6 +239,7 @@ def _data(run: Run) -> Markup:
     share = f" ({percent(truncated / examples)})" if truncated is not None and examples else ""
     scored = run.fact("data", "scored")
     rows = [
+        ["begun with", f"{begun_with(run) or 'weights drawn at random'}, {pretrained(run)}"],
         ["training examples", count(examples)],
         ["sequences", count(run.fact("data", "train_sequences"))],
         ["tokens", count(run.fact("data", "train_tokens"))],

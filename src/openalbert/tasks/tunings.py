@@ -8,10 +8,13 @@ from typing import Any
 
 from openalbert.errors import UserError
 from openalbert.interop.config_json import read_config
+from openalbert.interop.pretraining_json import NONE, Pretraining
+from openalbert.model.presets import PAPER_TOKENS
+from openalbert.settings import from_dict
 from openalbert.tasks.findings import Findings, read_findings
 from openalbert.tasks.paper import shape_of
-from openalbert.train.results import tokens_seen
-from openalbert.train.run_folder import METRICS, Run, read_run, read_runs
+from openalbert.train.figures import count, percent
+from openalbert.train.run_folder import FACTS, METRICS, Run, read_runs
 
 SCORES, SEEDS, CONFIG = "scores.json", "seeds.json", Path("model") / "config.json"
 NOT_FIGURES = ("kind", "step", "tokens", "split", "seconds")
@@ -47,17 +50,6 @@ class Tuning:
         except UserError:
             return ""
 
-    @property
-    def pretraining_tokens(self) -> float | None:
-        """Tokens that the model it began with read in pretraining, where that lies in its run still."""
-        folder = Path(str(self.run.fact("model")))
-        if self.run.settings.get("from_scratch") or is_finetuning(folder.parent):
-            return None
-        try:
-            return tokens_seen(read_run(folder.parent))
-        except UserError:
-            return None
-
 
 def begun_with(run: Run) -> str:
     """The name of the model that a run began with, without its path; "" where its weights were drawn at random."""
@@ -65,6 +57,19 @@ def begun_with(run: Run) -> str:
     if run.settings.get("from_scratch"):
         return ""
     return folder.parent.name if folder.name == CONFIG.parent.name else folder.name
+
+
+def pretrained(run: Run) -> str:
+    """How much pretraining the weights have had that a run began with, to stand behind "was"."""
+    try:
+        known = NONE if run.settings.get("from_scratch") else from_dict(run.fact("pretraining"), Pretraining, FACTS)
+    except UserError:
+        return "pretrained on an unknown amount of text"
+    if known == NONE:
+        return "not pretrained"
+    share = f"{percent(known.tokens / PAPER_TOKENS)} of the paper's {count(PAPER_TOKENS)}"
+    more = f", not counting what {known.unknown_start} had read, which is unknown" if known.unknown_start else ""
+    return f"pretrained on {count(known.tokens)} tokens ({share}{more})"
 
 
 def is_finetuning(folder: Path) -> bool:

@@ -3,16 +3,18 @@ records. Nothing is left blank, and what is not known is said to be unknown."""
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 from openalbert.errors import UserError
 from openalbert.interop.card import size_table
 from openalbert.interop.names import family_of
 from openalbert.model.albert import AlbertModel
-from openalbert.model.presets import PAPER_TOKENS, PRESETS
+from openalbert.model.presets import PAPER_TOKENS
 from openalbert.settings import from_json
 from openalbert.text.manifest import read_manifest
 from openalbert.train.figures import NOTHING, count, duration, moment, number, percent, rate
+from openalbert.train.history import beginning, runs_before
 from openalbert.train.results import (
     final_results,
     hardware,
@@ -38,6 +40,7 @@ def pretrained_card(model: AlbertModel, run_folder: Path, data_licence: str | No
     """The model card of a run's model; `data_licence` is that of the texts, if somebody knows it."""
     run = read_run(run_folder)
     settings = from_json((run_folder / SETTINGS).read_text(encoding="utf-8"), Pretrain, str(run_folder / SETTINGS))
+    run = replace(run, facts=beginning(settings) | run.facts)  # older runs recorded nothing of it, but settings tell
     kind = "A BERT" if family_of(model.config) == "bert" else "An ALBERT"
     objectives = " and ".join(name.split(" (")[0] for name in _objectives(settings))
     preset = one_line(settings.preset)
@@ -46,7 +49,7 @@ def pretrained_card(model: AlbertModel, run_folder: Path, data_licence: str | No
 # {one_line(run.name)}
 
 {kind} of {model.num_parameters():,} parameters ({preset}), pretrained with openalbert on {objectives}
-over {count(tokens_seen(run))} tokens of text. It is an encoder to fine-tune; as it is, it fills in masked words.
+over {count(_tokens_in_all(run))} tokens of text. It is an encoder to fine-tune; as it is, it fills in masked words.
 
 ## How good it is
 
@@ -177,7 +180,7 @@ def _training(run: Run, settings: Pretrain) -> str:
         ("input", f"two segments, at most {settings.objective.max_length} tokens"),
         ("steps", f"{last_step(run):,}"),
         ("batch", f"{settings.batch_size:,} examples"),
-        ("tokens seen", count(tokens_seen(run))),
+        ("tokens seen", _tokens(run)),
         (
             "optimizer",
             f"{OPTIMIZERS[optimizer.kind]}, learning rate {number(settings.learning_rate, 3)}, "
@@ -187,7 +190,7 @@ def _training(run: Run, settings: Pretrain) -> str:
         ("depth", settings.depth_schedule or f"{settings.model.num_layers} layers throughout"),
         ("dropout", f"hidden {settings.model.hidden_dropout:g}, attention {settings.model.attention_dropout:g}"),
         ("seed", str(settings.seed)),
-        ("begun with", _beginning(settings)),
+        ("begun with", _beginning(run)),
         ("hardware", hardware(run)),
         ("time", f"{duration(seconds)} of training" if seconds is not None else "not recorded"),
         ("throughput", f"{rate(run.train.median('tokens_per_second'))} tokens per second (median)"),
@@ -198,10 +201,22 @@ def _training(run: Run, settings: Pretrain) -> str:
     return "| | |\n|---|---|\n" + "\n".join(f"| {name} | {one_line(value)} |" for name, value in rows)
 
 
-def _beginning(settings: Pretrain) -> str:
-    """Where the first weights came from: a preset of a folder's name is that folder."""
-    folder = settings.warm_start or ("" if settings.preset in PRESETS else settings.preset)
-    return f"the weights of {Path(folder).name}" if folder and Path(folder).is_dir() else "weights drawn at random"
+def _tokens_in_all(run: Run) -> float | None:
+    """What the weights have read by the end of the run, as far as it is recorded."""
+    seen, before = tokens_seen(run), runs_before(run.facts)
+    return seen if seen is None or not before else seen + before[-1].tokens
+
+
+def _tokens(run: Run) -> str:
+    before = runs_before(run.facts)
+    more = f", after {count(before[-1].tokens)} in the runs before this one" if before else ""
+    return count(tokens_seen(run)) + more
+
+
+def _beginning(run: Run) -> str:
+    """Where the first weights came from."""
+    name = run.fact("begun_with")
+    return f"the weights of {name}" if name else "weights drawn at random"
 
 
 def _data(run: Run, licence: str | None) -> str:
@@ -234,15 +249,21 @@ def _inputs(folder: Path) -> str:
 
 
 def _limits(run: Run, settings: Pretrain) -> str:
-    tokens = tokens_seen(run) or 0.0
+    tokens, before = _tokens_in_all(run) or 0.0, runs_before(run.facts)
+    longest = max([settings.objective.max_length, *(one.length for one in before)])
+    unknown = before[0].begun_with if before else run.fact("begun_with")
     times = float(f"{PAPER_TOKENS / tokens:.1e}") if tokens else 0.0
     share = f", about {number(times, 2)} times as many" if times > 1 else ""
     sentences = [
         f"It saw {count(tokens)} tokens; the paper's ALBERT-base saw {count(PAPER_TOKENS)}{share}.",
-        f"It read inputs of at most {settings.objective.max_length} tokens; longer ones it has never seen.",
+        f"It read inputs of at most {longest} tokens; longer ones it has never seen.",
         "It repeats what its texts say, errors and prejudices among them; nothing was filtered for that here.",
         "It was not evaluated on any task: the figures above are those of its pretraining alone.",
     ]
+    if unknown:
+        sentences.append(
+            f"What {one_line(unknown)} had read, whose weights it goes back to, is unknown and not counted."
+        )
     if skipped := run.train.last("skipped"):
         sentences.append(f"Steps skipped since they were not finite or exploded: {count(skipped)}.")
     return "\n".join(f"- {sentence}" for sentence in sentences)
