@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,12 +24,12 @@ from openalbert.settings import from_json, to_dict, to_json
 
 transformers.logging.disable_progress_bar()
 transformers.logging.set_verbosity_error()
-FIRST = PretrainingRun(1_390_862_032, 88_978_364, 24_712, 17.0, "1 x NVIDIA H200", "bf16", 128)
+FIRST = PretrainingRun(1_000_000_000, 80_000_000, 20_000, 15.0, "1 x NVIDIA H200", "bf16", 128)
 KNOWN = Pretraining(
-    tokens=1_650_000_000,
-    text_tokens=88_978_364,
-    steps=4_000,
-    minutes=3.25,
+    tokens=1_200_000_000,
+    text_tokens=80_000_000,
+    steps=2_000,
+    minutes=3.5,
     device="1 x NVIDIA H200",
     precision="bf16",
     length=512,
@@ -53,20 +54,20 @@ def written(folder: Path, values: dict[str, Any]) -> Path:
 def test_the_file_of_a_model_folder_says_what_the_weights_have_had(tmp_path: Path) -> None:
     folder = model_folder(tmp_path / "model")
     assert json.loads((folder / "pretraining.json").read_text()) == {
-        "tokens": 1_650_000_000,
-        "text_tokens": 88_978_364,
-        "steps": 4_000,
-        "minutes": 3.25,
+        "tokens": 1_200_000_000,
+        "text_tokens": 80_000_000,
+        "steps": 2_000,
+        "minutes": 3.5,
         "device": "1 x NVIDIA H200",
         "precision": "bf16",
         "length": 512,
         "begun_with": "first",
         "before": [
             {
-                "tokens": 1_390_862_032,
-                "text_tokens": 88_978_364,
-                "steps": 24_712,
-                "minutes": 17.0,
+                "tokens": 1_000_000_000,
+                "text_tokens": 80_000_000,
+                "steps": 20_000,
+                "minutes": 15.0,
                 "device": "1 x NVIDIA H200",
                 "precision": "bf16",
                 "length": 128,
@@ -125,7 +126,7 @@ def test_a_damaged_file_is_refused_before_a_conversion_writes_anything(tmp_path:
         ({"before": 3}, "before does not fit"),
         ({"before": [{}]}, "tokens is missing"),
         ({"before": [to_dict(KNOWN)]}, "'before' is not a setting of PretrainingRun"),
-        ({"tokens": 1_000}, "tokens go down from run to run (1390862032, 1000): each counts those before it"),
+        ({"tokens": 1_000}, "tokens go down from run to run (1000000000, 1000): each counts those before it"),
     ],
 )
 def test_what_does_not_fit_is_refused_with_the_file_and_the_reason(
@@ -179,3 +180,9 @@ def test_every_history_reads_back_equal(runs: list[PretrainingRun]) -> None:
 def test_weights_drawn_at_random_have_had_none() -> None:
     assert NONE.tokens == 0
     assert NONE.unknown_start == ""
+
+
+def test_the_example_in_the_documentation_is_what_is_written() -> None:
+    page = Path(__file__).parents[2] / "docs" / "decisions" / "model-folder.md"
+    [example] = re.findall(r"```json\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    assert example == to_json(KNOWN)
