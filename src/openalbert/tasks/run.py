@@ -3,17 +3,15 @@
 import json
 import shutil
 import sys
-import time
 from dataclasses import replace
 from typing import Any
 
-from openalbert import durable
 from openalbert.errors import UserError
-from openalbert.interop import huggingface
 from openalbert.model.cost import training_flops_per_token
-from openalbert.optim.optimizer import load_optimizer_tensors, make_optimizer, optimizer_tensors
+from openalbert.optim.optimizer import make_optimizer
 from openalbert.optim.schedule import DepthSchedule, DepthStage
-from openalbert.tasks.collapse import FROM_PROGRESS, LEAST_STEPS, RATE_FACTOR, baseline_loss, collapse, sameness
+from openalbert.tasks.collapse import FROM_PROGRESS, RATE_FACTOR, baseline_loss, sameness
+from openalbert.tasks.judge import Judge
 from openalbert.tasks.learning import finetuning
 from openalbert.tasks.material import Material
 from openalbert.tasks.outcome import REPORT, SCORES, write_outcome
@@ -21,15 +19,16 @@ from openalbert.tasks.packing import Packing, fingerprint, num_units, tokens_in_
 from openalbert.tasks.recording import Recording, is_recorded
 from openalbert.tasks.report import write_report
 from openalbert.tasks.run_facts import first_facts
-from openalbert.tasks.scoring import Scored, score_part, threshold_on
+from openalbert.tasks.scoring import score_part
 from openalbert.tasks.settings import Finetune, plan
 from openalbert.tasks.standing import Standing
 from openalbert.train import checkpoint
-from openalbert.train.claim import CHECKPOINTS, FACTS, MODEL
+from openalbert.train.claim import CHECKPOINTS, MODEL, is_done, read_facts, write_facts
 from openalbert.train.device import Device, measure_matmul_peak
 from openalbert.train.estimate import Needs, measured, side_by_side
 from openalbert.train.interruption import Stop
-from openalbert.train.journal import METRICS, Journal
+from openalbert.train.journal import Journal
+from openalbert.train.saving import Saving
 from openalbert.train.setup import load_weights
 from openalbert.train.steps import PATIENCE, Pace, Running, training_steps
 
@@ -64,7 +63,7 @@ class Run:
 
     def carry_out(self, stop: Stop) -> dict[str, Any]:
         """Train until it is done, and once more at a lower rate if it collapsed; gives the scores."""
-        if self.is_done():
+        if is_done(self.folder):
             scores: dict[str, Any] = json.loads((self.folder / SCORES).read_text(encoding="utf-8"))
             self.say(f"{self.folder}: this run is done; its model is in {self.folder / MODEL}")
             return scores
@@ -80,21 +79,6 @@ class Run:
         finally:
             self.journal.close()
 
-    # The folder of a run.
-
-    def is_done(self) -> bool:
-        """Whether the run has ended, and its model and scores are there."""
-        return (self.folder / MODEL / huggingface.CONFIG).exists() and "truth" in self._read_facts()
-
-    def _read_facts(self) -> dict[str, Any]:
-        path = self.folder / FACTS
-        facts: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-        return facts
-
-    def _write_facts(self) -> None:
-        if self.device.is_main:
-            durable.write_text(self.folder / FACTS, json.dumps(self.facts, indent=2) + "\n")
-
     @property
     def _attempts(self) -> list[dict[str, Any]]:
         """What was tried before and collapsed."""
@@ -108,7 +92,7 @@ class Run:
         settings, device = self.settings, self.device
         self.plan = plan(settings, len(self.material.train.examples), num_units(self.sequences))
         if not self.facts:
-            self.facts = self._read_facts()
+            self.facts = read_facts(self.folder)
         self.rate = settings.optimizer.learning_rate * RATE_FACTOR ** len(self._attempts)
         self.model = self.material.make_model(settings.seed, settings.from_scratch)
         self.model.encoder.recomputes_activations = settings.speed.recompute
@@ -133,9 +117,8 @@ class Run:
             settings.seed,
         )
         self.running = Running()
-        self.standing = Standing()
-        self.last: Scored | None = None
-        """What came out of the last evaluation."""
+        self.judge = Judge(self.material, self.baseline, device, self.journal)
+        self.saving = Saving(self.folder, self.model, self.optimizer, self.journal, device, settings.speed.micro_batch)
 
     def _train(self, stop: Stop) -> str | None:
         """Take steps until the budget is spent or nothing more is to be hoped for; gives the reason if it collapsed."""
@@ -150,26 +133,28 @@ class Run:
             self.running,
             stop_asked=lambda: stop.signal is not None,
         )
-        reason = None
+        standing, reason = self.judge.standing, None
         try:
-            for step in () if self.standing.has_ended else steps:
+            for step in () if standing.has_ended else steps:
                 self.journal.take(step, self.running)
                 self._time(timed)
                 if step.every(self.settings.log_every):
                     self.journal.write_window(step, self.running)
                 is_due = step.every(self.plan.evaluate_every)
                 if is_due:
-                    self._evaluate()
+                    self.judge.evaluate(self.model, self.running)
                     # The last attempt goes on to its end: there is nothing that could be done better.
                     if len(self._attempts) < self.settings.retries and step.progress >= FROM_PROGRESS:
-                        reason = self._collapse()
-                    self.standing.has_ended = reason is not None or self._is_out_of_patience()
+                        reason = self.judge.collapse(self.model, self.running)
+                    standing.has_ended = reason is not None or self.judge.is_out_of_patience(
+                        self.settings.patience, step.number
+                    )
                 if is_due or step.every(self.plan.save_every) or step.stop_asked:
                     self._save()
                 if step.stop_asked:
                     self.say(f"stopped at step {step.number:,} with a checkpoint; the same command goes on from here")
                     sys.exit(stop.exit_code)
-                if self.standing.has_ended:
+                if standing.has_ended:
                     break
         except UserError:
             if self.running.skipped_in_a_row < PATIENCE:
@@ -177,20 +162,15 @@ class Run:
             return f"{PATIENCE} steps in a row had a loss or gradient that is no finite number"
         finally:
             steps.close()  # type: ignore[attr-defined]
-        if self.standing.evaluated_at != self.running.step:
-            self._evaluate()
+        if standing.evaluated_at != self.running.step:
+            self.judge.evaluate(self.model, self.running)
             self._save()
-        elif self.last is None:  # stopped right after its last evaluation: what was predicted is not in a checkpoint
-            self.last = self._score()
-        return reason or self._collapse()
+        return reason or self.judge.collapse(self.model, self.running)
 
     def _resume(self) -> None:
         """Go on from the newest sound checkpoint of this attempt, if there is one."""
-        found, damaged = checkpoint.latest(self.folder / CHECKPOINTS)
-        for sentence in damaged:
-            self.say(sentence)
-        tensors, state = found.read() if found else ({}, {})
-        if found and state["attempt"] != len(self._attempts):
+        found = self.saving.latest()
+        if found and found.state["attempt"] != len(self._attempts):
             found = None  # of an attempt that collapsed; the run was killed before it was removed
             self._remove_checkpoints()
         if not self.facts or not (found or self._attempts):
@@ -198,24 +178,15 @@ class Run:
                 "matmul_peak_flops": self.peak,
                 "baseline_loss": self.baseline,
             }
-        size = self._attempts[-1]["metrics_bytes"] if self._attempts else 0
-        window: dict[str, Any] = {}
         if found:
-            self._check_data(state["fingerprint"])
-            where = str(found.folder)
-            load_weights(self.model, tensors["model"], where)
-            load_optimizer_tensors(self.optimizer, self.model, tensors["optimizer"], where)
-            self.running = Running(**state["running"])
-            if state["cut_for"] != self._cut_for():
-                self.running.parts = 1  # the checkpoint's belong to other processes or wishes
-            self.standing, self.journal.note = Standing(**state["standing"]), state["note"]
-            size, window = state["metrics_bytes"], state["window"]
+            self._check_data(found.state["fingerprint"])
+            self.running = self.saving.go_on(found, parts=1)
+            self.judge.standing, self.journal.note = Standing(**found.state["standing"]), found.state["note"]
             self.facts["restarts"] += 1
-            self.say(f"going on from step {self.running.step:,} ({found.folder.name})")
         else:
+            self.journal.resume(self._attempts[-1]["metrics_bytes"] if self._attempts else 0, {}, self.running)
             self._introduce()
-        self.journal.resume(size, window, self.running)
-        self._write_facts()
+        write_facts(self.folder, self.facts, self.device)
         self.device.wait_for_all()
 
     def _check_data(self, fingerprint: str) -> None:
@@ -232,10 +203,6 @@ class Run:
             f"{self.device.describe()}, {self.device.precision}; {chosen}; learning rate {self.rate:.3g}"
         )
 
-    def _cut_for(self) -> list[int | None]:
-        """What the number of micro-batches hangs on; as long as it is the same, so are the bits."""
-        return [self.device.world, self.settings.speed.micro_batch]
-
     def _time(self, timed: list[float]) -> None:
         """Estimate what the run will take from its first steps."""
         timed.append(self.running.seconds)
@@ -243,7 +210,7 @@ class Run:
             return
         seconds = (timed[-1] - timed[TIMED_STEPS.start - 1]) / (TIMED_STEPS.stop - TIMED_STEPS.start)
         self.facts["estimate"] = self._estimate(seconds).as_dict()
-        self._write_facts()
+        write_facts(self.folder, self.facts, self.device)
 
     def _estimate(self, step_seconds: float) -> Needs:
         """Time and tokens of the run if all its steps are like those that were taken; evaluations not counted."""
@@ -255,43 +222,6 @@ class Run:
         tokens = round(steps * self.running.tokens / max(1, self.running.step))
         return Needs(steps, tokens, steps * step_seconds / 3600, self.device.peak_memory(), disk)
 
-    def _evaluate(self) -> None:
-        """Score the model on the split that decides, and see whether it was never better."""
-        started = time.perf_counter()
-        split = next(iter(self.material.scored))
-        self.last = self._score()
-        record = {"kind": "evaluation", "step": self.running.step, "tokens": self.running.tokens, "split": split}
-        record |= self.last.figures
-        self.journal.record({**record, "seconds": time.perf_counter() - started})
-        score = self.device.from_main(self.last.figures[self.task.main_metric])
-        self.standing.take(score, self.running.step)
-        self.journal.note = f"{split} {self.task.main_metric} {score:.1f}, best {self.standing.best:.1f}"
-        figures = ", ".join(f"{name} {value:.2f}" for name, value in self.last.figures.items())
-        self.say(f"step {self.running.step:,}, {split}: {figures}")
-
-    def _score(self) -> Scored:
-        threshold = threshold_on(self.model, self.material.threshold, self.device)
-        part = next(iter(self.material.scored.values()))
-        return score_part(self.model, self.task, part, self.device, threshold, self.material.units)
-
-    def _is_out_of_patience(self) -> bool:
-        patience = self.settings.patience
-        if not self.standing.is_out_of(patience):
-            return False
-        text = (
-            f"ended early at step {self.running.step:,}: {patience} evaluations in a row were no better than the best"
-        )
-        self.journal.record({"kind": "event", "step": self.running.step, "what": "early_stop", "text": text})
-        self.say(text)
-        return True
-
-    def _collapse(self) -> str | None:
-        """Why the run counts as collapsed, if it does."""
-        if self.last is None or self.running.step < LEAST_STEPS:
-            return None
-        part = next(iter(self.material.scored.values()))
-        return collapse(self.task, self.baseline, self.running.recent, part.examples, self.last.predictions)
-
     def _start_over(self, reason: str) -> None:
         """Note a collapse and prepare the next attempt. The note is on the disk before anything is removed."""
         lower = self.rate * RATE_FACTOR
@@ -300,7 +230,7 @@ class Run:
         self.say(text)
         attempt = {"learning_rate": self.rate, "step": self.running.step, "reason": reason}
         self._attempts.append({**attempt, "metrics_bytes": self.journal.size})
-        self._write_facts()
+        write_facts(self.folder, self.facts, self.device)
         self.device.wait_for_all()
         self._remove_checkpoints()
 
@@ -311,42 +241,28 @@ class Run:
 
     def _save(self) -> None:
         """Write a checkpoint."""
-        if self.device.is_main:
-            metrics = self.folder / METRICS
-            if metrics.exists():
-                durable.sync(metrics)
-            state = {
-                "running": self.running.state(),
-                "attempt": len(self._attempts),
-                "fingerprint": self.fingerprint,
-                "cut_for": self._cut_for(),
-                "window": self.journal.window.state(),
-                "metrics_bytes": self.journal.size,
-                "standing": self.standing.state(),
-                "note": self.journal.note,
-            }
-            tensors = {
-                "model": {name: parameter.detach() for name, parameter in self.model.named_parameters()},
-                "optimizer": optimizer_tensors(self.optimizer, self.model),
-            }
-            is_best = self.standing.is_best_at(self.running.step)
-            folder = self.folder / CHECKPOINTS
-            checkpoint.save(folder, self.running.step, tensors, state, keep_last=1, is_best=is_best)
-        self.device.wait_for_all()
+        standing = self.judge.standing
+        own = {
+            "attempt": len(self._attempts),
+            "fingerprint": self.fingerprint,
+            "standing": standing.state(),
+            "note": self.journal.note,
+        }
+        self.saving.save(self.running, own, keep_last=1, is_best=standing.is_best_at(self.running.step))
 
     def _finish(self, collapsed: str | None) -> dict[str, Any]:
         """The best weights, scored on everything there is to score on; model folder, scores, truth."""
-        step, decisive = self.running.step, next(iter(self.material.scored))
+        step, decisive = self.running.step, self.judge.split
         best = checkpoint.best(self.folder / CHECKPOINTS) if self.settings.keep == "best" else None
         if best is not None and best.step != step:
             load_weights(self.model, best.read()[0]["model"], str(best.folder))
-            step, self.last = best.step, None
-        last = self._score() if self.last is None or self.standing.evaluated_at != step else self.last
-        threshold = last.null_threshold
+            step = best.step
+        kept = self.judge.scored(self.model, step)
+        threshold = kept.null_threshold
         if self.material.units is not None:
             self.material.units.to_values(self.model)
         scored = {
-            split: last if split == decisive else score_part(self.model, self.task, part, self.device, threshold)
+            split: kept if split == decisive else score_part(self.model, self.task, part, self.device, threshold)
             for split, part in self.material.scored.items()
         }
         scores: dict[str, Any] = {
@@ -361,7 +277,7 @@ class Run:
             "collapsed": collapsed,
             "attempts": [{k: v for k, v in one.items() if k != "metrics_bytes"} for one in self._attempts],
         }
-        same = sameness(self.task, self.material.scored[decisive].examples, last.predictions)
+        same = sameness(self.task, self.judge.part.examples, kept.predictions)
         if collapsed is not None:
             self.say(f"this run collapsed, and its scores are no result: {collapsed}")
         elif same is not None:
@@ -371,7 +287,7 @@ class Run:
             running = self.running
             truth = measured(self.folder, running.step, running.tokens, running.seconds, self.device).as_dict()
             self.facts["truth"] = truth
-            self._write_facts()
+            write_facts(self.folder, self.facts, self.device)
             write_report([self.folder], self.folder / REPORT)
             if "estimate" in self.facts:
                 self.say(side_by_side(self.facts["estimate"], truth))

@@ -1,12 +1,16 @@
-"""A run's folder belongs to one run: no two at a time, and none over what another one left."""
+"""A run's folder belongs to one run: no two at a time, none over what another one left, and its facts are in it."""
 
 import contextlib
+import json
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 from openalbert import durable
 from openalbert.errors import UserError
+from openalbert.interop import huggingface
 from openalbert.settings import from_json, to_json
 from openalbert.train.device import Device
 from openalbert.train.journal import METRICS
@@ -67,3 +71,21 @@ def _claim(settings: RunSettings, free: tuple[str, ...], others: tuple[str, ...]
                 "give another --out, or --fresh to start over"
             )
     durable.write_text(path, to_json(replace(settings, fresh=False)))
+
+
+def read_facts(folder: Path) -> dict[str, Any]:
+    """What a run has noted of itself; nothing before it has begun."""
+    path = folder / FACTS
+    facts: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return facts
+
+
+def write_facts(folder: Path, facts: dict[str, Any], device: Device) -> None:
+    """Have the main process note them."""
+    if device.is_main:
+        durable.write_text(folder / FACTS, json.dumps(facts, indent=2) + "\n")
+
+
+def is_done(folder: Path) -> bool:
+    """Whether the run has ended and its model is there: what it took is the last that it notes."""
+    return (folder / MODEL / huggingface.CONFIG).exists() and "truth" in read_facts(folder)

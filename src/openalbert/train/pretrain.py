@@ -1,6 +1,5 @@
 """`openalbert pretrain`: the main job. It shows what it does, survives what happens, and ends with a model folder."""
 
-import json
 import platform
 import shlex
 import sys
@@ -10,26 +9,25 @@ from typing import Any
 
 import torch
 
-from openalbert import durable
 from openalbert.errors import UserError
 from openalbert.interop import huggingface
 from openalbert.model.cost import training_flops_per_token
-from openalbert.optim.optimizer import load_optimizer_tensors, make_optimizer, optimizer_tensors
+from openalbert.optim.optimizer import make_optimizer
 from openalbert.optim.settings import scaling_sentence
 from openalbert.text.shards import open_shards
 from openalbert.text.tokenizer import Tokenizer
-from openalbert.train import checkpoint
 from openalbert.train.batches import Batches
 from openalbert.train.card import pretrained_card
-from openalbert.train.claim import CHECKPOINTS, FACTS, MODEL, claim_folder, locked
+from openalbert.train.claim import MODEL, claim_folder, is_done, locked, read_facts, write_facts
 from openalbert.train.device import Device, measure_matmul_peak, open_device
 from openalbert.train.estimate import estimate, measured, side_by_side
 from openalbert.train.history import beginning, history
 from openalbert.train.interruption import Stop
-from openalbert.train.journal import METRICS, Journal
+from openalbert.train.journal import Journal
 from openalbert.train.pretraining import PLATEAU_MARGIN, evaluate, pretraining, unigram_entropy
+from openalbert.train.saving import Saving
 from openalbert.train.settings import Pretrain
-from openalbert.train.setup import compiled_part, first_parts, fitted, load_weights, make_model, open_heldout
+from openalbert.train.setup import compiled_part, first_parts, fitted, make_model, open_heldout
 from openalbert.train.steps import Pace, Running, Step, training_steps
 from openalbert.version import __version__
 
@@ -47,7 +45,7 @@ def pretrain(settings: Pretrain) -> None:
             run.dry_run()
             return
         claim_folder(run.settings, device)
-        if run.is_done():
+        if is_done(settings.out):
             run.say(f"{settings.out}: this run is done; its model is in {settings.out / MODEL}")
         else:
             run.train(stop)
@@ -91,24 +89,10 @@ class Run:
         writes = device.is_main and not settings.dry_run
         peak = self.peak * device.world
         self.journal = Journal(self.folder, writes, settings.tensorboard, self._flops_per_token, peak)
+        self.saving = Saving(self.folder, self.model, self.optimizer, self.journal, device, settings.speed.micro_batch)
 
     def _flops_per_token(self, depth: int) -> float:
         return training_flops_per_token(self.settings.model, self.settings.objective.max_length, depth=depth)
-
-    # The folder of a run.
-
-    def is_done(self) -> bool:
-        """Whether the run has ended and its model is there."""
-        return (self.folder / MODEL / huggingface.CONFIG).exists() and "truth" in self._read_facts()
-
-    def _read_facts(self) -> dict[str, Any]:
-        path = self.folder / FACTS
-        facts: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
-        return facts
-
-    def _write_facts(self) -> None:
-        if self.device.is_main:
-            durable.write_text(self.folder / FACTS, json.dumps(self.facts, indent=2) + "\n")
 
     def _first_facts(self) -> dict[str, Any]:
         shards, settings = self.shards, self.settings
@@ -206,33 +190,19 @@ class Run:
 
     def _resume(self) -> None:
         """Go on from the newest sound checkpoint, if there is one."""
-        found, damaged = checkpoint.latest(self.folder / CHECKPOINTS)
-        for sentence in damaged:
-            self.say(sentence)
-        self.facts = self._read_facts() if found else {}
+        found = self.saving.latest()
+        self.facts = read_facts(self.folder) if found else {}
         if not self.facts:
             self.facts = self._first_facts()
-        size, window = 0, {}
         if found:
-            tensors, state = found.read()
-            where = str(found.folder)
-            load_weights(self.model, tensors["model"], where)
-            load_optimizer_tensors(self.optimizer, self.model, tensors["optimizer"], where)
-            parts, self.running = self.running.parts, Running(**state["running"])
-            if state["cut_for"] != self._cut_for():
-                self.running.parts = parts  # the checkpoint's belong to other processes or wishes
-            self.best, self.evaluated_at = state["best"], state["evaluated_at"]
-            self.plateau_told = state["plateau_told"]
-            size, window = state["metrics_bytes"], state["window"]
+            self.running = self.saving.go_on(found, self.running.parts)
+            self.best, self.evaluated_at = found.state["best"], found.state["evaluated_at"]
+            self.plateau_told = found.state["plateau_told"]
             self.facts["restarts"] = self.facts.get("restarts", 0) + 1
-            self.say(f"going on from step {self.running.step:,} ({found.folder.name})")
-        self.journal.resume(size, window, self.running)
-        self._write_facts()
+        else:
+            self.journal.resume(0, {}, self.running)
+        write_facts(self.folder, self.facts, self.device)
         self.device.wait_for_all()
-
-    def _cut_for(self) -> list[int | None]:
-        """What the number of micro-batches hangs on; as long as it is the same, so are the bits."""
-        return [self.device.world, self.settings.speed.micro_batch]
 
     def _time(self, step: Step, timed: list[float]) -> None:
         """Estimate what the run will take from its first steps."""
@@ -241,7 +211,7 @@ class Run:
             return
         seconds = (timed[-1] - timed[TIMED_STEPS.start - 1]) / (TIMED_STEPS.stop - TIMED_STEPS.start)
         self.facts["estimate"] = self._estimate(seconds, step.depth)
-        self._write_facts()
+        write_facts(self.folder, self.facts, self.device)
         self.say(side_by_side(self.facts["estimate"]))
 
     def _estimate(self, step_seconds: float, depth: int) -> dict[str, int | float]:
@@ -283,29 +253,9 @@ class Run:
 
     def _save(self) -> None:
         """Write a checkpoint."""
-        if self.device.is_main:
-            metrics = self.folder / METRICS
-            if metrics.exists():
-                durable.sync(metrics)
-            state = {
-                "running": self.running.state(),
-                "cut_for": self._cut_for(),
-                "window": self.journal.window.state(),
-                "metrics_bytes": self.journal.size,
-                "best": self.best,
-                "evaluated_at": self.evaluated_at,
-                "plateau_told": self.plateau_told,
-            }
-            tensors = {
-                "model": {name: parameter.detach() for name, parameter in self.model.named_parameters()},
-                "optimizer": optimizer_tensors(self.optimizer, self.model),
-            }
-            is_best = self.evaluated_at == self.running.step and self.is_best
-            keep = self.settings.keep_last
-            checkpoint.save(
-                self.folder / CHECKPOINTS, self.running.step, tensors, state, keep_last=keep, is_best=is_best
-            )
-        self.device.wait_for_all()
+        own = {"best": self.best, "evaluated_at": self.evaluated_at, "plateau_told": self.plateau_told}
+        is_best = self.evaluated_at == self.running.step and self.is_best
+        self.saving.save(self.running, own, keep_last=self.settings.keep_last, is_best=is_best)
 
     def _finish(self) -> None:
         """The last evaluation and checkpoint, the model folder, and the truth beside the estimate."""
@@ -318,7 +268,7 @@ class Run:
                 self.folder, self.running.step, self.running.tokens, self.running.seconds, self.device
             ).as_dict()
             self.facts["truth"] = took
-            self._write_facts()
+            write_facts(self.folder, self.facts, self.device)
             card = pretrained_card(self.model, self.folder)
             known = history(self.settings, self.facts)
             huggingface.save(self.model, self.folder / MODEL, tokenizer, card=card, pretraining=known)

@@ -1,0 +1,73 @@
+"""What a run carries to the disk comes back, whoever asks for it."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from openalbert.model.albert import AlbertModel
+from openalbert.model.config import PRETRAINING_HEADS, AlbertConfig
+from openalbert.optim.optimizer import make_optimizer, optimizer_tensors
+from openalbert.optim.settings import OptimizerSettings
+from openalbert.train.claim import CHECKPOINTS
+from openalbert.train.device import Device
+from openalbert.train.journal import Journal
+from openalbert.train.saving import Saving
+from openalbert.train.steps import Running
+
+CONFIG = AlbertConfig(
+    vocab_size=50, embedding_size=8, hidden_size=16, num_layers=2, num_heads=2, ffn_size=16, max_positions=16
+)
+
+
+def saving(folder: Path, seed: int, micro_batch: int | None = 4) -> Saving:
+    torch.manual_seed(seed)
+    model = AlbertModel(CONFIG, PRETRAINING_HEADS)
+    optimizer = make_optimizer(model, OptimizerSettings(learning_rate=0.01))
+    for parameter in model.parameters():
+        parameter.grad = torch.rand_like(parameter)
+    optimizer.step()
+    journal = Journal(folder, True, False, lambda depth: 1.0, 1.0)
+    return Saving(folder, model, optimizer, journal, Device(torch.device("cpu"), "fp32"), micro_batch)
+
+
+def test_everything_comes_back_and_what_is_the_runs_own_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first = saving(tmp_path, 1)
+    assert first.latest() is None
+    first.journal.record({"kind": "event", "step": 6, "what": "depth", "text": "kept"})
+    first.journal.window.loss = 2.5
+    first.save(Running(step=7, tokens=70, parts=3, recent=[1.5]), {"own": [1, "two"]}, keep_last=1, is_best=True)
+    first.journal.record({"kind": "event", "step": 8, "what": "depth", "text": "after it"})
+    second = saving(tmp_path, 2)
+    found = second.latest()
+    assert found is not None
+    assert found.state["own"] == [1, "two"]
+    assert second.go_on(found, parts=1) == Running(step=7, tokens=70, parts=3, recent=[1.5])
+    assert second.journal.window.loss == 2.5
+    assert (tmp_path / "metrics.jsonl").read_text().count("\n") == 1
+    assert "going on from step 7 (step-00000007)" in capsys.readouterr().err
+    others = dict(second.model.named_parameters())
+    assert all(torch.equal(parameter, others[name]) for name, parameter in first.model.named_parameters())
+    moments = optimizer_tensors(second.optimizer, second.model)
+    assert all(
+        torch.equal(tensor, moments[name]) for name, tensor in optimizer_tensors(first.optimizer, first.model).items()
+    )
+
+
+def test_a_number_of_micro_batches_that_belongs_to_other_wishes_is_not_taken_over(tmp_path: Path) -> None:
+    saving(tmp_path, 1).save(Running(step=7, parts=3), {}, keep_last=1, is_best=False)
+    other = saving(tmp_path, 1, micro_batch=None)
+    found = other.latest()
+    assert found is not None
+    assert other.go_on(found, parts=5).parts == 5
+
+
+def test_a_damaged_checkpoint_is_passed_over_and_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = saving(tmp_path, 1)
+    for step in (3, 6):
+        run.save(Running(step=step), {}, keep_last=2, is_best=False)
+    (tmp_path / CHECKPOINTS / "step-00000006" / "state.json").write_text("{}")
+    found = run.latest()
+    assert found is not None
+    assert found.folder.name == "step-00000003"
+    assert "does not fit its sha256 sum" in capsys.readouterr().err
