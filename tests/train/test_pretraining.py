@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
+import openalbert.train.pretraining as pretraining_module
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import PRETRAINING_HEADS, AlbertConfig
 from openalbert.text.shards import open_shards
@@ -82,3 +83,15 @@ def test_the_unigram_entropy_is_that_of_the_counted_pieces(easy_shards: Path) ->
     total = sum(counts.values())
     expected = -sum(count / total * math.log(count / total) for count in counts.values())
     assert math.isclose(unigram_entropy(shards), expected, rel_tol=1e-9)
+
+
+def test_the_unigram_entropy_of_much_text_is_counted_all_over_it(
+    easy_shards: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shards = open_shards(easy_shards)
+    whole = unigram_entropy(shards)
+    monkeypatch.setattr(pretraining_module, "UNIGRAM_SAMPLE", shards.num_tokens // 4)
+    monkeypatch.setattr(pretraining_module, "UNIGRAM_STRETCH", 16)
+    sampled = unigram_entropy(shards)
+    assert sampled != whole
+    assert math.isclose(sampled, whole, rel_tol=0.02)

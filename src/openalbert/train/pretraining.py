@@ -19,7 +19,8 @@ from openalbert.train.batches import Batches, PretrainingBatch
 from openalbert.train.device import Device
 from openalbert.train.steps import Learning
 
-UNIGRAM_SAMPLE = 50_000_000  # tokens counted for the word frequencies
+UNIGRAM_SAMPLE = 50_000_000  # tokens counted for the word frequencies, or up to twice as many
+UNIGRAM_STRETCH = 65_536  # tokens counted at one place
 PLATEAU_MARGIN = 0.25  # nats under the unigram entropy that a model which learns more than frequencies has
 
 
@@ -118,14 +119,15 @@ def evaluate(
 
 
 def unigram_entropy(shards: ShardSet) -> float:
-    """The loss, in nats, of a model that knows nothing but how frequent each piece is."""
+    """The loss, in nats, of a model that knows nothing but how frequent each piece is.
+
+    Of much text a sample is counted: stretches from all over it, for files differ, and their beginnings too.
+    """
     counts = np.zeros(shards.manifest.vocab_size, np.int64)
-    left = UNIGRAM_SAMPLE
+    every = max(1, shards.num_tokens // UNIGRAM_SAMPLE)
     for shard in shards.shards:
-        tokens = np.asarray(shard.tokens[:left])
-        counts += np.bincount(tokens, minlength=len(counts))
-        left -= len(tokens)
-        if left <= 0:
-            break
+        for start in range(0, len(shard.tokens), every * UNIGRAM_STRETCH):
+            tokens = np.asarray(shard.tokens[start : start + UNIGRAM_STRETCH])
+            counts += np.bincount(tokens, minlength=len(counts))
     shares = counts[counts > 0] / counts.sum()
     return float(-(shares * np.log(shares)).sum())
