@@ -1,13 +1,17 @@
-"""How a run is judged while it learns: nothing is predicted twice with the same weights."""
+"""How a run is judged while it learns: nothing is predicted twice, and nothing said of what cannot be known yet."""
 
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from tests.tasks.made_lessons import learn, lesson, records
 
 from openalbert.tasks import scoring
-from openalbert.tasks.predict import predict
+from openalbert.tasks.judge import Judge
+from openalbert.tasks.predict import Outputs, predict
+from openalbert.tasks.scoring import Scored
+from openalbert.tasks.task import TextExample
 
 # The rate stays high to the end, so that the best evaluation is not the last.
 RISING_AND_FALLING = (
@@ -33,3 +37,26 @@ def test_a_run_predicts_once_for_each_evaluation_and_no_more(
     assert (scores["step"] < scores["steps"]) == (keep == "best")
     [chosen] = [one for one in evaluations if one["step"] == scores["step"]]
     assert scores["scores"]["dev"] == {name: chosen[name] for name in scores["scores"]["dev"]}
+
+
+def test_a_dozen_steps_are_too_few_to_say_that_nothing_was_learned(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "alike.csv"
+    file.write_text("text,label\n" + "the time of people,warm\nthe time of people,cold\n" * 50)
+    for steps in (12, 100):
+        words = f"--dev {file} --optimizer.learning-rate 0 --retries 0 --evaluate-every 200 --steps {steps}"
+        learn(tiny, "classification", file, tmp_path / f"run-{steps}", words)
+        told = capsys.readouterr().err
+        assert ("100 % of the predictions are" in told) == (steps == 100)
+
+
+@pytest.mark.parametrize(("num_examples", "is_told"), [(4, False), (12, True)])
+def test_a_few_predictions_alike_say_nothing(num_examples: int, is_told: bool) -> None:
+    examples = tuple(TextExample(str(number), "a text", None, number % 2) for number in range(num_examples))
+    task = SimpleNamespace(kind="classification", labels=("cold", "warm"))
+    material = SimpleNamespace(task=task, scored={"dev": SimpleNamespace(examples=examples)})
+    judge = Judge(cast(Any, material), 0.69, cast(Any, None), cast(Any, None))
+    alike = Scored({}, [1] * num_examples, Outputs({}), 0.0)
+    assert judge.sameness(alike, 99) is None
+    assert judge.sameness(alike, 100) == ("100 % of the predictions are 'warm'" if is_told else None)

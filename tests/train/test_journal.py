@@ -18,7 +18,7 @@ from openalbert.train.steps import Running, Step
 
 LINE = re.compile(
     r"step [\d,]+  loss \d+\.\d{3}  words \d+\.\d %  order \d+\.\d %  [\d,]+\.\d ktok/s  \d+ % of peak  "
-    r"rate \d\.\d\de[-+]\d\d  depth \d+  left (\d+:\d\d:\d\d|\?)"
+    r"rate \d\.\d\de[-+]\d\d  depth \d+  left \d+:\d\d:\d\d"
 )
 
 
@@ -34,7 +34,7 @@ def test_a_record_holds_the_means_since_the_one_before(tmp_path: Path) -> None:
     running = Running()
     for number, loss in enumerate((3.0, 1.0, 8.0, 5.0), 1):
         running.step, running.tokens, running.seconds = number, 1000 * number, 0.5 * number
-        journal.take(step(number, loss, is_skipped=number == 3, right=number), running)
+        journal.take(step(number, loss, is_skipped=number == 3, right=number), running, number / 10)
         if number in (2, 4):
             journal.write_window(step(number, loss), running)
     first, second = records(tmp_path, "train")
@@ -68,7 +68,7 @@ def test_what_was_recorded_after_a_checkpoint_is_cut_off_when_a_run_goes_on(tmp_
 
 def test_only_the_main_process_speaks_and_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     journal = Journal(tmp_path, False, True, lambda depth: 1.0, 1.0)
-    journal.take(step(1), Running(step=1, tokens=10, seconds=1.0))
+    journal.take(step(1), Running(step=1, tokens=10, seconds=1.0), 0.1)
     journal.write_window(step(1), Running(step=1, tokens=10, seconds=1.0))
     journal.say("something")
     said = capsys.readouterr()
@@ -84,10 +84,10 @@ def test_where_there_is_no_terminal_plain_lines_tell_everything(
     said = capsys.readouterr()
     lines = [line for line in said.err.splitlines() if " % of peak " in line]
     assert len(lines) == 4
-    for number, line in enumerate(lines):
+    for number, line in enumerate(lines, 1):
         assert line.startswith(f"{25 * number:5.1f} %  ")
         assert LINE.fullmatch(line[9:]), line
-    assert lines[0].endswith("left ?")
+    assert lines[-1].endswith("left 0:00:00")
     assert "\x1b" not in said.err
     assert said.out == ""  # results only, and here there are none
 
@@ -112,6 +112,8 @@ def test_on_a_terminal_a_bar_tells_everything(tmp_path: Path, easy_shards: Path)
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode())
     assert "training ━" in text
     assert LINE.search(text), text
+    bars = re.findall(r"training ([━╸╺]+)", text)
+    assert bars[-1] == "━" * 20, "a run that is done has a bar that is full"
     assert "step 12, held-out:" in text
     assert "done: the model is in" in text
 

@@ -187,12 +187,19 @@ def test_the_depth_grows_where_its_schedule_says_and_the_last_model_is_deep(
 def test_a_run_on_the_plateau_of_word_frequencies_says_so_once(
     tmp_path: Path, easy_shards: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out = micro_run(easy_shards, tmp_path / "run", "--steps 20 --log-every 2 --optimizer.learning-rate 1e-6")
+    out = micro_run(easy_shards, tmp_path / "run", "--steps 120 --log-every 10 --optimizer.learning-rate 1e-6")
     events = [event for event in records(out, "event") if event["what"] == "plateau"]
     assert len(events) == 1
-    assert events[0]["step"] == 6  # a fifth of the run is over
+    assert events[0]["step"] == 100  # before, every run is there
     assert "no better than word frequencies" in events[0]["text"]
     assert capsys.readouterr().err.count("no better than word frequencies") == 1
+
+
+def test_a_dozen_steps_are_too_few_to_speak_of_a_plateau(
+    tmp_path: Path, easy_shards: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    micro_run(easy_shards, tmp_path / "run", "--steps 12 --log-every 2 --optimizer.learning-rate 1e-6")
+    assert "no better than word frequencies" not in capsys.readouterr().err
 
 
 # What may be chosen.

@@ -3,7 +3,7 @@
 import time
 
 from openalbert.model.albert import AlbertModel
-from openalbert.tasks.collapse import LEAST_STEPS, collapse
+from openalbert.tasks.collapse import LEAST_EXAMPLES, LEAST_STEPS, collapse, sameness
 from openalbert.tasks.material import Material
 from openalbert.tasks.scoring import Scored, score_part, threshold_on
 from openalbert.tasks.standing import Standing
@@ -71,3 +71,9 @@ class Judge:
             return None
         found = self.scored(model, running.step)
         return collapse(self.material.task, self.baseline, running.recent, self.part.examples, found.predictions)
+
+    def sameness(self, found: Scored, steps: int) -> str | None:
+        """In what way the predictions are all the same; None if they are not, or if it is too early or too few to tell."""
+        if steps < LEAST_STEPS or len(self.part.examples) < LEAST_EXAMPLES:
+            return None
+        return sameness(self.material.task, self.part.examples, found.predictions)

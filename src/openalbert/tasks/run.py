@@ -10,7 +10,7 @@ from openalbert.errors import UserError
 from openalbert.model.cost import training_flops_per_token
 from openalbert.optim.optimizer import make_optimizer
 from openalbert.optim.schedule import DepthSchedule, DepthStage
-from openalbert.tasks.collapse import FROM_PROGRESS, RATE_FACTOR, baseline_loss, sameness
+from openalbert.tasks.collapse import FROM_PROGRESS, RATE_FACTOR, baseline_loss
 from openalbert.tasks.judge import Judge
 from openalbert.tasks.learning import finetuning
 from openalbert.tasks.material import Material
@@ -136,7 +136,7 @@ class Run:
         standing, reason = self.judge.standing, None
         try:
             for step in () if standing.has_ended else steps:
-                self.journal.take(step, self.running)
+                self.journal.take(step, self.running, self.pace.budget.progress(self.running.spent))
                 self._time(timed)
                 if step.every(self.settings.log_every):
                     self.journal.write_window(step, self.running)
@@ -277,10 +277,9 @@ class Run:
             "collapsed": collapsed,
             "attempts": [{k: v for k, v in one.items() if k != "metrics_bytes"} for one in self._attempts],
         }
-        same = sameness(self.task, self.judge.part.examples, kept.predictions)
         if collapsed is not None:
             self.say(f"this run collapsed, and its scores are no result: {collapsed}")
-        elif same is not None:
+        elif (same := self.judge.sameness(kept, self.running.step)) is not None:
             self.say(f"{same}: it has hardly begun to learn; train for longer, or raise --optimizer.learning-rate")
         if self.device.is_main:
             write_outcome(self.folder, self.model, self.material, self.settings.stride, scores, scored)

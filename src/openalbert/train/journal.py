@@ -101,8 +101,12 @@ class Journal:
                 if isinstance(value, int | float) and name != "step":
                     self._board.add_scalar(f"{values['kind']}/{name}", value, values["step"])
 
-    def take(self, step: Step, running: Running) -> None:
-        """Count a step in, and tell what a person should know of it."""
+    def take(self, step: Step, running: Running, done: float) -> None:
+        """Count a step in, and tell what a person should know of it.
+
+        `done` is the share of the run with this step in it; the step's own progress is the one before it, by which its
+        learning rate was set.
+        """
         self.window.add(step)
         for what, text in step.remarks:
             self.record({"kind": "event", "step": step.number, "what": what, "text": text})
@@ -110,7 +114,7 @@ class Journal:
         tokens, seconds = running.tokens - self._measured[0], running.seconds - self._measured[1]
         if seconds > 0:
             self.rate = tokens / seconds
-        self._show(step, running)
+        self._show(step, running, done)
 
     def write_window(self, step: Step, running: Running) -> None:
         """Record the means since the last record, and begin a new window."""
@@ -141,7 +145,7 @@ class Journal:
         else:
             print(sentence, file=sys.stderr, flush=True)
 
-    def _show(self, step: Step, running: Running) -> None:
+    def _show(self, step: Step, running: Running, done: float) -> None:
         if not self.writes:
             return
         if sys.stderr.isatty():
@@ -150,12 +154,12 @@ class Journal:
                 self._bar = Progress(*columns, console=Console(stderr=True))
                 self._task = self._bar.add_task("training", total=1.0, line="")
                 self._bar.start()
-            self._bar.update(self._task, completed=step.progress, line=self._line(step, running))
+            self._bar.update(self._task, completed=done, line=self._line(step, running, done))
         elif time.monotonic() - self._line_printed >= SECONDS_BETWEEN_LINES:
             self._line_printed = time.monotonic()
-            print(f"{100 * step.progress:5.1f} %  {self._line(step, running)}", file=sys.stderr, flush=True)
+            print(f"{100 * done:5.1f} %  {self._line(step, running, done)}", file=sys.stderr, flush=True)
 
-    def _line(self, step: Step, running: Running) -> str:
+    def _line(self, step: Step, running: Running, done: float) -> str:
         figures = self.window.figures()
         words = [f"step {step.number:,}", f"loss {figures['loss']:.3f}"]
         if "masked_lm_accuracy" in figures:
@@ -171,7 +175,7 @@ class Journal:
             words.append(f"depth {step.depth}")
         if self.note:
             words.append(self.note)
-        return "  ".join([*words, f"left {_time_left(step, running)}"])
+        return "  ".join([*words, f"left {_time_left(running, done)}"])
 
     def close(self) -> None:
         """End the bar and let TensorBoard write what it holds."""
@@ -182,10 +186,8 @@ class Journal:
             self._board.close()
 
 
-def _time_left(step: Step, running: Running) -> str:
-    if not step.progress:
-        return "?"
-    left = int(running.seconds * (1 - step.progress) / step.progress)
+def _time_left(running: Running, done: float) -> str:
+    left = int(running.seconds * (1 - done) / done)
     return f"{left // 3600}:{left % 3600 // 60:02d}:{left % 60:02d}"
 
 

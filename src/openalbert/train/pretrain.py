@@ -32,6 +32,7 @@ from openalbert.train.steps import Pace, Running, Step, training_steps
 from openalbert.version import __version__
 
 PLATEAU_PROGRESS = 0.2  # from here on a loss at the word frequencies is worth a word
+PLATEAU_STEPS = 100  # and not before so many steps: every model begins with the frequencies
 TIMED_STEPS = range(3, 9)  # the steps whose time the estimate rests on: after compiling, before anybody waits
 
 
@@ -142,7 +143,7 @@ class Run:
         )
         try:
             for step in steps:
-                self.journal.take(step, self.running)
+                self.journal.take(step, self.running, self.pace.budget.progress(self.running.spent))
                 self._time(step, timed)
                 if step.every(settings.log_every):
                     self._tell_plateau(step)
@@ -225,6 +226,7 @@ class Run:
         if (
             self.plateau_told
             or step.progress < PLATEAU_PROGRESS
+            or step.number < PLATEAU_STEPS
             or loss < self.facts["unigram_entropy"] - PLATEAU_MARGIN
         ):
             return
