@@ -13,6 +13,7 @@ import openalbert
 from openalbert import cli
 from openalbert.errors import UserError
 from openalbert.interop.huggingface import PRETRAINED, find_folder, pretrained_names
+from openalbert.interop.pretraining_json import read_pretraining
 from openalbert.serve.fill import fill
 from openalbert.text.tokenizer import Tokenizer
 
@@ -34,7 +35,7 @@ def test_it_is_there_by_name_from_anywhere(tmp_path: Path) -> None:
 
 def test_it_is_shown_at_the_longest_input_that_it_takes(capsys: pytest.CaptureFixture[str]) -> None:
     cli.main(["show", NAME, "--json"])
-    assert json.loads(capsys.readouterr().out)["flops_per_token"]["length"] == 128
+    assert json.loads(capsys.readouterr().out)["flops_per_token"]["length"] == 512
 
 
 @pytest.mark.parametrize("verb", ["fill", "finetune", "show"])
@@ -64,7 +65,7 @@ def test_its_vocabulary_is_the_one_it_was_trained_with() -> None:
 
 def test_its_card_tells_the_figures_of_its_run() -> None:
     card = (PRETRAINED / NAME / "README.md").read_text()
-    lines = [json.loads(line) for line in (RESULTS / "metrics.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in (RESULTS / "longer" / "metrics.jsonl").read_text().splitlines()]
     last = [line for line in lines if line["kind"] == "evaluation"][-1]
     for name in ("masked_lm_accuracy", "sentence_order_accuracy"):
         assert f"| {100 * last[name]:.1f} % |" in card
@@ -87,8 +88,17 @@ def test_transformers_loads_it_as_it_is() -> None:
 
 
 def test_a_longer_text_than_it_has_positions_for_is_refused() -> None:
-    with pytest.raises(UserError, match="200 tokens, but the model has 128 positions"):
-        openalbert.load(NAME).encode(torch.full((1, 200), 7))
+    with pytest.raises(UserError, match="600 tokens, but the model has 512 positions"):
+        openalbert.load(NAME).encode(torch.full((1, 600), 7))
+
+
+def test_it_tells_how_much_it_was_pretrained() -> None:
+    told = read_pretraining(find_folder(NAME))
+    assert told is not None
+    runs = [json.loads((folder / "facts.json").read_text()) for folder in (RESULTS, RESULTS / "longer")]
+    assert [run.steps for run in (*told.before, told)] == [run["truth"]["steps"] for run in runs]
+    assert told.tokens == sum(run["truth"]["tokens"] for run in runs)
+    assert told.text_tokens == runs[-1]["data"]["train_tokens"]
 
 
 def test_a_name_that_is_nearly_right_is_set_right() -> None:
