@@ -304,6 +304,47 @@ def test_models_that_cannot_do_it_are_refused_in_a_sentence(
         load_models([str(tmp_path / "going")])
 
 
+PAIRS = "sentence1,sentence2,label\nthe good time,the old war,warm\nthe old war,the time,cold\n"
+SINGLES = "text,label\nthe good time,warm\nthe old war,cold\n"
+
+
+def test_pairs_are_refused_by_a_model_of_single_texts_and_the_other_way_round(
+    quick_runs: dict[str, Path], tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pairs, singles, run = tmp_path / "pairs.csv", tmp_path / "singles.csv", quick_runs["classification"]
+    pairs.write_text(PAIRS)
+    singles.write_text(SINGLES)
+    learn(tiny, "classification", pairs, tmp_path / "run", f"--dev {pairs} --steps 1")
+    assert [one.of_pairs for one in load_models([str(run), str(tmp_path / "run")]).tuned if one] == [False, True]
+    of_questions = read_tuned(quick_runs["question_answering"] / "model")
+    assert of_questions is not None
+    assert of_questions.of_pairs is None
+    capsys.readouterr()
+    for models, file, sentence in (
+        ([run], pairs, f"{run} learned from single texts, but dev has pairs: take the column"),
+        ([tmp_path / "run"], singles, "learned from pairs of texts, but dev has single ones: name the column"),
+        ([tmp_path / "run", run], pairs, f"{run} learned from single texts, but dev has pairs"),
+    ):
+        with pytest.raises(SystemExit):
+            main(["evaluate", *map(str, models), "--dev", str(file)])
+        assert f"error: {sentence}" in capsys.readouterr().err.replace(f"{tmp_path / 'run'} learned", "learned")
+    assert printed(capsys, tmp_path / "run", "--dev", pairs)["splits"]["dev"]["examples"] == 2
+
+
+def test_a_model_of_a_known_task_is_known_to_be_of_pairs_and_one_that_says_nothing_is_believed(
+    quick_runs: dict[str, Path], tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(quick_runs["classification"] / "model", tmp_path / "model"))
+    (tmp_path / "singles.csv").write_text(SINGLES)
+    source = Source(dev=tmp_path / "singles.csv")
+    write_tuned(folder, Tuned("rte", "classification", 64))
+    task = open_for(load_models([str(folder)]), "classification", source)
+    with pytest.raises(UserError, match="learned from pairs of texts, but dev has single ones"):
+        task.read("dev")
+    write_tuned(folder, Tuned("classification", "classification", 64))
+    assert len(open_for(load_models([str(folder)]), "", source).read("dev").examples) == 2
+
+
 def test_what_a_model_was_tuned_for_reads_back_and_damage_is_told(tmp_path: Path) -> None:
     tuned = Tuned("squad2", "question_answering", 384, 64, -1.25, "dev", {"f1": 80.0, "exact_match": 77.0})
     write_tuned(tmp_path, tuned)

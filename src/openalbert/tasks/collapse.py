@@ -13,7 +13,7 @@ from openalbert.tasks.task import ChoiceExample, Example, Sequences, Task, TextE
 
 FROM_PROGRESS = 0.5  # earlier, a slow start cannot be told from a collapse
 LEAST_STEPS = 100  # in a run that is shorter nobody can tell
-LEAST_EXAMPLES = 10  # of which a few more may well be alike
+LEAST_EXAMPLES = 10  # fewer predictions may well be alike
 LAST_STEPS = 64  # whose loss is looked at
 SIGMAS = 2.0  # standard errors by which the mean loss must lie under the baseline to count as better
 LEAST_GAIN = 0.005  # the share of the baseline that it must lie under it at any rate

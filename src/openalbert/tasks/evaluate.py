@@ -4,7 +4,7 @@ import json as json_text
 import re
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -24,7 +24,7 @@ from openalbert.tasks.predict import PRETRAINING
 from openalbert.tasks.registry import GLUE, Source, open_task
 from openalbert.tasks.report import evaluation_page
 from openalbert.tasks.submission import write_glue, write_lines, write_squad
-from openalbert.tasks.task import Task
+from openalbert.tasks.task import Reading, Task, of_pairs
 from openalbert.tasks.tuned import Tuned, read_tuned
 from openalbert.text.tokenizer import Tokenizer
 from openalbert.train.device import Speed, open_device
@@ -193,7 +193,32 @@ def open_for(loaded: Loaded, name: str, source: Source) -> Task:
         raise UserError(
             f"{name} needs a {needed} head, but {loaded.names[0]} has {', '.join(given)}: is it tuned for another task?"
         )
-    return task
+
+    def read(split: str) -> Reading:
+        reading = task.read(split)
+        _check_pairs(loaded, split, of_pairs(reading.examples))
+        return reading
+
+    return replace(task, read=read)
+
+
+def _check_pairs(loaded: Loaded, split: str, are_pairs: bool | None) -> None:
+    """Refuse pairs of texts for a model that learned from single ones, and the other way round, where it is known."""
+    for name, tuned in zip(loaded.names, loaded.tuned, strict=True):
+        wants = tuned.of_pairs if tuned is not None else None
+        if wants is None and tuned is not None and tuned.task in GLUE:
+            wants = bool(GLUE[tuned.task].second)
+        if wants is None or are_pairs is None or wants == are_pairs:
+            continue
+        if are_pairs:
+            raise UserError(
+                f"{name} learned from single texts, but {split} has pairs: take the column of the second text out of "
+                "the file, or name a model that learned from pairs"
+            )
+        raise UserError(
+            f"{name} learned from pairs of texts, but {split} has single ones: name the column of the second text with "
+            "--second-column, or a model that learned from single texts"
+        )
 
 
 def _labels_for(loaded: Loaded, name: str) -> tuple[str, ...] | None:

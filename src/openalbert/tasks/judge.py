@@ -73,7 +73,7 @@ class Judge:
         return collapse(self.material.task, self.baseline, running.recent, self.part.examples, found.predictions)
 
     def sameness(self, found: Scored, steps: int) -> str | None:
-        """In what way the predictions are all the same; None if they are not, or if it is too early or too few to tell."""
+        """In what way the predictions are all the same; None if they are not, or where nobody can tell yet."""
         if steps < LEAST_STEPS or len(self.part.examples) < LEAST_EXAMPLES:
             return None
         return sameness(self.material.task, self.part.examples, found.predictions)

@@ -13,6 +13,7 @@ from openalbert.tasks.closer_look import Predicted, look_closely
 from openalbert.tasks.findings import write_findings
 from openalbert.tasks.material import Material
 from openalbert.tasks.scoring import Scored
+from openalbert.tasks.task import of_pairs
 from openalbert.tasks.tuned import Tuned, write_tuned
 from openalbert.train.claim import MODEL
 
@@ -42,5 +43,6 @@ def write_outcome(
     card = tuned_card(model, task, folder, scores["scores"], scores["collapsed"] or "")
     huggingface.save(model, folder / MODEL, material.tokenizer, card=card, pretraining=material.pretraining)
     split, figures = next(iter(scores["scores"].items()))
-    tuned = Tuned(task.name, task.kind, material.max_length, stride, threshold, split, figures)
+    pairs = of_pairs(material.train.examples)
+    tuned = Tuned(task.name, task.kind, material.max_length, stride, threshold, split, figures, pairs)
     write_tuned(folder / MODEL, tuned)

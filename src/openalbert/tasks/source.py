@@ -8,7 +8,7 @@ from pathlib import Path
 
 from openalbert.errors import UserError, suggestion
 from openalbert.tasks.tables import Table
-from openalbert.tasks.task import Example, Kind, QuestionExample, Reading, Task, TextExample
+from openalbert.tasks.task import Example, Kind, QuestionExample, Reading, Task, TextExample, of_pairs
 
 FEW_ARTICLES = 20  # with fewer, articles are too coarse to hold a share out by, and passages are taken
 
@@ -195,9 +195,8 @@ def assemble(
         if not reading.examples:
             reasons = "; ".join(f"{count:,} {reason}" for reason, count in reading.excluded.items())
             raise UserError(f"{table.name} gives no example to {name}: {reasons or 'it has no rows'}")
-        first = reading.examples[0]
-        if isinstance(first, TextExample):
-            forms.setdefault(first.second is not None, table.name)
+        if (pairs := of_pairs(reading.examples)) is not None:
+            forms.setdefault(pairs, table.name)
             if len(forms) == 2:
                 raise UserError(
                     f"{forms[True]} has pairs of texts, but {forms[False]} has single ones: if the columns are not "

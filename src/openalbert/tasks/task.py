@@ -65,6 +65,12 @@ class QuestionExample:
 Example: TypeAlias = TextExample | ChoiceExample | QuestionExample
 
 
+def of_pairs(examples: Sequence[Example]) -> bool | None:
+    """Whether some examples, all alike, are pairs of texts; None where they are not of texts, or there are none."""
+    first = examples[0] if examples else None
+    return first.second is not None if isinstance(first, TextExample) else None
+
+
 @dataclass(frozen=True)
 class Reading:
     """The examples of one split, and what was left out of it: nothing is lost without a word."""

@@ -27,6 +27,9 @@ class Tuned:
     """What it was scored on."""
     scores: dict[str, float] = field(default_factory=dict)
     """Its figures there, in percent."""
+    of_pairs: bool | None = None
+    """Whether it learned from pairs of texts, and not from single ones; None for kinds without such texts, or where
+    nobody noted it."""
 
 
 def write_tuned(folder: Path, tuned: Tuned) -> None:
