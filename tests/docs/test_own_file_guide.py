@@ -22,12 +22,13 @@ def own_files(tmp_path: Path, small: Tokenizer) -> Path:
     ):
         lesson(kind, tmp_path / "made").rename(tmp_path / name)
     lesson("classification", tmp_path / "made", 60, seed=9).rename(tmp_path / "more-reviews.csv")
+    (tmp_path / "new.csv").write_text("text\ngood people of the time\nthe water was over the school\n")
     return tmp_path
 
 
 def test_the_commands_of_the_guide_make_the_models_it_speaks_of(own_files: Path) -> None:
     blocks = commands(GUIDE)
-    assert [kind for kind, _ in blocks] == ["sh", "sh", "sh", "python", "sh", "sh", "sh"]
+    assert [kind for kind, _ in blocks] == ["sh", "sh", "sh", "sh", "python", "sh", "sh", "sh"]
     said = []
     for number, (kind, block) in enumerate(blocks):
         done = run(kind, block, own_files)
@@ -35,7 +36,7 @@ def test_the_commands_of_the_guide_make_the_models_it_speaks_of(own_files: Path)
         said.append(done.stdout + done.stderr)
         if number == 0:
             assert not (own_files / "runs").exists()  # a dry run
-    dry, first, evaluated, by_transformers, seeds, *_ = said
+    dry, first, evaluated, _, by_transformers, seeds, *_ = said
     for line in (
         "label from 'label', text from 'text' (guessed",
         "40 of 400 examples are held out to score on",
@@ -47,6 +48,10 @@ def test_the_commands_of_the_guide_make_the_models_it_speaks_of(own_files: Path)
     assert "step 18, dev: accuracy" in first
     assert "is in runs/reviews/model, the page is runs/reviews/report.html" in first
     assert "accuracy" in evaluated
+    lines = (own_files / "predictions" / "classification.test.jsonl").read_text().splitlines()
+    predicted = [json.loads(line) for line in lines]
+    assert [one["prediction"] for one in predicted] == ["warm", "cold"]
+    assert all(one["probabilities"][one["prediction"]] > 0.9 for one in predicted)
     assert re.findall(r"'label': '(\w+)'", by_transformers) == ["warm", "cold"]
     for word in ("seed 1", "seed 3", "median", "mean", "spread"):
         assert word in seeds

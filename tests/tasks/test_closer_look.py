@@ -12,10 +12,10 @@ from tests.tasks.made_tasks import CLASSES, PASSAGE, made_task
 
 from openalbert.errors import UserError
 from openalbert.tasks.answers import best_answers
-from openalbert.tasks.closer_look import LONGEST_SHOWN, MOST_MISTAKES, Predicted, _cropped, look_closely, softmax
+from openalbert.tasks.closer_look import LONGEST_SHOWN, MOST_MISTAKES, Predicted, _cropped, look_closely
 from openalbert.tasks.encode import encode
 from openalbert.tasks.findings import FINDINGS_FILE, Findings, Mark, read_findings, write_findings
-from openalbert.tasks.predict import Outputs, decide
+from openalbert.tasks.predict import Outputs, decide, softmax
 from openalbert.tasks.task import Answer, ChoiceExample, Example, Kind, QuestionExample, TextExample
 from openalbert.text.tokenizer import Tokenizer
 

@@ -130,6 +130,68 @@ def test_predictions_are_written_one_for_each_example_in_words(
         assert (tmp_path / "out" / f"{task}.dev_null_odds.json").exists() == (kind == "some_without_answer")
 
 
+def strictly(constant: str) -> None:
+    raise AssertionError(f"{constant} is not JSON")
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_predictions_come_with_how_likely_they_are(kind: str, quick_runs: dict[str, Path], tmp_path: Path) -> None:
+    """Of an ensemble too: of the mean of its models' scores. Recomputed by torch from the scores themselves."""
+    run = quick_runs[kind]
+    model = huggingface.load(run / "model")
+    with torch.no_grad():
+        for parameter in model.heads.parameters():
+            parameter.mul_(-0.5)
+    other = tmp_path / "other"
+    huggingface.save(model, other, Tokenizer.load(run / "model"))
+    shutil.copy(run / "model" / TASK_FILE, other)
+    main(["evaluate", str(run), str(other), "--train", str(file_of(run)), "--predictions", str(tmp_path / "out")])
+    name = "question_answering" if kind == "some_without_answer" else kind
+    lines = [
+        json.loads(line, parse_constant=strictly)
+        for line in (tmp_path / "out" / f"{name}.dev.jsonl").read_text().splitlines()
+    ]
+    loaded = load_models([str(run), str(other)])
+    task = open_for(loaded, "", Source(train=file_of(run)))
+    tuned = read_tuned(other)
+    assert tuned is not None
+    found = examine(
+        loaded.models, task, "dev", loaded.tokenizer, CPU, max_length=64, null_threshold=tuned.null_threshold
+    )
+    if kind == "regression":
+        assert all(line.keys() == {"id", "prediction"} for line in lines)
+    elif name == "question_answering":
+        for line, answers in zip(lines, found.answers, strict=True):
+            rest = 1.0
+            if kind == "some_without_answer":
+                none = torch.tensor(answers.null_score, dtype=torch.float64).sigmoid().item()
+                assert line["no_answer_probability"] == pytest.approx(none, rel=1e-5)
+                assert tuned.null_threshold is not None
+                assert (line["prediction"] == "") == (answers.null_score > tuned.null_threshold)
+                rest -= none
+            scores = torch.tensor([candidate.score for candidate in answers.candidates], dtype=torch.float64)
+            assert line["probability"] == pytest.approx(rest * scores.softmax(0)[0].item(), rel=1e-4)
+    else:
+        scores = torch.from_numpy(found.outputs.scores[name]).double()
+        start = 0
+        for number, line in enumerate(lines):
+            told = list(line["probabilities"].values())
+            if kind == "multiple_choice":
+                wanted = scores[start : start + len(told), 0].softmax(0)
+                start += len(told)
+                names = list("ABCD"[: len(told)])
+                best = max(line["probabilities"], key=line["probabilities"].get)
+                assert best == line["prediction"]
+            elif kind == "classification":
+                wanted, names = scores[number].softmax(0), ["cold", "warm"]
+                assert max(line["probabilities"], key=line["probabilities"].get) == line["prediction"]
+            else:
+                wanted, names = scores[number].sigmoid(), list(task.labels)
+                assert [label for label in names if line["probabilities"][label] > 0.5] == line["prediction"]
+            assert list(line["probabilities"]) == names
+            assert told == pytest.approx(wanted.tolist(), rel=1e-5)
+
+
 def test_examples_without_labels_are_predicted_and_not_scored(
     quick_runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -230,6 +292,8 @@ def test_a_model_whose_weights_are_no_numbers_is_scored_badly_not_fatally(
     words = ["--task", task, "--train", str(file_of(run)), "--report", str(tmp_path / "page.html")]
     main(["evaluate", str(folder), *words, "--predictions", str(tmp_path / "out")])
     assert f"{task} · evaluation" in Page((tmp_path / "page.html").read_text(encoding="utf-8")).text
+    lines = (tmp_path / "out" / f"{task}.dev.jsonl").read_text().splitlines()
+    assert all(json.loads(line, parse_constant=strictly)["id"] for line in lines)
 
 
 def test_how_a_model_is_asked_comes_from_the_line_then_from_tuning_then_from_its_size(

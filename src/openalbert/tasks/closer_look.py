@@ -6,18 +6,17 @@ from functools import partial
 from typing import cast
 
 import numpy as np
-from jaxtyping import Float
 
 from openalbert.tasks.answers import Answers, best_answers
 from openalbert.tasks.encode import Encoding
 from openalbert.tasks.findings import Findings, Mark, Mistake, Part, Shown
-from openalbert.tasks.predict import Outputs, by_example
+from openalbert.tasks.predict import Outputs, by_example, sigmoid, softmax
+from openalbert.tasks.race import letter
 from openalbert.tasks.task import ChoiceExample, Example, QuestionExample, Task, TextExample
 
 MOST_MISTAKES = 40
 MOST_VALUES = 1_000
 MOST_CLASSES = 30  # of a confusion matrix that a person can still read
-LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 QUESTION_WORDS = ("what", "who", "when", "where", "which", "why", "how many", "how much", "how")
 LONGEST_SHOWN = 1_200  # characters of a text
 AROUND = 300  # characters that are shown of a long text on either side of what is marked
@@ -109,7 +108,7 @@ def _label_sets(predicted: Predicted, findings: Findings) -> tuple[Findings, lis
         both = sum(number in a and number in b for a, b in zip(gold, given, strict=True))
         wanted, found = sum(number in one for one in gold), sum(number in one for one in given)
         parts.append(Part(name, wanted, _precision_and_recall(both, wanted, found)))
-    shares = 1 / (1 + np.exp(-predicted.outputs.scores["multi_label"].astype(np.float64)))
+    shares = sigmoid(predicted.outputs.scores["multi_label"])
     wrong: list[Wrong] = []
     for number, (example, right, found_set) in enumerate(zip(_texts(predicted), gold, given, strict=True)):
         if right != found_set:
@@ -129,15 +128,15 @@ def _choices(predicted: Predicted, findings: Findings) -> tuple[Findings, list[W
     for example, given, share in zip(examples, cast("Sequence[int]", predicted.predictions), shares, strict=True):
         gold = cast(int, example.label)
         if gold != given:
-            sure = ", ".join(f"{_letter(option)} {_percent(float(value))}" for option, value in enumerate(share))
-            names = [f"{_letter(option)}: {example.options[option]}" for option in (gold, given)]
+            sure = ", ".join(f"{letter(option)} {_percent(float(value))}" for option, value in enumerate(share))
+            names = [f"{letter(option)}: {example.options[option]}" for option in (gold, given)]
             shown = partial(Mistake, example.id, _choice_shown(example), names[0], names[1], sure)
             wrong.append((float(share[given] - share[gold]), shown))
     most = max((len(example.options) for example in examples), default=0)
     counts = np.zeros((most, most), np.int64)
     for example, given in zip(examples, cast("Sequence[int]", predicted.predictions), strict=True):
         counts[cast(int, example.label), given] += 1
-    letters = tuple(map(_letter, range(most)))
+    letters = tuple(map(letter, range(most)))
     parts = [
         Part(letter, int(counts[number].sum()), _precision_and_recall(*_hits(counts, number)))
         for number, letter in enumerate(letters)
@@ -218,11 +217,7 @@ def _text_shown(example: TextExample) -> tuple[Shown, ...]:
 def _choice_shown(example: ChoiceExample) -> tuple[Shown, ...]:
     passage = _cropped("passage", example.passage, ()) if example.passage else ()
     question = (Shown("question", example.question),) if example.question else ()
-    return (*passage, *question, *(Shown(_letter(n), option) for n, option in enumerate(example.options)))
-
-
-def _letter(option: int) -> str:
-    return LETTERS[option] if option < len(LETTERS) else str(option + 1)
+    return (*passage, *question, *(Shown(letter(n), option) for n, option in enumerate(example.options)))
 
 
 def _question_word(question: str) -> str:
@@ -249,13 +244,6 @@ def _precision_and_recall(both: int, wanted: int, found: int) -> dict[str, float
         "recall": 100 * both / wanted if wanted else 0.0,
         "f1": 200 * both / (wanted + found) if wanted + found else 0.0,
     }
-
-
-def softmax(scores: Float[np.ndarray, "rows classes"]) -> Float[np.ndarray, "rows classes"]:
-    """Scores as probabilities."""
-    powers = np.exp(scores.astype(np.float64) - scores.max(1, keepdims=True))
-    shares: np.ndarray = powers / powers.sum(1, keepdims=True)
-    return shares
 
 
 def _percent(share: float) -> str:

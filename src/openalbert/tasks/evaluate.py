@@ -4,7 +4,7 @@ import json as json_text
 import re
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -23,7 +23,7 @@ from openalbert.tasks.paper import shape_of
 from openalbert.tasks.predict import PRETRAINING
 from openalbert.tasks.registry import GLUE, Source, open_task
 from openalbert.tasks.report import evaluation_page
-from openalbert.tasks.submission import write_glue, write_lines, write_squad
+from openalbert.tasks.submission import write_files
 from openalbert.tasks.task import Reading, Task, of_pairs
 from openalbert.tasks.tuned import Tuned, read_tuned
 from openalbert.text.tokenizer import Tokenizer
@@ -48,7 +48,7 @@ class Evaluate:
     splits: tuple[str, ...] = ()
     """What to score: dev, dev_matched, test, and so on. Not given: all that have labels, but not train."""
     predictions: Path | None = None
-    """A folder for the predictions: GLUE's submission files, SQuAD's JSON, and an object a line for every task."""
+    """A folder for predictions: for every task an object a line, with probabilities; GLUE's files; SQuAD's JSON."""
     report: Path | None = None
     """A page that looks at the mistakes more closely; its name ends in .html."""
     max_length: int | None = None
@@ -252,25 +252,6 @@ def asked_how(settings: Evaluate, loaded: Loaded) -> tuple[int, int, float | Non
     if threshold is None and len(found) == len(loaded.models):
         threshold = sum(found) / len(found)
     return settings.max_length or usual, stride, threshold
-
-
-def write_files(task: Task, examined: Examined, folder: Path) -> list[Path]:
-    """The predictions of a split in every form that its task has."""
-    examples, predictions = examined.reading.examples, examined.predictions
-    name = f"{task.name}.{examined.split}"
-    written = [write_lines(task, examples, predictions, folder / f"{name}.jsonl")]
-    if task.name in GLUE:
-        written.append(write_glue(task, examined.split, examples, predictions, folder))
-    if task.kind == "question_answering":
-        odds = [one.null_score for one in examined.answers] if task.may_have_no_answer else None
-        written.append(write_squad(examples, predictions, folder / f"{name}.json", odds))
-        best = {
-            example.id: [asdict(candidate) for candidate in answers.candidates]
-            for example, answers in zip(examples, examined.answers, strict=True)
-        }
-        written.append(folder / f"{name}_nbest.json")
-        durable.write_text(written[-1], json_text.dumps(best, ensure_ascii=False, indent=0) + "\n")
-    return written
 
 
 def tell(examined: Examined) -> None:

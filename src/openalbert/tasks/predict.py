@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Int64
+from jaxtyping import Float, Float64, Int64
 
 from openalbert.errors import UserError
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import HeadKind
-from openalbert.tasks.answers import best_answers
+from openalbert.tasks.answers import Answers, best_answers
 from openalbert.tasks.encode import Encoding
 from openalbert.tasks.slices import stretches
 from openalbert.tasks.task import Example, QuestionExample, Sequences, Task
@@ -139,3 +139,41 @@ def by_example(sequences: Sequences, scores: np.ndarray) -> list[np.ndarray]:
     """The scores of each example's sequences, apart: of its options, of its windows."""
     borders = np.searchsorted(sequences.example, np.arange(1, sequences.num_examples))
     return np.split(scores, borders) if sequences.num_examples else []
+
+
+def probabilities(
+    task: Task, encoding: Encoding, outputs: Outputs, answers: Sequence[Answers] = ()
+) -> list[Float64[np.ndarray, "_"]]:
+    """How likely the models take each thing that could be said of an example; of several models, by their mean scores.
+
+    Of classes and options they add up to 1, of labels each is for itself. Of a question it is the best answer, as a
+    share among the candidates, and where there may be none, that there is none. Of values there are none.
+    """
+    scores = outputs.scores
+    if task.kind == "classification":
+        return list(softmax(scores["classification"]))
+    if task.kind == "multi_label":
+        return list(sigmoid(scores["multi_label"]))
+    if task.kind == "multiple_choice":
+        options = by_example(encoding.sequences, scores["multiple_choice"][:, 0])
+        return [softmax(of_one[None])[0] for of_one in options]
+    if task.kind == "regression":
+        return []
+    shares = np.array([one.candidates[0].probability if one.candidates else 0.0 for one in answers])
+    if not task.may_have_no_answer:
+        return list(shares[:, None])
+    none = sigmoid(np.array([one.null_score for one in answers]))
+    return list(np.stack([shares * (1 - none), none], axis=1))
+
+
+def softmax(scores: Float[np.ndarray, "rows classes"]) -> Float64[np.ndarray, "rows classes"]:
+    """Scores as probabilities that add up to 1."""
+    powers = np.exp(scores.astype(np.float64) - scores.max(1, keepdims=True))
+    shares: np.ndarray = powers / powers.sum(1, keepdims=True)
+    return shares
+
+
+def sigmoid(scores: Float[np.ndarray, "*any"]) -> Float64[np.ndarray, "*any"]:
+    """Log-odds as probabilities, each for itself; by way of the tangent, which never overflows."""
+    shares: np.ndarray = (1 + np.tanh(scores.astype(np.float64) / 2)) / 2
+    return shares

@@ -20,6 +20,11 @@ PATTERNS = {split: (split, f"{split}*.jsonl*") for split in ("train", "dev", "te
 LETTERS = string.ascii_uppercase
 
 
+def letter(option: int) -> str:
+    """The letter of an option, A for the first; behind the alphabet its number from 0."""
+    return LETTERS[option] if option < len(LETTERS) else str(option)
+
+
 def open_race(source: Source, school: School) -> Task:
     """The task of one school or both."""
     name = "race" if school == "all" else f"race_{school}"

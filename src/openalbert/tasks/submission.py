@@ -2,14 +2,39 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import cast
 
+import numpy as np
+from jaxtyping import Float64
+
 from openalbert import durable
 from openalbert.errors import UserError
-from openalbert.tasks.race import LETTERS
+from openalbert.tasks.examine import Examined
+from openalbert.tasks.predict import probabilities
+from openalbert.tasks.race import letter
 from openalbert.tasks.registry import GLUE
 from openalbert.tasks.task import Example, Task
+
+
+def write_files(task: Task, examined: Examined, folder: Path) -> list[Path]:
+    """The predictions of a split in every form that its task has."""
+    examples, predictions = examined.reading.examples, examined.predictions
+    name = f"{task.name}.{examined.split}"
+    shares = probabilities(task, examined.encoding, examined.outputs, examined.answers)
+    written = [write_lines(task, examples, predictions, folder / f"{name}.jsonl", shares)]
+    if task.name in GLUE:
+        written.append(write_glue(task, examined.split, examples, predictions, folder))
+    if task.kind == "question_answering":
+        odds = [one.null_score for one in examined.answers] if task.may_have_no_answer else None
+        written.append(write_squad(examples, predictions, folder / f"{name}.json", odds))
+        best = {
+            example.id: [asdict(candidate) for candidate in answers.candidates]
+            for example, answers in zip(examples, examined.answers, strict=True)
+        }
+        written.append(_written(folder / f"{name}_nbest.json", _json(best)))
+    return written
 
 
 def write_glue(
@@ -58,26 +83,48 @@ def write_squad(
     return _written(file, _json(by_id))
 
 
-def write_lines(task: Task, examples: Sequence[Example], predictions: Sequence[object], file: Path) -> Path:
-    """Write an object a line: the id and the prediction in words, as labels, values, letters or answers."""
+def write_lines(
+    task: Task,
+    examples: Sequence[Example],
+    predictions: Sequence[object],
+    file: Path,
+    shares: Sequence[Float64[np.ndarray, "_"]] = (),
+) -> Path:
+    """Write an object a line: the id, the prediction in words, as labels, values, letters or answers, and how likely.
+
+    `shares` are what `probabilities` gives.
+    """
     _one_for_each(examples, predictions)
     lines = []
-    for example, prediction in zip(examples, predictions, strict=True):
-        lines.append(json.dumps({"id": example.id, "prediction": in_words(task, prediction)}, ensure_ascii=False))
+    for number, (example, prediction) in enumerate(zip(examples, predictions, strict=True)):
+        values: dict[str, object] = {"id": example.id, "prediction": in_words(task, prediction)}
+        if len(shares):
+            values |= _named(task, shares[number])
+        lines.append(json.dumps(values, ensure_ascii=False))
     return _written(file, "\n".join(lines) + "\n")
 
 
-def in_words(task: Task, prediction: object) -> str | float | list[str]:
-    """A prediction as a person reads it."""
+def _named(task: Task, shares: Float64[np.ndarray, "_"]) -> dict[str, object]:
+    """The probabilities of one example, by the names of what they are of."""
+    # Six digits are more than any model is sure of.
+    told = [float(f"{share:.6g}") if np.isfinite(share) else None for share in shares]
+    if task.kind == "question_answering":
+        return dict(zip(("probability", "no_answer_probability"), told, strict=False))
+    names = task.labels or tuple(map(letter, range(len(told))))
+    return {"probabilities": dict(zip(names, told, strict=True))}
+
+
+def in_words(task: Task, prediction: object) -> str | float | list[str] | None:
+    """A prediction as a person reads it; None for a value that is not a number, for which JSON has no word."""
     if task.kind == "classification":
         return task.labels[int(cast("int", prediction))]
     if task.kind == "regression":
-        return float(cast("float", prediction))
+        value = float(cast("float", prediction))
+        return value if np.isfinite(value) else None
     if task.kind == "multi_label":
         return [task.labels[number] for number in cast("tuple[int, ...]", prediction)]
     if task.kind == "multiple_choice":
-        number = int(cast("int", prediction))
-        return LETTERS[number] if number < len(LETTERS) else str(number)
+        return letter(int(cast("int", prediction)))
     return str(prediction)
 
 
