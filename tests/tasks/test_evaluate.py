@@ -234,7 +234,7 @@ def test_long_examples_are_cut_and_the_share_is_told(
 ) -> None:
     (tmp_path / "long.csv").write_text(f"text,label\n{'the good time ' * 99},warm\nthe old war,cold\n")
     main(["evaluate", str(quick_runs["classification"]), "--dev", str(tmp_path / "long.csv")])
-    assert "dev: 1 examples (50.0 %) were too long, and cut" in capsys.readouterr().err
+    assert "dev: 1 example (50.0 %) was too long, and cut" in capsys.readouterr().err
 
 
 def test_a_page_looks_at_the_mistakes(quick_runs: dict[str, Path], tmp_path: Path) -> None:

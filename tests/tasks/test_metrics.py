@@ -150,7 +150,7 @@ def test_examples_without_labels_cannot_be_scored() -> None:
 
 
 def test_every_example_needs_a_prediction() -> None:
-    with pytest.raises(UserError, match="1 predictions for 2 examples"):
+    with pytest.raises(UserError, match="1 prediction for 2 examples"):
         measure_classes(accuracy)([TextExample("a", "x", None, 1)] * 2, [1])
-    with pytest.raises(UserError, match="0 predictions for 1 examples"):
+    with pytest.raises(UserError, match="0 predictions for 1 example:"):
         measure_answers(False)([QuestionExample("a", "x", "y", (Answer("x", 0),))], [])

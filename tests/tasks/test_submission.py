@@ -72,7 +72,7 @@ def test_every_example_needs_a_prediction(tmp_path: Path) -> None:
         lambda: write_lines(task, examples, [0], tmp_path / "a.jsonl"),
         lambda: write_squad(examples, ["x"], tmp_path / "a.json"),
     ):
-        with pytest.raises(UserError, match="1 predictions for 6 examples"):
+        with pytest.raises(UserError, match="1 prediction for 6 examples"):
             write()
 
 

@@ -128,7 +128,7 @@ REFUSED = {
         "text,label\na,x\nb, c,y\n",
         r"a\.csv, line 3: 3 columns where the first line names 2",
     ),
-    "too few columns": ("a.tsv", "text\tlabel\na\n", r"a\.tsv, line 2: 1 columns where the first line names 2"),
+    "too few columns": ("a.tsv", "text\tlabel\na\n", r"a\.tsv, line 2: 1 column where the first line names 2"),
     "an open quote": ("a.csv", 'text,label\na,x\n"b,y\n', r"a\.csv, line 3: the quotes do not fit"),
     "a column twice": ("a.csv", "text,text\na,b\n", "the column 'text' is named twice"),
     "no rows": ("a.csv", "text,label\n", "has a first line, but no rows"),

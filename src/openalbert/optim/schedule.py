@@ -64,7 +64,7 @@ class Budget:
 
     def __str__(self) -> str:
         [(unit, amount)] = self._given().items()
-        return f"{amount:,.15g} {unit}"
+        return f"{amount:,.15g} {unit.removesuffix('s') if amount == 1 else unit}"
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from openalbert.tasks.report import evaluation_page
 from openalbert.tasks.submission import write_files
 from openalbert.tasks.task import Reading, Task, of_pairs
 from openalbert.tasks.tuned import Tuned, read_tuned
+from openalbert.tasks.wording import counted, were
 from openalbert.text.tokenizer import Tokenizer
 from openalbert.train.device import Speed, open_device
 
@@ -263,7 +264,8 @@ def tell(examined: Examined) -> None:
     sequences = examined.encoding.sequences
     if sequences.num_truncated:
         share = 100 * sequences.num_truncated / sequences.num_examples
-        say(f"{examined.split}: {sequences.num_truncated:,} examples ({share:.1f} %) were too long, and cut")
+        number = sequences.num_truncated
+        say(f"{examined.split}: {counted(number, 'example')} ({share:.1f} %) {were(number)} too long, and cut")
     if examined.findings is not None and examined.findings.null_threshold:
         say(f"{examined.split}: threshold of the null score: {examined.findings.null_threshold}")
 

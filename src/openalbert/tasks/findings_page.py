@@ -9,6 +9,7 @@ from openalbert.report.curves import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH
 from openalbert.report.markup import Markup, element, joined, table
 from openalbert.report.scale import scale_for, ticks
 from openalbert.tasks.findings import Findings, Mark, Mistake, Shown, written_scores
+from openalbert.tasks.wording import counted, were
 from openalbert.train.figures import NOTHING
 
 OPEN_AT_FIRST = 10  # mistakes that are shown before a fold
@@ -20,7 +21,7 @@ def findings_section(findings: Findings) -> Markup:
     found = written_scores(findings.scores, findings.main_metric).replace("_", " ")
     parts = [
         element("h2", f"{findings.split}: a closer look"),
-        element("p", f"{findings.num_examples:,} examples{together}: {found}."),
+        element("p", f"{counted(findings.num_examples, 'example')}{together}: {found}."),
         *_left_out(findings),
     ]
     beside = []
@@ -40,7 +41,8 @@ def _left_out(findings: Findings) -> list[Markup]:
     said = []
     if findings.num_truncated:
         share = 100 * findings.num_truncated / max(1, findings.num_examples)
-        said.append(f"{findings.num_truncated:,} examples ({share:.1f} %) were too long for the model, and cut.")
+        number = findings.num_truncated
+        said.append(f"{counted(number, 'example')} ({share:.1f} %) {were(number)} too long for the model, and cut.")
     said += [f"{count:,} left out: {reason}." for reason, count in findings.excluded.items()]
     if findings.null_threshold:
         said.append(f"A question has no answer above this null score: {findings.null_threshold}.")
@@ -106,7 +108,7 @@ def scatter(values: Sequence[tuple[float, float]]) -> Markup:
         element("path", class_="run-0 cloud", d=dots),
         viewBox=f"0 0 {WIDTH:g} {HEIGHT:g}",
         role="img",
-        aria_label=f"Predicted values beside right ones, {len(finite)} examples.",
+        aria_label=f"Predicted values beside right ones, {counted(len(finite), 'example')}.",
     )
     return element("figure", element("figcaption", "predicted, upwards"), picture, class_="single")
 

@@ -60,7 +60,9 @@ class Judge:
         """Whether so many evaluations in a row were no better than the best; the user is told."""
         if not self.standing.is_out_of(patience):
             return False
-        text = f"ended early at step {step:,}: {patience} evaluations in a row were no better than the best"
+        number = self.standing.since_best
+        since = "the last evaluation was" if number == 1 else f"{number} evaluations in a row were"
+        text = f"ended early at step {step:,}: {since} no better than the best"
         self.journal.record({"kind": "event", "step": step, "what": "early_stop", "text": text})
         self.journal.say(text)
         return True

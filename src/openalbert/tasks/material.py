@@ -17,6 +17,7 @@ from openalbert.tasks.settings import Finetune
 from openalbert.tasks.source import divided
 from openalbert.tasks.task import Example, Reading, Task
 from openalbert.tasks.units import Units
+from openalbert.tasks.wording import are, counted
 from openalbert.text.tokenizer import Tokenizer
 from openalbert.train.claim import MODEL, RUN
 
@@ -106,7 +107,9 @@ def gather(settings: Finetune) -> Material:
         # Its remarks speak of a part to score on, which this is not.
         train = replace(train, examples=rest.examples)
         threshold = Part(held.examples, encode(task, held.examples, tokenizer, max_length, stride=settings.stride))
-        remarks.append(f"{len(held.examples):,} training questions are held out to fit the threshold of the null score")
+        number = len(held.examples)
+        told = f"{counted(number, 'training question')} {are(number)} held out to fit the threshold of the null score"
+        remarks.append(told)
     readings = {"train": train, **{split: task.read(split) for split in task.splits}}
     parts = {}
     for split, reading in readings.items():
@@ -139,11 +142,16 @@ def _remarks(split: str, reading: Reading, part: Part, max_length: int, told: li
     told_now = [remark for remark in reading.remarks if remark not in told]
     told_now += [f"{split}: {count:,} left out: {reason}" for reason, count in reading.excluded.items()]
     mean = len(sequences.ids) / max(1, len(sequences.example))
-    windows = f" in {len(sequences.example):,} sequences" if len(sequences.example) != sequences.num_examples else ""
-    told_now.append(f"{split}: {sequences.num_examples:,} examples{windows}, {mean:.1f} tokens each in the mean")
+    windows = (
+        f" in {counted(len(sequences.example), 'sequence')}" if len(sequences.example) != sequences.num_examples else ""
+    )
+    told_now.append(
+        f"{split}: {counted(sequences.num_examples, 'example')}{windows}, {mean:.1f} tokens each in the mean"
+    )
     if sequences.num_truncated:
         share = 100 * sequences.num_truncated / sequences.num_examples
-        told_now.append(f"{split}: {sequences.num_truncated:,} examples ({share:.1f} %) are cut to {max_length} tokens")
+        cut = sequences.num_truncated
+        told_now.append(f"{split}: {counted(cut, 'example')} ({share:.1f} %) {are(cut)} cut to {max_length} tokens")
     return told_now
 
 

@@ -15,6 +15,7 @@ from jaxtyping import Float64, Int64
 from openalbert.errors import UserError
 from openalbert.tasks.squad_score import score_answers
 from openalbert.tasks.task import ChoiceExample, Example, QuestionExample, TextExample
+from openalbert.tasks.wording import counted
 
 Classes: TypeAlias = Int64[np.ndarray, "examples"]
 Values: TypeAlias = Float64[np.ndarray, "examples"]
@@ -168,7 +169,9 @@ def _labels(examples: Sequence[Example], predictions: Sequence[object]) -> list[
 
 def _same_number(examples: Sequence[Example], predictions: Sequence[object]) -> None:
     if len(examples) != len(predictions) or not examples:
-        raise UserError(f"{len(predictions)} predictions for {len(examples)} examples: one for each is needed")
+        raise UserError(
+            f"{counted(len(predictions), 'prediction')} for {counted(len(examples), 'example')}: one for each is needed"
+        )
 
 
 def _flags(sets: Sequence[tuple[int, ...]], num_labels: int) -> npt.NDArray[np.bool_]:

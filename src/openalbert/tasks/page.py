@@ -14,6 +14,7 @@ from openalbert.report.sections import about, differences, swatch
 from openalbert.tasks.findings_page import findings_section
 from openalbert.tasks.paper import reported
 from openalbert.tasks.tunings import SEEDS, Tuning, begun_with, open_tunings, pretrained, read_values
+from openalbert.tasks.wording import counted
 from openalbert.train import figures
 from openalbert.train.figures import NOTHING, count, duration, moment, number, percent
 from openalbert.train.results import hardware, last_step, tokens_seen, training_seconds
@@ -95,10 +96,12 @@ def _headline(tuning: Tuning, now: datetime) -> list[Markup]:
     run = tuning.run
     parameters = figures.present(run.fact("parameters"))
     what = f"{parameters:,.0f} parameters, " if parameters is not None else ""
+    examples = run.fact("data", "train_examples")
     state = "finished" if run.is_finished else "no end recorded"
     sentence = (
         f" {what}tuned from {begun_with(run) or 'weights drawn at random'} on "
-        f"{count(run.fact('data', 'train_examples'))} examples: {last_step(run):,} steps, {count(tokens_seen(run))} "
+        f"{count(examples)} example{'' if examples == 1 else 's'}: {counted(last_step(run), 'step')}, "
+        f"{count(tokens_seen(run))} "
         f"tokens in {duration(training_seconds(run))} of training, on {hardware(run)}. "
         f"Before that it was {pretrained(run)}."
     )

@@ -14,6 +14,7 @@ from openalbert.tasks.metrics import measure_choices
 from openalbert.tasks.source import Source, assemble, openings
 from openalbert.tasks.tables import Exclusions, Row, Table, as_text, read_json, read_table, table_of
 from openalbert.tasks.task import ChoiceExample, Reading, Task
+from openalbert.tasks.wording import counted
 
 School = Literal["all", "middle", "high"]
 PATTERNS = {split: (split, f"{split}*.jsonl*") for split in ("train", "dev", "test")}
@@ -98,7 +99,8 @@ def _each(row: Row, labelled: bool) -> Iterator[tuple[str, tuple[str, ...], str]
         raise UserError(f"{row.place} has no lists of questions, options and answers, as RACE has them")
     if not len(questions) == len(options) == len(answers):
         raise UserError(
-            f"{row.place} has {len(questions)} questions, {len(options)} lists of options and {len(answers)} answers: "
+            f"{row.place} has {counted(len(questions), 'question')}, {counted(len(options), 'list')} of options and "
+            f"{counted(len(answers), 'answer')}: "
             "there must be as many of each"
         )
     for question, given, answer in zip(questions, options, answers, strict=True):

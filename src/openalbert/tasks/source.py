@@ -9,6 +9,7 @@ from pathlib import Path
 from openalbert.errors import UserError, suggestion
 from openalbert.tasks.tables import Table
 from openalbert.tasks.task import Example, Kind, QuestionExample, Reading, Task, TextExample, of_pairs
+from openalbert.tasks.wording import are, counted
 
 FEW_ARTICLES = 20  # with fewer, articles are too coarse to hold a share out by, and passages are taken
 
@@ -206,8 +207,11 @@ def assemble(
         if split == "train":
             learned.update(texts)
         elif twice := sum(text in learned for text in texts):
-            remark = f"{table.name}: {twice:,} of {len(texts):,} examples are on a text that is also learned from"
-            return replace(reading, remarks=(*reading.remarks, f"{remark}: their score says little"))
+            remark = (
+                f"{table.name}: {twice:,} of {counted(len(texts), 'example')} {are(twice)} on a text that is also "
+                "learned from: a score there says little"
+            )
+            return replace(reading, remarks=(*reading.remarks, remark))
         return reading
 
     splits = ("dev",) if holds_out else scored
@@ -227,7 +231,8 @@ def divided(reading: Reading, share: float, seed: int) -> tuple[Reading, Reading
         groups.setdefault(_belongs_to(example, by_article), []).append(example)
     if len(groups) < 2:
         raise UserError(
-            f"{len(reading.examples)} examples of one text cannot be divided: give a file to score on with --dev"
+            f"{counted(len(reading.examples), 'example')} of one text cannot be divided: "
+            "give a file to score on with --dev"
         )
     strata: dict[Hashable, list[str]] = {}
     for key, members in groups.items():
@@ -253,7 +258,11 @@ def divided(reading: Reading, share: float, seed: int) -> tuple[Reading, Reading
         tuple(example for example in reading.examples if (_belongs_to(example, by_article) in held) == is_held)
         for is_held in (False, True)
     )
-    remark = f"{len(parts[1]):,} of {len(reading.examples):,} examples are held out to score on: no file was given"
+    number = len(parts[1])
+    remark = (
+        f"{number:,} of {counted(len(reading.examples), 'example')} {are(number)} held out to score on: "
+        "no file was given"
+    )
     return (
         Reading(parts[0], reading.excluded, (*reading.remarks, remark)),
         Reading(parts[1], {}, (remark,)),

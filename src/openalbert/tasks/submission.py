@@ -16,6 +16,7 @@ from openalbert.tasks.predict import probabilities
 from openalbert.tasks.race import letter
 from openalbert.tasks.registry import GLUE
 from openalbert.tasks.task import Example, Task
+from openalbert.tasks.wording import counted
 
 
 def write_files(task: Task, examined: Examined, folder: Path) -> list[Path]:
@@ -134,7 +135,9 @@ def _json(values: Mapping[str, object]) -> str:
 
 def _one_for_each(examples: Sequence[Example], predictions: Sequence[object]) -> None:
     if len(examples) != len(predictions):
-        raise UserError(f"{len(predictions)} predictions for {len(examples)} examples: one for each is needed")
+        raise UserError(
+            f"{counted(len(predictions), 'prediction')} for {counted(len(examples), 'example')}: one for each is needed"
+        )
 
 
 def _written(file: Path, text: str) -> Path:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from openalbert.errors import UserError, suggestion
+from openalbert.tasks.wording import counted
 from openalbert.text.readers import MAGIC, Counts, Source, byte_blocks
 
 Quoting = Literal["literal", "quoted", "as_found"]
@@ -281,11 +282,11 @@ def _table(
                 rows.append(Row(source, number, dict(zip(columns, fields, strict=True))))
             elif refuse_ragged:
                 raise UserError(
-                    f"{source} {number}: {len(fields)} columns where the first line names {width}: "
+                    f"{source} {number}: {counted(len(fields), 'column')} where the first line names {width}: "
                     "quote the texts that hold the sign between columns"
                 )
             else:
-                excluded.add(f"not {width} columns", f"{source} {number}")
+                excluded.add(f"not {counted(width, 'column')}", f"{source} {number}")
     if not rows:
         raise UserError(f"{path} has a first line, but no rows")
     return Table(str(path), columns, rows, excluded.counted())
