@@ -1,5 +1,6 @@
 """Factorized embedding (section 3.1 of the paper): V x H becomes V x E and E x H."""
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
@@ -14,9 +15,9 @@ class FactorizedEmbedding(nn.Module):
 
     def __init__(self, config: AlbertConfig) -> None:
         super().__init__()
-        self.word = nn.Embedding(config.vocab_size, config.embedding_size)
-        self.position = nn.Embedding(config.max_positions, config.embedding_size)
-        self.segment = nn.Embedding(config.num_segments, config.embedding_size)
+        self.word = _table(config.vocab_size, config.embedding_size)
+        self.position = _table(config.max_positions, config.embedding_size)
+        self.segment = _table(config.num_segments, config.embedding_size)
         self.norm = nn.LayerNorm(config.embedding_size, eps=config.layer_norm_epsilon)
         # Google drops out in E, before the map; nothing is dropped after it.
         self.dropout = nn.Dropout(config.hidden_dropout)
@@ -29,3 +30,8 @@ class FactorizedEmbedding(nn.Module):
         embedded = self.word(ids) + self.position(positions) + self.segment(segments)
         mapped: Tensor = self.map(self.dropout(self.norm(embedded)))
         return mapped
+
+
+def _table(rows: int, size: int) -> nn.Embedding:
+    """An embedding whose weights the model will draw: torch's own draw is slow, and would load its compiler for it."""
+    return nn.Embedding.from_pretrained(torch.empty(rows, size), freeze=False)
