@@ -34,4 +34,5 @@ class FactorizedEmbedding(nn.Module):
 
 def _table(rows: int, size: int) -> nn.Embedding:
     """An embedding whose weights the model will draw: torch's own draw is slow, and would load its compiler for it."""
-    return nn.Embedding.from_pretrained(torch.empty(rows, size), freeze=False)
+    table: nn.Embedding = nn.Embedding.from_pretrained(torch.empty(rows, size), freeze=False)
+    return table
