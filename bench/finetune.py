@@ -41,7 +41,8 @@ from openalbert.tasks.settings import Finetune
 from openalbert.tasks.source import Source
 from openalbert.tasks.task import Sequences, Task
 from openalbert.train.device import Device, Speed, open_device
-from openalbert.train.steps import Pace, Running, training_steps
+from openalbert.train.running import Running
+from openalbert.train.steps import Pace, training_steps
 
 ROOT = Path(__file__).resolve().parents[1]
 # How many of a hundred training examples have at most so many of ALBERT's own pieces. Lengths drawn from this have the

@@ -35,9 +35,10 @@ from openalbert.text.tokenizer import Tokenizer
 from openalbert.train.batches import Batches, Objective, PretrainingBatch
 from openalbert.train.device import Device, Speed, measure_matmul_peak, open_device
 from openalbert.train.pretraining import pretraining
+from openalbert.train.running import Running
 from openalbert.train.settings import Pretrain
 from openalbert.train.setup import compiled_part, make_model
-from openalbert.train.steps import Pace, Running, training_steps
+from openalbert.train.steps import Pace, training_steps
 
 ROOT = Path(__file__).resolve().parents[1]
 KINDS = {

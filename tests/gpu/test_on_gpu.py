@@ -26,7 +26,8 @@ from openalbert.text.shards import open_shards
 from openalbert.train.batches import Batches, Objective
 from openalbert.train.device import Speed, open_device
 from openalbert.train.pretraining import pretraining
-from openalbert.train.steps import Pace, Running, training_steps
+from openalbert.train.running import Running
+from openalbert.train.steps import Pace, training_steps
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU"),

@@ -14,7 +14,7 @@ from tests.train.micro_runs import command, micro_run, records
 from openalbert import cli
 from openalbert.errors import UserError
 from openalbert.train.journal import Journal, Window
-from openalbert.train.steps import Running, Step
+from openalbert.train.running import Running, Step
 
 LINE = re.compile(
     r"step [\d,]+  loss \d+\.\d{3}  words \d+\.\d %  order \d+\.\d %  [\d,]+\.\d ktok/s  \d+ % of peak  "

@@ -12,8 +12,8 @@ from openalbert.optim.settings import OptimizerSettings
 from openalbert.train.claim import CHECKPOINTS
 from openalbert.train.device import Device
 from openalbert.train.journal import Journal
+from openalbert.train.running import Running
 from openalbert.train.saving import Saving
-from openalbert.train.steps import Running
 
 CONFIG = AlbertConfig(
     vocab_size=50, embedding_size=8, hidden_size=16, num_layers=2, num_heads=2, ffn_size=16, max_positions=16

@@ -9,7 +9,7 @@ from openalbert.tasks.scoring import Scored, score_part, threshold_on
 from openalbert.tasks.standing import Standing
 from openalbert.train.device import Device
 from openalbert.train.journal import Journal
-from openalbert.train.steps import Running
+from openalbert.train.running import Running
 
 
 class Judge:

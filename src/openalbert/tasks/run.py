@@ -28,9 +28,10 @@ from openalbert.train.device import Device, measure_matmul_peak
 from openalbert.train.estimate import Needs, measured, side_by_side
 from openalbert.train.interruption import Stop
 from openalbert.train.journal import Journal
+from openalbert.train.running import PATIENCE, Running
 from openalbert.train.saving import Saving
 from openalbert.train.setup import load_weights
-from openalbert.train.steps import PATIENCE, Pace, Running, training_steps
+from openalbert.train.steps import Pace, training_steps
 
 TIMED_STEPS = range(3, 9)  # the steps whose time the estimate rests on
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from openalbert.errors import UserError
-from openalbert.train.steps import Running, Step
+from openalbert.train.running import Running, Step
 
 METRICS = "metrics.jsonl"
 SECONDS_BETWEEN_LINES = 10.0

@@ -25,10 +25,11 @@ from openalbert.train.history import beginning, history
 from openalbert.train.interruption import Stop
 from openalbert.train.journal import Journal
 from openalbert.train.pretraining import PLATEAU_MARGIN, evaluate, pretraining, unigram_entropy
+from openalbert.train.running import Running, Step
 from openalbert.train.saving import Saving
 from openalbert.train.settings import Pretrain
 from openalbert.train.setup import compiled_part, first_parts, fitted, make_model, open_heldout
-from openalbert.train.steps import Pace, Running, Step, training_steps
+from openalbert.train.steps import Pace, training_steps
 from openalbert.version import __version__
 
 PLATEAU_PROGRESS = 0.2  # from here on a loss at the word frequencies is worth a word

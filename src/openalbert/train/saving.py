@@ -19,8 +19,8 @@ from openalbert.train import checkpoint
 from openalbert.train.claim import CHECKPOINTS
 from openalbert.train.device import Device
 from openalbert.train.journal import METRICS, Journal
+from openalbert.train.running import Running
 from openalbert.train.setup import load_weights
-from openalbert.train.steps import Running
 
 
 @dataclass(frozen=True)

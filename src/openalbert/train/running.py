@@ -1,0 +1,153 @@
+"""What a run carries from step to step, and what one step was like, by the figures that the device sends."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from openalbert.errors import UserError
+from openalbert.optim.schedule import Spent
+
+WINDOW = 128  # steps over which the loss of a step is judged
+SIGMAS = 6.0  # a loss so many deviations over their mean is an explosion, and its step is skipped
+PATIENCE = 16  # so many skipped in a row are no accident any more
+
+
+@dataclass
+class Running:
+    """The few figures that a run carries from step to step beside weights and optimizer: a checkpoint holds them."""
+
+    step: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+    skipped: int = 0
+    skipped_in_a_row: int = 0
+    depth: int | None = None
+    """Layers that the last step ran; None before the first."""
+    depth_ahead: int | None = None
+    """Layers of the step that the device is already at; None where it is at none."""
+    parts: int = 1
+    """Micro-batches of a step on each process."""
+    recent: list[float] = field(default_factory=list)
+    """The losses of the last steps, to judge the next one by."""
+
+    @property
+    def spent(self) -> Spent:
+        """What has been used up of any budget."""
+        return Spent(self.step, self.tokens, self.seconds / 60)
+
+    def state(self) -> dict[str, Any]:
+        """As JSON values."""
+        return dict(vars(self))
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one step was like."""
+
+    number: int
+    """Steps taken, this one included."""
+    losses: dict[str, tuple[float, int, int]]
+    """Each loss summed over its predictions, how many they were, and how many were right."""
+    loss: float
+    """What was minimised: the sum of the losses' means, weighted."""
+    gradient_norm: float
+    learning_rate: float
+    depth: int
+    progress: float
+    is_skipped: bool
+    stop_asked: bool
+    """Whether any process was asked to stop: all of them learn of it at the same step."""
+    remarks: tuple[tuple[str, str], ...] = ()
+    """What a person should know: a kind and a sentence."""
+
+    def every(self, count: int | None) -> bool:
+        """Whether something that happens every `count` steps is due."""
+        return bool(count) and self.number % (count or 1) == 0
+
+
+@dataclass(frozen=True)
+class Arriving:
+    """A step whose figures the device has yet to send."""
+
+    figures: Callable[[], list[float]]
+    learning_rate: float
+    depth: int
+    progress: float
+    remarks: tuple[tuple[str, str], ...]
+
+    def read(self, names: list[str], running: Running) -> Step:
+        """Wait for the figures and note in `running` that the step was taken, or that it was not."""
+        tokens, *figures, stopping, running.seconds, gradient_norm, loss, is_skipped = self.figures()
+        losses = {name: (figures[i], int(figures[i + 1]), int(figures[i + 2])) for name, i in _places(names)}
+        remarks = self.remarks
+        if is_skipped:
+            reason = _reason(loss, gradient_norm, running)
+            remarks += (("skipped", f"step {running.step + 1} was skipped: {reason}"),)
+            running.skipped += 1
+            running.skipped_in_a_row += 1
+        else:
+            if running.skipped_in_a_row >= PATIENCE:
+                running.recent.clear()  # no accident: this is what the loss is now
+            running.recent = [*running.recent, loss][-WINDOW:]
+            running.skipped_in_a_row = 0
+        running.step += 1
+        running.tokens += int(tokens)
+        return Step(
+            running.step,
+            losses,
+            loss,
+            gradient_norm,
+            self.learning_rate,
+            self.depth,
+            self.progress,
+            is_skipped > 0,
+            stopping > 0,
+            remarks,
+        )
+
+
+def send(figures: Tensor) -> Callable[[], list[float]]:
+    """Send numbers to the host. What comes back waits for them, and for nothing that the device is given after them."""
+    if not figures.is_cuda:
+        return figures.tolist
+    host = torch.empty(figures.shape, dtype=figures.dtype, pin_memory=True)
+    host.copy_(figures, non_blocking=True)
+    arrived = torch.cuda.Event()
+    arrived.record()
+
+    def read() -> list[float]:
+        arrived.synchronize()
+        numbers: list[float] = host.tolist()
+        return numbers
+
+    return read
+
+
+def _places(names: list[str]) -> list[tuple[str, int]]:
+    """Where in the list of sums the three figures of each loss begin."""
+    return [(name, 3 * number) for number, name in enumerate(names)]
+
+
+def usual(running: Running) -> float:
+    """The highest loss that is no explosion: as far as the last steps tell, and unless this goes on for long."""
+    if len(running.recent) < WINDOW or running.skipped_in_a_row >= PATIENCE:
+        return math.inf
+    return float(np.mean(running.recent) + SIGMAS * np.std(running.recent, ddof=1))
+
+
+def _reason(loss: float, gradient_norm: float, running: Running) -> str:
+    """Why a step was not taken."""
+    if math.isfinite(loss) and math.isfinite(gradient_norm):
+        mean = np.mean(running.recent)
+        return f"its loss {loss:.3f} lies more than {SIGMAS:g} deviations over {mean:.3f}, the mean of {WINDOW} steps"
+    if running.skipped_in_a_row >= PATIENCE:
+        raise UserError(
+            f"{PATIENCE} steps in a row had a loss or gradient that is no finite number: "
+            "lower the learning rate, or lengthen the warm-up, and start from the last checkpoint"
+        )
+    return f"its loss is {loss} and its gradient norm {gradient_norm}"
