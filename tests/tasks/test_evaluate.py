@@ -368,6 +368,32 @@ def test_models_that_cannot_do_it_are_refused_in_a_sentence(
         load_models([str(tmp_path / "going")])
 
 
+def test_where_nothing_can_be_written_nothing_is_computed(
+    quick_runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = quick_runs["classification"]
+    (tmp_path / "taken").write_text("")
+    (tmp_path / "folder.html").mkdir()
+    for words, sentence in (
+        (("--predictions", "taken"), f"{tmp_path / 'taken'} is a file, and a folder is to be there"),
+        (("--predictions", "taken/below"), f"{tmp_path / 'taken'} is a file, and a folder is to be there"),
+        (("--report", "taken/page.html"), f"{tmp_path / 'taken'} is a file, and a folder is to be there"),
+        (("--report", "folder.html"), "is a folder, and the page is a file"),
+    ):
+        with pytest.raises(SystemExit):
+            main(["evaluate", str(run), "--train", str(file_of(run)), words[0], str(tmp_path / words[1])])
+        [said] = capsys.readouterr().err.splitlines()
+        assert sentence in said
+
+
+def test_a_file_of_one_class_is_told(
+    quick_runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "warm.csv").write_text("text,label\nthe good time,warm\nthe good war,warm\n")
+    main(["evaluate", str(quick_runs["classification"]), "--dev", str(tmp_path / "warm.csv")])
+    assert "dev: all examples are of one class, 'warm': a score there says little" in capsys.readouterr().err
+
+
 PAIRS = "sentence1,sentence2,label\nthe good time,the old war,warm\nthe old war,the time,cold\n"
 SINGLES = "text,label\nthe good time,warm\nthe old war,cold\n"
 

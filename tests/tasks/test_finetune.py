@@ -272,18 +272,39 @@ def test_from_scratch_begins_with_fresh_weights_of_the_seed(tiny: Path, tmp_path
         ("--speed.compile layer", "packed batches are all different, and a layer would be compiled again and again"),
         ("--speed.compile whole", "needs a GPU, bf16, --dropout 0 and no --speed.recompute"),
         ("--schedule.warmup-steps 500", "warmup_steps is 500 but the run has 100 steps"),
+        ("--stride 0", "stride is 0: it must be at least 1"),
+        ("--max-length 0", "max_length is 0: it must be at least 1"),
+        ("--train .", ". is a folder, and a file is needed"),
+        ("--out some-file", "some-file is a file, and a folder is to be there: give another name"),
+        ("--out some-file/run", "some-file is a file, and a folder is to be there: give another name"),
+        ("--text-column label", "'label' is named as the text (--text-column), but is taken for the label"),
     ],
 )
 def test_what_cannot_be_done_is_told_in_a_sentence(
-    words: str, sentence: str, tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    words: str,
+    sentence: str,
+    tiny: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     file = lesson("classification", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "some-file").write_text("a file\n")
     with pytest.raises(SystemExit) as ended:
         cli.main(command(tiny, "classification", file, tmp_path / "run", f"--speed.device cpu {words}"))
     assert ended.value.code == 1
     told = capsys.readouterr().err
     assert sentence in told
     assert "Traceback" not in told
+
+
+def test_examples_of_one_class_are_told(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "two.csv").write_text("text,label\nthe good time,warm\nthe old war,cold\n")
+    learn(tiny, "classification", tmp_path / "two.csv", tmp_path / "run", "--steps 1")
+    told = capsys.readouterr().err
+    assert "train: all examples are of one class, 'warm': there is nothing to tell apart" in told
+    assert "dev: all examples are of one class, 'cold': a score there says little" in told
 
 
 @pytest.mark.parametrize(("name", "value"), [("steps", "0"), ("steps", "-3"), ("minutes", "0"), ("epochs", "inf")])

@@ -24,10 +24,11 @@ from openalbert.tasks.predict import PRETRAINING
 from openalbert.tasks.registry import GLUE, Source, open_task
 from openalbert.tasks.report import evaluation_page
 from openalbert.tasks.submission import write_files
-from openalbert.tasks.task import Reading, Task, of_pairs
+from openalbert.tasks.task import Reading, Task, lone_class, of_pairs
 from openalbert.tasks.tuned import Tuned, read_tuned
 from openalbert.tasks.wording import counted, were
 from openalbert.text.tokenizer import Tokenizer
+from openalbert.train.claim import make_folder
 from openalbert.train.device import Speed, open_device
 
 _UNNAMED = re.compile(r"LABEL_\d+|\d+")  # what Hugging Face writes where nobody named the classes
@@ -80,6 +81,8 @@ class Evaluate:
                 raise UserError(f"{name} is {value}: it must be at least 1")
         if self.report is not None and self.report.suffix.lower() not in (".html", ".htm"):
             raise UserError(f"--report is {self.report}, but the page is HTML: give a name that ends in .html")
+        if self.report is not None and self.report.is_dir():
+            raise UserError(f"--report {self.report} is a folder, and the page is a file: give another name")
 
 
 @dataclass(frozen=True)
@@ -99,6 +102,10 @@ class Loaded:
 
 def evaluate(settings: Evaluate) -> None:
     """Score the models, print what came out, and write what was asked for."""
+    # What cannot be written is found out before anything is computed.
+    for folder in (settings.predictions, settings.report.parent if settings.report is not None else None):
+        if folder is not None:
+            make_folder(folder)
     loaded = load_models(settings.models)
     task = open_for(loaded, settings.task, settings.source)
     max_length, stride, threshold = asked_how(settings, loaded)
@@ -128,7 +135,7 @@ def evaluate(settings: Evaluate) -> None:
                     f"{settings.tokens_at_a_time:,} tokens at a time do not fit into the memory: give fewer with "
                     "--tokens-at-a-time"
                 ) from None
-            tell(one)
+            tell(task, one)
             examined.append(one)
     if settings.predictions is not None:
         for one in examined:
@@ -143,7 +150,6 @@ def _write_page(path: Path, loaded: Loaded, examined: Sequence[Examined]) -> Non
     findings = [one.findings for one in examined if one.findings is not None]
     if not findings:
         raise UserError("these examples have no labels, so there is nothing to report on: score another split")
-    path.parent.mkdir(parents=True, exist_ok=True)
     durable.write_text(path, evaluation_page(loaded.names, shape_of(loaded.models[0].config), findings))
     say(f"a closer look: {path}")
 
@@ -255,10 +261,12 @@ def asked_how(settings: Evaluate, loaded: Loaded) -> tuple[int, int, float | Non
     return settings.max_length or usual, stride, threshold
 
 
-def tell(examined: Examined) -> None:
+def tell(task: Task, examined: Examined) -> None:
     """What the user should know of how a split was read; nothing is left out or cut in silence."""
     for remark in examined.reading.remarks:
         say(f"{examined.split}: {remark}")
+    if (label := lone_class(task, examined.reading.examples)) is not None:
+        say(f"{examined.split}: all examples are of one class, '{label}': a score there says little")
     for reason, count in examined.reading.excluded.items():
         say(f"{examined.split}: {count:,} left out: {reason}")
     sequences = examined.encoding.sequences

@@ -15,7 +15,7 @@ from openalbert.tasks.encode import Encoding, encode
 from openalbert.tasks.registry import open_task
 from openalbert.tasks.settings import Finetune
 from openalbert.tasks.source import divided
-from openalbert.tasks.task import Example, Reading, Task
+from openalbert.tasks.task import Example, Reading, Task, lone_class
 from openalbert.tasks.units import Units
 from openalbert.tasks.wording import are, counted
 from openalbert.text.tokenizer import Tokenizer
@@ -117,6 +117,9 @@ def gather(settings: Finetune) -> Material:
             reading.examples, encode(task, reading.examples, tokenizer, max_length, stride=settings.stride)
         )
         remarks += _remarks(split, reading, parts[split], max_length, remarks)
+        if (label := lone_class(task, reading.examples)) is not None:
+            so = "there is nothing to tell apart" if split == "train" else "a score there says little"
+            remarks.append(f"{split}: all examples are of one class, '{label}': {so}")
     units = None
     if settings.standardize and task.kind == "regression":
         sequences = parts["train"].encoding.sequences

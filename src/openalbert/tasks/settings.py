@@ -106,7 +106,17 @@ class Finetune:
     """How fast it goes."""
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "seeds", "evaluate_every", "patience", "save_every", "log_every"):
+        counts = (
+            "batch_size",
+            "max_length",
+            "stride",
+            "seeds",
+            "evaluate_every",
+            "patience",
+            "save_every",
+            "log_every",
+        )
+        for name in counts:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UserError(f"{name} is {value}: it must be at least 1")

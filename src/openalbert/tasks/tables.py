@@ -126,6 +126,8 @@ def read_table(
         return table_of(str(path), list(_json_items(path)))
     if ending in (".csv", ".tsv", ".txt"):
         return _delimited_table(path, ending, quoting, without_header, ragged_rows)
+    if path.is_dir():
+        raise UserError(f"{path} is a folder, and a file is needed")
     raise UserError(
         f"{path}: the ending '{plain.suffix}' does not say what it is: "
         ".csv, .tsv, .jsonl, .json and .parquet are known, and .gz, .bz2, .xz or .zst behind them"

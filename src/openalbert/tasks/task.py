@@ -110,6 +110,13 @@ class Task:
         return (Head(self.kind, self.labels),)
 
 
+def lone_class(task: Task, examples: Sequence[Example]) -> str | None:
+    """The class of some examples, if they are all of one; None if they are not, or are not of classes."""
+    found = {example.label for example in examples if isinstance(example, TextExample)}
+    number = found.pop() if task.kind == "classification" and len(found) == 1 else None
+    return task.labels[number] if isinstance(number, int) else None
+
+
 @dataclass(frozen=True)
 class Sequences:
     """Examples as rows of tokens, one after another: `[CLS] first [SEP]`, or `[CLS] first [SEP] second [SEP]`."""

@@ -44,10 +44,15 @@ class Columns:
     def find(self, role: str, named: str | None) -> str | None:
         """The column of a role: the one that the user named, else one whose name is known for it."""
         if named is not None:
+            setting = SETTINGS[role].replace("_", "-")
             if named not in self.table.columns:
-                setting = SETTINGS[role].replace("_", "-")
                 raise UserError(
                     f"{self.table.name} has no column '{named}' (--{setting}): {suggestion(named, self.table.columns)}"
+                )
+            if other := next((known for known, column in self.roles.items() if column == named), None):
+                raise UserError(
+                    f"{self.table.name}: '{named}' is named as the {role} (--{setting}), but is taken for the {other}: "
+                    "one column cannot be both, name another for one of them"
                 )
             return self.take(role, named)
         plain = {simple(column): column for column in reversed(self.free)}
