@@ -24,16 +24,15 @@ from openalbert.train.estimate import estimate, measured, side_by_side
 from openalbert.train.history import beginning, history
 from openalbert.train.interruption import Stop
 from openalbert.train.journal import Journal
-from openalbert.train.pretraining import PLATEAU_MARGIN, evaluate, pretraining, unigram_entropy
+from openalbert.train.pretraining import evaluate, pretraining, unigram_entropy
 from openalbert.train.running import Running, Step
 from openalbert.train.saving import Saving
 from openalbert.train.settings import Pretrain
 from openalbert.train.setup import compiled_part, first_parts, fitted, make_model, open_heldout
 from openalbert.train.steps import Pace, training_steps
+from openalbert.train.watch import Watch
 from openalbert.version import __version__
 
-PLATEAU_PROGRESS = 0.2  # from here on a loss at the word frequencies is worth a word
-PLATEAU_STEPS = 100  # and not before so many steps: every model begins with the frequencies
 TIMED_STEPS = range(3, 9)  # the steps whose time the estimate rests on: after compiling, before anybody waits
 
 
@@ -85,7 +84,7 @@ class Run:
         self.best: float | None = None
         self.evaluated_at = -1
         self.is_best = False
-        self.plateau_told = False
+        self.watch: Watch
         self.facts: dict[str, Any] = {}
         self.peak = measure_matmul_peak(device)
         writes = device.is_main and not settings.dry_run
@@ -147,7 +146,7 @@ class Run:
                 self.journal.take(step, self.running, self.pace.budget.progress(self.running.spent))
                 self._time(step, timed)
                 if step.every(settings.log_every):
-                    self._tell_plateau(step)
+                    self._look_at_the_loss(step)
                     self.journal.write_window(step, self.running)
                 if self.heldout and step.every(settings.evaluate_every or settings.save_every):
                     self._evaluate(step.depth)
@@ -199,9 +198,10 @@ class Run:
         if found:
             self.running = self.saving.go_on(found, self.running.parts)
             self.best, self.evaluated_at = found.state["best"], found.state["evaluated_at"]
-            self.plateau_told = found.state["plateau_told"]
+            self.watch = Watch(**found.state["watch"])
             self.facts["restarts"] = self.facts.get("restarts", 0) + 1
         else:
+            self.watch = Watch(self.facts["unigram_entropy"])
             self.journal.resume(0, {}, self.running)
         write_facts(self.folder, self.facts, self.device)
         self.device.wait_for_all()
@@ -221,23 +221,13 @@ class Run:
         step_tokens = self.running.tokens / self.running.step
         return estimate(self.settings, micro_batch, step_seconds, step_tokens, depth, self.device).as_dict()
 
-    def _tell_plateau(self, step: Step) -> None:
-        """Say so once if the model knows nothing but word frequencies after a good part of the run."""
-        loss = self.journal.window.figures().get("masked_lm_loss", 0.0)
-        if (
-            self.plateau_told
-            or step.progress < PLATEAU_PROGRESS
-            or step.number < PLATEAU_STEPS
-            or loss < self.facts["unigram_entropy"] - PLATEAU_MARGIN
-        ):
-            return
-        self.plateau_told = True
-        text = (
-            f"the masked-LM loss {loss:.3f} is no better than word frequencies ({self.facts['unigram_entropy']:.3f}): "
-            "start shallow with --depth-schedule, or take a smaller batch or a higher learning rate"
-        )
-        self.journal.record({"kind": "event", "step": step.number, "what": "plateau", "text": text})
-        self.say(text)
+    def _look_at_the_loss(self, step: Step) -> None:
+        """Say so if the model learns nothing, or loses what it had learned."""
+        loss = self.journal.window.figures().get("masked_lm_loss")  # of skipped steps there is none
+        if loss is not None and (said := self.watch.look(loss, step.depth, step.number, step.progress)):
+            kind, text = said
+            self.journal.record({"kind": "event", "step": step.number, "what": kind, "text": text})
+            self.say(text)
 
     def _evaluate(self, depth: int) -> None:
         """Record how the model does on held-out text, and whether it was never better."""
@@ -256,7 +246,7 @@ class Run:
 
     def _save(self) -> None:
         """Write a checkpoint."""
-        own = {"best": self.best, "evaluated_at": self.evaluated_at, "plateau_told": self.plateau_told}
+        own = {"best": self.best, "evaluated_at": self.evaluated_at, "watch": self.watch.state()}
         is_best = self.evaluated_at == self.running.step and self.is_best
         self.saving.save(self.running, own, keep_last=self.settings.keep_last, is_best=is_best)
 

@@ -21,7 +21,6 @@ from openalbert.train.steps import Learning
 
 UNIGRAM_SAMPLE = 50_000_000  # tokens counted for the word frequencies, or up to twice as many
 UNIGRAM_STRETCH = 65_536  # tokens counted at one place
-PLATEAU_MARGIN = 0.25  # nats under the unigram entropy that a model which learns more than frequencies has
 
 
 def score_words(model: AlbertModel, encoded: Encoded, batch: PretrainingBatch) -> Score:
