@@ -109,7 +109,7 @@ def evaluate(settings: Evaluate) -> None:
     loaded = load_models(settings.models)
     task = open_for(loaded, settings.task, settings.source)
     max_length, stride, threshold = asked_how(settings, loaded)
-    splits = settings.splits or task.splits
+    splits = tuple(dict.fromkeys(settings.splits)) or task.splits
     if not splits:
         raise UserError(f"{task.name} has nothing with labels here to score on: predict for it with --splits test")
     examined: list[Examined] = []

@@ -96,3 +96,24 @@ def test_ids_that_repeat_are_not_ids_and_that_is_said(tmp_path: Path) -> None:
 def test_labels_are_ordered_as_numbers_where_all_are() -> None:
     assert in_order(["10", "9", "1", "9"]) == ("1", "9", "10")
     assert in_order(["b", "10", "9"]) == ("10", "9", "b")
+
+
+def test_a_file_with_one_column_is_told_what_it_lacks_and_what_it_is_good_for(tmp_path: Path) -> None:
+    sentence = r"which column is the label\? There is only 'text': add a column of that name, label; .* as --test"
+    with pytest.raises(UserError, match=sentence):
+        read(tmp_path, "text\nit was good\nit was bad\n")
+
+
+def test_one_setting_says_and_several_say(tmp_path: Path) -> None:
+    (tmp_path / "mine.csv").write_text("text\nit was good\n")
+    task = open_task("classification", Source(test=tmp_path / "mine.csv"), labels=("a", "b"))
+    [remark] = task.read("test").remarks
+    assert remark.endswith("mine.csv: text from 'text' (guessed; --text-column says otherwise)")
+
+
+def test_one_column_has_one_role(tmp_path: Path) -> None:
+    body = "sentence,label\nit was good,x\nit was bad,y\n"
+    with pytest.raises(UserError, match=r"'label' is named as the text \(--text-column\), but is taken for the label"):
+        read(tmp_path, body, text_column="label")
+    with pytest.raises(UserError, match=r"'sentence' is named as the second .* but is taken for the text"):
+        read(tmp_path, body, second_column="sentence")

@@ -89,10 +89,12 @@ class Columns:
     def missing(self, role: str) -> UserError:
         """What to say where a role has no column."""
         setting = SETTINGS[role].replace("_", "-")
-        return UserError(
-            f"{self.table.name}: which column is the {role}? There are {', '.join(self.table.columns)}: "
-            f"name one with --{setting}"
-        )
+        columns = self.table.columns
+        there_are = f"There are {', '.join(columns)}" if len(columns) > 1 else f"There is only '{''.join(columns)}'"
+        advice = f"name one with --{setting}" if len(columns) > 1 else f"add a column of that name, {role}"
+        if role in ("label", "answer"):
+            advice += "; a file without any can be given as --test, to predict for"
+        return UserError(f"{self.table.name}: which column is the {role}? {there_are}: {advice}")
 
     def ids(self, named: str | None) -> tuple[list[str], str | None]:
         """The id of each row, and a remark where a column that seems to be of ids is not."""
@@ -118,10 +120,11 @@ class Columns:
         if not self.guessed:
             return ()
         told = ", ".join(f"{role.replace('_', ' ')} from '{self.roles[role]}'" for role in self.guessed)
-        settings = ", ".join(f"--{SETTINGS[role].replace('_', '-')}" for role in self.guessed if role in SETTINGS)
+        settings = [f"--{SETTINGS[role].replace('_', '-')}" for role in self.guessed if role in SETTINGS]
+        otherwise = f"; {', '.join(settings)} say{'s' if len(settings) == 1 else ''} otherwise" if settings else ""
         free = [column or "a column without a name" for column in self.free]
         unused = f"; not used: {', '.join(free)}" if free else ""
-        return (f"{self.table.name}: {told} (guessed; {settings} say otherwise){unused}",)
+        return (f"{self.table.name}: {told} (guessed{otherwise}){unused}",)
 
 
 def simple(name: str) -> str:
