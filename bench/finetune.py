@@ -2,7 +2,7 @@
 theirs padded to the longest of each batch.
 
     python bench/finetune.py --device cpu --threads 1                                # speed, made-up data of two shapes
-    python bench/finetune.py --device cuda --batch 32 --turns 5 --steps 200
+    python bench/finetune.py --device cuda --turns 3 --seconds 10 [--unrecorded]
     python bench/finetune.py --model FOLDER --data GLUE --score-task sst2 --score-steps 600  # and the dev score of both
 
 Both are given the same weights and the same tokens. fp32 on a CPU, bf16 by autocast on a GPU; no dropout within the
@@ -12,6 +12,7 @@ prints a table and writes results/finetune-<device>/.
 
 import argparse
 import json
+import math
 import platform
 import statistics
 import tempfile
@@ -81,9 +82,9 @@ def our_steps(
     steps: int,
     rate: float,
     seed: int,
-    is_recorded: bool = False,
+    is_recorded: bool,
 ) -> Iterator[Any]:
-    """The loop of `openalbert finetune`; `is_recorded` as with --speed.compile whole."""
+    """The loop of `openalbert finetune`, which records its passes as graphs where it can."""
     packing = Packing(
         sequences,
         batch,
@@ -134,8 +135,8 @@ def trainer_of(
     import transformers
 
     class Timing(transformers.TrainerCallback):  # type: ignore[misc]
-        def on_step_end(self, _: Any, state: Any, *__: Any, **___: Any) -> None:
-            clock.step(state.global_step)
+        def on_step_end(self, _: Any, state: Any, control: Any, **__: Any) -> None:
+            control.should_training_stop = clock.step(state.global_step)
 
     is_cuda = device.is_cuda
     arguments = transformers.TrainingArguments(
@@ -171,26 +172,30 @@ def trainer_of(
 
 
 class Clock:
-    """The time of all steps of a turn but the first few."""
+    """The time of a turn's steps after the first few, until so many seconds have passed."""
 
-    def __init__(self, device: Device) -> None:
-        self.device, self.warm_steps = device, WARM_STEPS[device.torch_device.type]
-        self.began = self.ended = 0.0
+    def __init__(self, device: Device, seconds: float = math.inf) -> None:
+        self.device, self.most = device, seconds
+        self.warm_steps = WARM_STEPS[device.torch_device.type]
+        self.began = self.seconds = 0.0
+        self.steps = 0
 
-    def step(self, number: int) -> None:
-        """Note the end of a step."""
-        if self.device.is_cuda and number <= self.warm_steps:
-            torch.cuda.synchronize()
+    def step(self, number: int) -> bool:
+        """Note the end of a step; whether it was the last."""
+        if number < self.warm_steps:
+            return False
         if number == self.warm_steps:
+            self._wait()
             self.began = time.perf_counter()
-        self.ended = time.perf_counter()
+        elif time.perf_counter() - self.began >= self.most:
+            self._wait()  # for all that the device has been given
+            self.seconds, self.steps = time.perf_counter() - self.began, number - self.warm_steps
+            return True
+        return False
 
-    def seconds(self) -> float:
-        """Since the warm steps, with all that the device has been given done."""
+    def _wait(self) -> None:
         if self.device.is_cuda:
             torch.cuda.synchronize()
-            self.ended = time.perf_counter()
-        return self.ended - self.began
 
 
 def start_model(config: AlbertConfig, labels: tuple[str, ...], folder: Path) -> Path:
@@ -207,32 +212,32 @@ def speed_of(arguments: argparse.Namespace, device: Device, shape: str) -> dict[
         config = replace(config, num_layers=arguments.layers)
     sequences = made_up(shape)
     folder = start_model(config, LABELS[shape], Path(tempfile.mkdtemp()) / "model")
-    steps, batch = arguments.steps + WARM_STEPS[device.torch_device.type], arguments.batch
-    rows: dict[str, list[float]] = {"ours": [], "recorded": [], "theirs": []}
+    batch, endless = arguments.batch, 10**6
+    sides = ["ours", "unrecorded"] if device.is_cuda and arguments.unrecorded else ["ours"]
+    rows: dict[str, list[float]] = {side: [] for side in (*sides, "theirs")}
     for turn in range(arguments.turns):
-        for side in ("ours", "recorded") if device.is_cuda else ("ours",):
+        for side in sides:
             model = huggingface.load(folder).to(device.torch_device)
-            clock = Clock(device)
-            for step in our_steps(model, sequences, device, batch, steps, 1e-5, turn, side == "recorded"):
-                clock.step(step.number)
-            rows[side].append(batch * arguments.steps / clock.seconds())
-            del model
-        clock = Clock(device)
-        trainer_of(folder, sequences, device, batch, steps, 1e-5, turn, clock).train()
-        rows["theirs"].append(batch * arguments.steps / clock.seconds())
-        told = ", ".join(f"{side} {values[-1]:.1f}" for side, values in rows.items() if values)
+            clock = Clock(device, arguments.seconds)
+            is_recorded = device.is_cuda and side == "ours"
+            steps = our_steps(model, sequences, device, batch, endless, 1e-5, turn, is_recorded)
+            while not clock.step(next(steps).number):
+                pass
+            steps.close()  # type: ignore[attr-defined]
+            rows[side].append(batch * clock.steps / clock.seconds)
+            del model, steps
+        clock = Clock(device, arguments.seconds)
+        trainer_of(folder, sequences, device, batch, endless, 1e-5, turn, clock).train()
+        rows["theirs"].append(batch * clock.steps / clock.seconds)
+        told = ", ".join(f"{side} {values[-1]:.1f}" for side, values in rows.items())
         print(f"{shape}, turn {turn + 1}: {told} examples/s", flush=True)
-    ratios = {
-        side: [ours / theirs for ours, theirs in zip(rows[side], rows["theirs"], strict=True)]
-        for side in ("ours", "recorded")
-        if rows[side]
-    }
+    ratios = {side: [ours / theirs for ours, theirs in zip(rows[side], rows["theirs"], strict=True)] for side in sides}
     dice = np.random.default_rng(1)
     drawn = [dice.choice(sequences.lengths, batch) for _ in range(200)]
     return {
         "shape": shape,
         "batch": batch,
-        **{side: statistics.median(values) for side, values in rows.items() if values},
+        **{side: statistics.median(values) for side, values in rows.items()},
         "ratios": ratios,
         "padding": 1 - float(np.mean([lengths.sum() / (batch * lengths.max()) for lengths in drawn])),
     }
@@ -256,7 +261,7 @@ def scores_of(arguments: argparse.Namespace, device: Device) -> list[dict[str, A
         folder = Path(tempfile.mkdtemp()) / "model"
         huggingface.save(model, folder)
         model.to(device.torch_device)
-        for _ in our_steps(model, sequences, device, batch, steps, rate, seed):
+        for _ in our_steps(model, sequences, device, batch, steps, rate, seed, device.is_cuda):
             pass
         ours = dev_score(model, task, dev, device)
         trainer = trainer_of(folder, sequences, device, batch, steps, rate, seed, Clock(device))
@@ -282,8 +287,9 @@ def main() -> None:
     parser.add_argument("--threads", type=int, help="CPU threads")
     parser.add_argument("--shapes", nargs="+", default=list(SHAPES), choices=list(SHAPES))
     parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--steps", type=int, default=8, help="measured steps of a turn")
+    parser.add_argument("--seconds", type=float, default=10.0, help="of measured steps, for each side in each turn")
     parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--unrecorded", action="store_true", help="on a GPU, ours without CUDA graphs too")
     parser.add_argument("--model", type=Path, help="a model folder: the dev score of both is compared too")
     parser.add_argument("--data", type=Path, help="folder of GLUE, for the dev score")
     parser.add_argument("--score-task", default="sst2")
@@ -311,7 +317,7 @@ def write(
         f"# Fine-tuning beside the Hugging Face Trainer ({arguments.device})",
         "",
         f"{arguments.preset}, {layers} layers, batch {arguments.batch}; {machine}; {peer}. Medians of "
-        f"{arguments.turns} turns of {arguments.steps} steps each, one side after the other. Made by "
+        f"{arguments.turns} turns of {arguments.seconds:g} s each, one side after the other. Made by "
         "`bench/finetune.py`.",
         "",
         "| examples like those of | padding there | ours | examples/s | Trainer, examples/s | ours is faster by |",
@@ -319,7 +325,7 @@ def write(
     ]
     for row in rows:
         for side, ratios in row["ratios"].items():
-            name = "packed" if side == "ours" else "packed, recorded as graphs"
+            name = "packed" if side == "ours" else "packed, without CUDA graphs"
             figures = f"{row[side]:.1f} | {row['theirs']:.1f}"
             faster = f"{statistics.median(ratios):.2f}x ({min(ratios):.2f} to {max(ratios):.2f})"
             lines.append(f"| {row['shape']} | {row['padding']:.0%} | {name} | {figures} | {faster} |")
