@@ -170,7 +170,7 @@ def test_predictions_come_with_how_likely_they_are(kind: str, quick_runs: dict[s
                 assert (line["prediction"] == "") == (answers.null_score > tuned.null_threshold)
                 rest -= none
             scores = torch.tensor([candidate.score for candidate in answers.candidates], dtype=torch.float64)
-            assert line["probability"] == pytest.approx(rest * scores.softmax(0)[0].item(), rel=1e-4)
+            assert line["answer_probability"] == pytest.approx(rest * scores.softmax(0)[0].item(), rel=1e-4)
     else:
         scores = torch.from_numpy(found.outputs.scores[name]).double()
         start = 0

@@ -81,7 +81,8 @@ def test_answers_and_odds_are_written_as_squads_scorer_takes_them(tmp_path: Path
     examples = task.read("dev").examples
     answers = [example.answers[0].text if example.answers else "" for example in examples]
     odds = [0.0 if answer else 1.5 for answer in answers]
-    path = write_squad(examples, answers, tmp_path / "out" / "predictions.json", odds)
+    path, beside = write_squad(examples, answers, tmp_path / "out" / "predictions.json", odds)
+    assert beside == tmp_path / "out" / "predictions_null_odds.json"
     assert json.loads(path.read_text()) == {one.id: answer for one, answer in zip(examples, answers, strict=True)}
     told = json.loads((tmp_path / "out" / "predictions_null_odds.json").read_text())
     assert told == {one.id: odd for one, odd in zip(examples, odds, strict=True)}

@@ -29,7 +29,7 @@ def write_files(task: Task, examined: Examined, folder: Path) -> list[Path]:
         written.append(write_glue(task, examined.split, examples, predictions, folder))
     if task.kind == "question_answering":
         odds = [one.null_score for one in examined.answers] if task.may_have_no_answer else None
-        written.append(write_squad(examples, predictions, folder / f"{name}.json", odds))
+        written += write_squad(examples, predictions, folder / f"{name}.json", odds)
         best = {
             example.id: [asdict(candidate) for candidate in answers.candidates]
             for example, answers in zip(examples, examined.answers, strict=True)
@@ -69,7 +69,7 @@ def write_squad(
     answers: Sequence[object],
     file: Path,
     null_odds: Sequence[float] | None = None,
-) -> Path:
+) -> list[Path]:
     """Write answers as SQuAD's scorers read them, `""` for none; beside them the odds of no answer, for 2.0.
 
     The odds (higher: rather no answer) go to a file of the same name that ends in `_null_odds.json`, as the scorer's
@@ -77,11 +77,12 @@ def write_squad(
     """
     _one_for_each(examples, answers)
     by_id = {example.id: str(answer) for example, answer in zip(examples, answers, strict=True)}
+    written = [_written(file, _json(by_id))]
     if null_odds is not None:
         _one_for_each(examples, null_odds)
         odds = {example.id: float(one) for example, one in zip(examples, null_odds, strict=True)}
-        _written(file.with_name(f"{file.stem}_null_odds.json"), _json(odds))
-    return _written(file, _json(by_id))
+        written.append(_written(file.with_name(f"{file.stem}_null_odds.json"), _json(odds)))
+    return written
 
 
 def write_lines(
@@ -110,7 +111,7 @@ def _named(task: Task, shares: Float64[np.ndarray, "_"]) -> dict[str, object]:
     # Six digits are more than any model is sure of.
     told = [float(f"{share:.6g}") if np.isfinite(share) else None for share in shares]
     if task.kind == "question_answering":
-        return dict(zip(("probability", "no_answer_probability"), told, strict=False))
+        return dict(zip(("answer_probability", "no_answer_probability"), told, strict=False))
     names = task.labels or tuple(map(letter, range(len(told))))
     return {"probabilities": dict(zip(names, told, strict=True))}
 
