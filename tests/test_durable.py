@@ -113,3 +113,13 @@ def test_the_old_folder_comes_back_if_the_new_one_cannot_take_its_name(
         (aside / "file").write_text("new")
     assert (target / "file").read_text() == "old"
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+
+
+def test_a_folder_is_made_unless_a_file_is_in_its_way(tmp_path: Path) -> None:
+    durable.make_folder(tmp_path / "a" / "b")
+    durable.make_folder(tmp_path / "a" / "b")
+    assert (tmp_path / "a" / "b").is_dir()
+    (tmp_path / "file").write_text("")
+    for folder in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(UserError, match=r"/file is a file, and a folder is to be there: give another name"):
+            durable.make_folder(folder)

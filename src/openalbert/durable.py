@@ -38,6 +38,15 @@ def locked(folder: Path, verb: str) -> Iterator[None]:
         os.close(descriptor)
 
 
+def make_folder(folder: Path) -> None:
+    """Have a folder there, unless something else is."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        taken = next(path for path in (folder, *folder.parents) if path.is_file())
+        raise UserError(f"{taken} is a file, and a folder is to be there: give another name, or remove it") from None
+
+
 def write_bytes(path: Path, data: bytes) -> None:
     """Write a file so that a reader sees the old content or the new, never a part."""
     aside = path.with_name(path.name + PARTIAL)

@@ -28,7 +28,9 @@ QUICK = "--steps 30"
 def test_a_tiny_model_learns_every_kind_of_task(kind: str, tiny: Path, tmp_path: Path) -> None:
     name = kind.split(",")[0]
     file = lesson(name, tmp_path, may_have_no_answer="," in kind)
-    scores = learn(tiny, name, file, tmp_path / "run")
+    # To find a place in a passage takes longer than to tell classes apart, however the first weights fall.
+    words = "--steps 200" if name == "question_answering" else ""
+    scores = learn(tiny, name, file, tmp_path / "run", words)
     assert scores["scores"]["dev"][scores["main_metric"]] >= LEAST[scores["main_metric"]]
     assert scores["collapsed"] is None
     losses = [record["loss"] for record in records(tmp_path / "run", "train")]

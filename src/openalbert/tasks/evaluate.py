@@ -28,7 +28,6 @@ from openalbert.tasks.task import Reading, Task, lone_class, of_pairs
 from openalbert.tasks.tuned import Tuned, read_tuned
 from openalbert.tasks.wording import counted, were
 from openalbert.text.tokenizer import Tokenizer
-from openalbert.train.claim import make_folder
 from openalbert.train.device import Speed, open_device
 
 _UNNAMED = re.compile(r"LABEL_\d+|\d+")  # what Hugging Face writes where nobody named the classes
@@ -105,7 +104,7 @@ def evaluate(settings: Evaluate) -> None:
     # What cannot be written is found out before anything is computed.
     for folder in (settings.predictions, settings.report.parent if settings.report is not None else None):
         if folder is not None:
-            make_folder(folder)
+            durable.make_folder(folder)
     loaded = load_models(settings.models)
     task = open_for(loaded, settings.task, settings.source)
     max_length, stride, threshold = asked_how(settings, loaded)

@@ -13,7 +13,6 @@ from openalbert.tasks.findings import Findings
 from openalbert.tasks.findings_page import findings_section
 from openalbert.tasks.page import beside_the_paper, finetuning_page, tiles
 from openalbert.tasks.tunings import is_finetuning
-from openalbert.train.claim import make_folder
 
 __all__ = ["Report", "evaluation_page", "report", "write_report"]
 
@@ -33,7 +32,7 @@ def report(settings: Report) -> None:
 
 def write_report(folders: Sequence[Path], target: Path) -> None:
     """Write the page of fine-tuning runs."""
-    make_folder(target.parent)
+    durable.make_folder(target.parent)
     durable.write_text(target, finetuning_page(folders, now()))
 
 

@@ -26,21 +26,12 @@ def locked(settings: RunSettings, device: Device, verb: str = "pretrain") -> Ite
         problem = None
         if device.is_main and not settings.dry_run:
             try:
-                make_folder(settings.out)
+                durable.make_folder(settings.out)
                 held.enter_context(durable.locked(settings.out, verb))
             except UserError as error:
                 problem = error
         device.raise_together(problem)
         yield
-
-
-def make_folder(folder: Path) -> None:
-    """Have a folder there, unless something else is."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError):
-        taken = next(path for path in (folder, *folder.parents) if path.is_file())
-        raise UserError(f"{taken} is a file, and a folder is to be there: give another name, or remove it") from None
 
 
 def claim_folder(
