@@ -87,6 +87,12 @@ def test_a_run_that_gets_no_better_ends_early_and_says_so(
     assert [event["what"] for event in records(tmp_path / "run", "event")] == ["early_stop"]
 
 
+def test_the_last_steps_of_a_run_are_recorded_too(tiny: Path, tmp_path: Path) -> None:
+    """However few: a run of seven steps has a curve."""
+    learn(tiny, "classification", lesson("classification", tmp_path), tmp_path / "run", "--steps 7 --log-every 5")
+    assert [record["step"] for record in records(tmp_path / "run", "train")] == [5, 7]
+
+
 def test_a_score_that_has_not_risen_yet_does_not_end_a_run(tiny: Path, tmp_path: Path) -> None:
     file = lesson("classification", tmp_path)
     words = "--steps 30 --evaluate-every 3 --patience 2 --optimizer.learning-rate 0"

@@ -137,9 +137,10 @@ class Run:
         standing, reason = self.judge.standing, None
         try:
             for step in () if standing.has_ended else steps:
-                self.journal.take(step, self.running, self.pace.budget.progress(self.running.spent))
+                done = self.pace.budget.progress(self.running.spent)
+                self.journal.take(step, self.running, done)
                 self._time(timed)
-                if step.every(self.settings.log_every):
+                if step.every(self.settings.log_every) or done == 1:
                     self.journal.write_window(step, self.running)
                 is_due = step.every(self.plan.evaluate_every)
                 if is_due:
