@@ -155,6 +155,25 @@ def test_a_run_trains_stops_when_asked_and_goes_on_to_the_same_bits(tmp_path: Pa
 
 
 @pytest.mark.skipif(not SHARDS, reason="OPENALBERT_SHARDS names no folder of shards")
+def test_bf16_learns_as_fp32_does(tmp_path: Path) -> None:
+    """From trained weights on, where there is something to lose."""
+    losses = {}
+    for precision in ("bf16", "fp32"):
+        words = openalbert(
+            "pretrain", "albert-base-wikibooks", "--data", SHARDS, "--out", str(tmp_path / precision), "--steps", "40",
+            "--objective.max-length", "128", "--batch-size", "64", "--reference-batch", "64", "--log-every", "10",
+            "--optimizer.learning-rate", "0.0005", "--speed.precision", precision, "--speed.compile", "none",
+            "--evaluation-examples", "64",
+        )  # fmt: skip
+        subprocess.run(words, check=True, capture_output=True)
+        losses[precision] = [float(str(line["loss"])) for line in metrics(tmp_path / precision) if "loss" in line]
+    print(losses)
+    assert len(losses["fp32"]) == 4
+    assert losses["fp32"][-1] < 5.5  # words and order together; fresh weights have 11
+    assert losses["bf16"] == pytest.approx(losses["fp32"], rel=0.01)
+
+
+@pytest.mark.skipif(not SHARDS, reason="OPENALBERT_SHARDS names no folder of shards")
 def test_memory_that_runs_out_halves_the_micro_batch(tmp_path: Path) -> None:
     words = openalbert(
         "pretrain", "albert-xlarge", "--data", SHARDS, "--out", str(tmp_path / "run"), "--steps", "2",
