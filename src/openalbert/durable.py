@@ -43,8 +43,9 @@ def make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
-        taken = next(path for path in (folder, *folder.parents) if path.is_file())
-        raise UserError(f"{taken} is a file, and a folder is to be there: give another name, or remove it") from None
+        there = (path for path in (folder, *folder.parents) if path.exists() or path.is_symlink())
+        taken = next((path for path in there if not path.is_dir()), folder)
+        raise UserError(f"{taken} is no folder, and one is to be there: give another name, or remove it") from None
 
 
 def write_bytes(path: Path, data: bytes) -> None:

@@ -273,6 +273,17 @@ def test_a_warm_start_with_more_positions_goes_on_with_those_there_were(
     assert all(torch.equal(before[other], after[other]) for other in before if other != name)
 
 
+def test_a_warm_start_takes_no_position_that_was_never_trained(tmp_path: Path, easy_shards: Path, ended: Path) -> None:
+    name = "albert.embeddings.position_embeddings.weight"
+    words = "--steps 20 --objective.max-length 24"
+    before = weights(micro_run(easy_shards, tmp_path / "short", words))[name]
+    words = f"--steps 5 --optimizer.learning-rate 0 --warm-start {tmp_path / 'short'}"
+    after = weights(micro_run(easy_shards, tmp_path / "run", words))[name]
+    assert len(before) == len(after) > 24
+    torch.testing.assert_close(after, continued(before[:24], len(before)))
+    assert not torch.equal(after[24:], before[24:])
+
+
 def test_a_model_folder_may_stand_in_the_place_of_a_preset(tmp_path: Path, easy_shards: Path, ended: Path) -> None:
     out = micro_run(easy_shards, tmp_path / "run", "--steps 5 --optimizer.learning-rate 0", preset=str(ended / "model"))
     before, after = weights(ended), weights(out)

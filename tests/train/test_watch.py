@@ -12,7 +12,7 @@ def told(losses: list[float], depths: list[int] | None = None, watch: Watch | No
     watch = watch or Watch(unigram_entropy=7.0)
     found = []
     for number, (loss, depth) in enumerate(zip(losses, depths or itertools.repeat(12), strict=False)):
-        said = watch.look(loss, depth, 100 * (number + 1), number / len(losses))
+        said = watch.look(loss, 100, depth, 100 * (number + 1), number / len(losses))
         if said:
             found.append((number, said[0]))
     return found
@@ -26,8 +26,8 @@ def test_what_is_lost_again_is_told_once_with_what_to_do() -> None:
     losses = [3.8, 3.7, 4.0, 5.4, 6.1, 6.0, 3.7, 5.0]
     assert told(losses) == [(3, "lost")]
     watch = Watch(unigram_entropy=7.0)
-    watch.look(3.7, 12, 100, 0.1)
-    said = watch.look(5.4, 12, 200, 0.2)
+    watch.look(3.7, 100, 12, 100, 0.1)
+    said = watch.look(5.4, 100, 12, 200, 0.2)
     assert said is not None
     assert "from 3.700 to 5.400" in said[1]
     assert "lower --optimizer.learning-rate" in said[1]
@@ -50,6 +50,14 @@ def test_a_resumed_run_says_what_the_other_would_have_said(stop: int) -> None:
     rest = [
         (number, said[0])
         for number, loss in enumerate(losses[stop:], stop)
-        if (said := again.look(loss, 12, 100 * (number + 1), number / len(losses)))
+        if (said := again.look(loss, 100, 12, 100 * (number + 1), number / len(losses)))
     ]
     assert first + rest == told(losses)
+
+
+def test_the_noise_of_single_steps_is_no_loss_and_a_real_one_is_told_all_the_same() -> None:
+    watch = Watch(unigram_entropy=7.0)
+    noisy = [2.6 if number % 2 else 3.9 for number in range(300)]
+    for number, loss in enumerate([*noisy, *(loss + 1.5 for loss in noisy)]):
+        said = watch.look(loss, 1, 12, number, 0.1)
+        assert bool(said) == (number == 399)

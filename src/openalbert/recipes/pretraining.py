@@ -36,7 +36,7 @@ def albert_base_budget() -> Pretrain:
     """
     return Pretrain(
         preset="albert-base-budget",
-        model=PRESETS["albert-base-v2"],
+        model=replace(PRESETS["albert-base-v2"], max_positions=128),  # no more than are trained
         out=Path("runs/albert-base-budget"),
         recipe_budget=Budget(minutes=20.0),
         objective=Objective(max_length=128, sentence_order=SentenceOrder(chunks="whole", short_share=0.0)),

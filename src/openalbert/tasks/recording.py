@@ -5,6 +5,8 @@ A graph is for one size of batch. Batches are therefore filled up to a few sizes
 their sequences are numbers on the device, which the graph reads anew every time.
 """
 
+import gc
+import warnings
 from collections.abc import Callable
 from typing import cast
 
@@ -19,8 +21,12 @@ from openalbert.tasks.packing import PackedBatch
 from openalbert.train.device import Device, Speed
 
 MOST_GRAPHS = 64  # sizes; more would only cost memory and time to record
+MEMORY_SHARE = 0.1  # of what is free, for what graphs keep: each has gradients of its own
 MOST_TOKENS = 16_384  # in a batch; larger ones keep the device busy without graphs
 SHORTEST_LONGEST = 128  # the attention kernel's bound on the length of a sequence is a power of two, from here on
+
+
+Passes = Callable[..., tuple[Tensor, ...]]
 
 
 def is_recorded(speed: Speed, dropout: float, device: Device) -> bool:
@@ -41,47 +47,60 @@ class Recording:
     """Graphs of a model's encoder, recorded when a batch of their size first comes up."""
 
     def __init__(self, model: AlbertModel) -> None:
+        gc.collect()  # the graphs of an earlier run hold on to each other, and to memory, until then
         self.model = model
         kinds = {head.kind for head in model.head_list}
         self.wants_tokens, self.wants_pooled = "span" in kinds, bool(kinds - {"span"})
-        self._graphs: dict[tuple[int, int, int, int], Callable[..., tuple[Tensor, ...]]] = {}
+        self._graphs: dict[tuple[int, int, int, int], Passes] = {}
+        self._most = _most_graphs(model)
         # One graph runs at a time, backward pass and all, so that they can work in the same memory.
         self._memory = torch.cuda.graph_pool_handle()
 
     def encode(self, batch: PackedBatch, depth: int) -> Encoded | None:
-        """The batch encoded; None for one that there is no graph for, and none to be made."""
+        """The batch encoded; None for one of a size that graphs are not for."""
         size = len(batch.tokens)
+        if not batch.is_filled or size > MOST_TOKENS:
+            return None
         longest = max(SHORTEST_LONGEST, 1 << (max(batch.lengths) - 1).bit_length())
         key = (size, len(batch.lengths), longest, depth)
-        is_new = key not in self._graphs
-        if not batch.is_filled or size > MOST_TOKENS or (is_new and len(self._graphs) >= MOST_GRAPHS):
-            return None
-        layout = Packed.of(batch.lengths, batch.tokens.device)
-        inputs = (batch.tokens, batch.segments, layout.starts)
-        if is_new:
-            self._graphs[key] = self._recorded(inputs, longest, depth)
-        outputs = self._graphs[key](*inputs, *self.model.encoder.parameters())
+        inputs = (batch.tokens, batch.segments, Packed.of(batch.lengths, batch.tokens.device).starts)
+        if key not in self._graphs and len(self._graphs) < self._most:
+            self._record(key, inputs, longest, depth)
+        weights = tuple(self.model.encoder.parameters())
+        if key in self._graphs:
+            outputs = self._graphs[key](*inputs, *weights)
+        else:
+            # The same operations, one by one, to the same bits: a run that goes on may have recorded other sizes.
+            with _autocast_without_cache(batch.tokens.device):
+                outputs = self.passes(longest, depth)(*inputs, *weights)
         # What nobody wants is not there; whoever asks for it all the same is told by the shape.
         hidden = outputs[0] if self.wants_tokens else outputs[0].new_empty(0, outputs[0].shape[1])
         pooled = outputs[-1] if self.wants_pooled else outputs[0].new_empty(0, outputs[0].shape[1])
         return Encoded(hidden, pooled)
 
-    def _recorded(self, inputs: tuple[Tensor, ...], longest: int, depth: int) -> Callable[..., tuple[Tensor, ...]]:
+    def _record(self, key: tuple[int, int, int, int], inputs: tuple[Tensor, ...], longest: int, depth: int) -> None:
         # Stand-ins with the weights' memory but no history of their own: whatever an earlier step has left alive of
         # the weights' part in it, on another stream, would break the recording.
         stand_ins = tuple(weight.detach().requires_grad_() for weight in self.model.encoder.parameters())
         sample = (*(tensor.clone() for tensor in inputs), *stand_ins)
-        kind = inputs[0].device.type
-        # A weight that was cast outside of the graph would never be cast again.
-        with torch.autocast(
-            kind, torch.get_autocast_dtype(kind), enabled=torch.is_autocast_enabled(kind), cache_enabled=False
-        ):
-            recorded = torch.cuda.make_graphed_callables(
-                self.passes(longest, depth), sample, allow_unused_input=True, pool=self._memory
-            )
-        return cast(Callable[..., tuple[Tensor, ...]], recorded)
+        device = inputs[0].device
+        stream = torch.cuda.current_stream() if device.type == "cuda" else None
+        try:
+            with _autocast_without_cache(device):
+                recorded = torch.cuda.make_graphed_callables(
+                    self.passes(longest, depth), sample, allow_unused_input=True, pool=self._memory
+                )
+            self._graphs[key] = cast(Passes, recorded)
+        except (torch.OutOfMemoryError, torch.AcceleratorError) as error:
+            # Out of memory, most likely, which looks like many things in the middle of a recording.
+            if stream is not None:
+                torch.cuda.set_stream(stream)
+            self._graphs.clear()
+            self._most = 0
+            gc.collect()
+            warnings.warn(f"no more CUDA graphs in this run, which is slower: {error}", stacklevel=2)
 
-    def passes(self, longest: int, depth: int) -> Callable[..., tuple[Tensor, ...]]:
+    def passes(self, longest: int, depth: int) -> Passes:
         """What is recorded, tensors in and tensors out: tokens, segments, where sequences start, and all weights."""
         encoder = self.model.encoder
         names = [name for name, _ in encoder.named_parameters()]
@@ -95,3 +114,19 @@ class Recording:
             return tuple(tensor for is_wanted, tensor in wanted if is_wanted)
 
         return encode
+
+
+def _most_graphs(model: AlbertModel) -> int:
+    weights = list(model.encoder.parameters())
+    if weights[0].device.type != "cuda":
+        return MOST_GRAPHS
+    of_one = sum(weight.numel() * weight.element_size() for weight in weights)
+    free, _ = torch.cuda.mem_get_info(weights[0].device)
+    return min(MOST_GRAPHS, int(MEMORY_SHARE * free / of_one))
+
+
+def _autocast_without_cache(device: torch.device) -> torch.autocast:
+    """Autocast as it is here, but without its cache: a weight cast outside of a graph would never be cast again."""
+    kind = device.type
+    is_on = torch.is_autocast_enabled(kind)
+    return torch.autocast(kind, torch.get_autocast_dtype(kind), enabled=is_on, cache_enabled=False)

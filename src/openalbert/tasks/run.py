@@ -66,6 +66,9 @@ class Run:
         """Train until it is done, and once more at a lower rate if it collapsed; gives the scores."""
         if is_done(self.folder):
             scores: dict[str, Any] = json.loads((self.folder / SCORES).read_text(encoding="utf-8"))
+            if self.device.is_main and not (self.folder / REPORT).exists():  # it was killed on its last metres
+                write_report([self.folder], self.folder / REPORT)
+            self._remove_checkpoints()
             self.say(f"{self.folder}: this run is done; its model is in {self.folder / MODEL}")
             return scores
         try:

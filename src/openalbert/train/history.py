@@ -42,7 +42,8 @@ def runs_before(facts: dict[str, Any]) -> tuple[PretrainingRun, ...]:
 
 def history(settings: Pretrain, facts: dict[str, Any]) -> Pretraining:
     """What the model of a run that has ended says of its pretraining."""
-    facts = beginning(settings) | facts
+    if "begun_with" not in facts:  # those of a run that began before this was noted
+        facts = facts | beginning(settings)
     before, truth = runs_before(facts), facts["truth"]
     return Pretraining(
         tokens=truth["tokens"] + (before[-1].tokens if before else 0),

@@ -223,8 +223,9 @@ class Run:
 
     def _look_at_the_loss(self, step: Step) -> None:
         """Say so if the model learns nothing, or loses what it had learned."""
-        loss = self.journal.window.figures().get("masked_lm_loss")  # of skipped steps there is none
-        if loss is not None and (said := self.watch.look(loss, step.depth, step.number, step.progress)):
+        window = self.journal.window
+        loss = window.figures().get("masked_lm_loss")  # of skipped steps there is none
+        if loss is not None and (said := self.watch.look(loss, window.steps, step.depth, step.number, step.progress)):
             kind, text = said
             self.journal.record({"kind": "event", "step": step.number, "what": kind, "text": text})
             self.say(text)

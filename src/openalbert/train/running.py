@@ -29,7 +29,7 @@ class Running:
     depth: int | None = None
     """Layers that the last step ran; None before the first."""
     depth_ahead: int | None = None
-    """Layers of the step that the device is already at; None where it is at none."""
+    """Layers that the next step will run; None before the first."""
     parts: int = 1
     """Micro-batches of a step on each process."""
     recent: list[float] = field(default_factory=list)

@@ -8,6 +8,7 @@ import torch
 
 from openalbert.errors import UserError
 from openalbert.interop import huggingface
+from openalbert.interop.pretraining_json import read_pretraining
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import PRETRAINING_HEADS
 from openalbert.model.cost import memory
@@ -54,20 +55,20 @@ def make_model(settings: Pretrain, device: Device) -> AlbertModel:
     heads = PRETRAINING_HEADS if settings.objective.sentence_order.objective != "none" else PRETRAINING_HEADS[:1]
     model = AlbertModel(settings.model, heads)
     if settings.warm_start:
-        take_weights(model, settings.warm_start)
+        take_weights(model, settings.warm_start, settings.objective.max_length)
     elif settings.preset not in PRESETS and huggingface.local_folder(settings.preset):
-        take_weights(model, settings.preset)
+        take_weights(model, settings.preset, settings.objective.max_length)
     model.encoder.recomputes_activations = settings.speed.recompute
     if compiled_part(settings, device) == "layer":
         model.encoder.run_layer = torch.compile(run_layer, dynamic=False)
     return model.to(device.torch_device)
 
 
-def take_weights(model: AlbertModel, source: str) -> None:
-    """Begin with the weights of a run or of a model, by its folder or its name.
+def take_weights(model: AlbertModel, source: str, length: int) -> None:
+    """Begin with the weights of a run or of a model, by its folder or its name, for inputs of up to `length` tokens.
 
-    Shared layers can be passed any number of times. Of the positions, those that both have are taken; where this model
-    has more of them, the others go on with these.
+    Shared layers can be passed any number of times. Where there are not as many positions as this model has, or fewer
+    were trained than inputs will need, the others go on with those that were.
     """
     of_run = Path(source) / MODEL if (Path(source) / RUN).exists() else None
     folder = of_run or huggingface.local_folder(source)
@@ -84,11 +85,13 @@ def take_weights(model: AlbertModel, source: str) -> None:
             f"{source}: its weights do not fit this model ({[*wrong, *missing, POSITIONS][0]}): a warm start needs the "
             "same sizes; the number of positions may differ, that of layers only where they are shared"
         )
+    known = read_pretraining(folder)
+    trained = max(run.length for run in (*known.before, known)) if known is not None else 0  # 0: nobody knows
+    positions = weights[POSITIONS][: trained if 0 < trained < length else None]
     with torch.no_grad():
         for name, parameter in own.items():
             if name in weights:
-                taken = weights[name]
-                parameter.copy_(continued(taken, len(parameter)) if name == POSITIONS else taken)
+                parameter.copy_(continued(positions, len(parameter)) if name == POSITIONS else weights[name])
 
 
 def load_weights(model: AlbertModel, tensors: dict[str, torch.Tensor], where: str) -> None:

@@ -75,7 +75,7 @@ def training_steps(
 
     A device that works on by itself is given the next step's passes before this step's figures are read, so that it
     never stands still; whether a step is taken it decides itself. Between two steps the weights are always those of
-    the step that is told of.
+    the step that is told of; gradients, if there are any, are the next one's.
     """
     schedule = pace.schedule.within(pace.budget)
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -93,61 +93,63 @@ def training_steps(
         step = arriving.read(names, running)
         paused = time.perf_counter()
         yield step
-        began += time.perf_counter() - paused
+        began += time.perf_counter() - paused  # although a device that works on may have had some of it
         model.train()
 
     arriving: Arriving | None = None
-    while True:
-        if arriving is not None and not device.works_on_by_itself:
-            yield from tell(arriving)
-            arriving = None
-        ahead = int(arriving is not None)
-        spent = replace(running.spent, steps=running.step + ahead)
-        if pace.budget.is_spent(spent):
-            break
-        depth = running.depth_ahead or pace.depths.depth(pace.budget.progress(spent))
-        seeds = _dropout_seeds(pace.seed, running.step + ahead, device, parts) if learning.drops_out else None
-        sums, is_out_of_memory = _accumulate(parts, learning, weights, depth, device, seeds)
-        if arriving is not None:
-            running.depth_ahead = depth
-            yield from tell(arriving)
-            arriving = None
-            if pace.budget.is_spent(running.spent):
+    try:
+        while True:
+            if arriving is not None and not device.works_on_by_itself:
+                yield from tell(arriving)
+                arriving = None
+            number = running.step + int(arriving is not None)
+            if pace.budget.is_spent(replace(running.spent, steps=number)):
                 break
-        running.depth_ahead = None
-        if device.any_rank(is_out_of_memory):
+            depth = running.depth_ahead or pace.depths.depth(pace.budget.progress(running.spent))
+            seeds = _dropout_seeds(pace.seed, number, device, parts) if learning.drops_out else None
+            sums, is_out_of_memory = _accumulate(parts, learning, weights, depth, device, seeds)
+            if arriving is not None:
+                yield from tell(arriving)
+                arriving = None
+                if pace.budget.is_spent(running.spent):
+                    break
+            if device.any_rank(is_out_of_memory):
+                optimizer.zero_grad()
+                batches.close()  # type: ignore[attr-defined]
+                remarks.append(("out_of_memory", _split_further(running, parts, device)))
+                batches = source.stream(start=running.step, rank=device.rank, world=device.world, parts=running.parts)
+                parts = next(batches)
+                continue
+            if running.depth not in (None, depth):
+                remarks.append(("depth", f"from now on {depth} layers are run, up to here {running.depth}"))
+                running.recent.clear()  # another depth, another loss: what was usual says nothing any more
+            running.depth = depth
+            progress = pace.budget.progress(running.spent)
+            # The next depth is settled before this step's tokens and seconds are known, on every device alike.
+            next_progress = pace.budget.progress(replace(running.spent, steps=running.step + 1))
+            running.depth_ahead = pace.depths.depth(next_progress)
+            rate = schedule.learning_rate(pace.highest_rate, progress)
+            set_learning_rate(optimizer, rate)
+            _sum_gradients(parameters, device)
+            norm = clip_gradients(parameters, pace.clip_norm)
+            # The clock is the main process's: whether the budget is spent must be decided alike by all processes.
+            seconds = time.perf_counter() - began if device.is_main else 0.0
+            flags = [torch.full_like(norm, flag, dtype=torch.float64) for flag in (stop_asked(), seconds)]
+            totals = device.sum_over_ranks(torch.cat((sums, torch.stack(flags))))
+            loss = (weights * totals[1:-2:3] / totals[2:-2:3].clamp(min=1)).sum()
+            is_wrong = ~(torch.isfinite(loss) & torch.isfinite(norm) & (loss <= usual(running)))
+            figures = send(torch.cat((totals, torch.stack((norm.double(), loss, is_wrong.double())))))
+            arriving = Arriving(figures, rate, depth, progress, tuple(remarks))
+            remarks.clear()
+            optimizer.found_inf = is_wrong.float()  # type: ignore[union-attr]
+            optimizer.step()
             optimizer.zero_grad()
-            batches.close()  # type: ignore[attr-defined]
-            remarks.append(("out_of_memory", _split_further(running, parts, device)))
-            batches = source.stream(start=running.step, rank=device.rank, world=device.world, parts=running.parts)
             parts = next(batches)
-            continue
-        if running.depth not in (None, depth):
-            remarks.append(("depth", f"from now on {depth} layers are run, up to here {running.depth}"))
-            running.recent.clear()  # another depth, another loss: what was usual says nothing any more
-        running.depth = depth
-        progress = pace.budget.progress(running.spent)
-        rate = schedule.learning_rate(pace.highest_rate, progress)
-        set_learning_rate(optimizer, rate)
-        _sum_gradients(parameters, device)
-        norm = clip_gradients(parameters, pace.clip_norm)
-        # The clock is the main process's: whether the budget is spent must not be decided differently by any process.
-        seconds = time.perf_counter() - began if device.is_main else 0.0
-        flags = [torch.full_like(norm, flag, dtype=torch.float64) for flag in (stop_asked(), seconds)]
-        totals = device.sum_over_ranks(torch.cat((sums, torch.stack(flags))))
-        loss = (weights * totals[1:-2:3] / totals[2:-2:3].clamp(min=1)).sum()
-        is_wrong = ~(torch.isfinite(loss) & torch.isfinite(norm) & (loss <= usual(running)))
-        figures = send(torch.cat((totals, torch.stack((norm.double(), loss, is_wrong.double())))))
-        arriving = Arriving(figures, rate, depth, progress, tuple(remarks))
-        remarks.clear()
-        optimizer.found_inf = is_wrong.float()  # type: ignore[union-attr]
-        optimizer.step()
-        optimizer.zero_grad()
-        parts = next(batches)
-    if arriving is not None:
-        yield from tell(arriving)
-    optimizer.zero_grad()
-    batches.close()  # type: ignore[attr-defined]
+        if arriving is not None:
+            yield from tell(arriving)
+    finally:
+        optimizer.zero_grad()  # of a step that was begun and is not wanted
+        batches.close()  # type: ignore[attr-defined]
 
 
 def _accumulate(
