@@ -6,8 +6,7 @@ and compiled, on one GPU in one run.
 Length 512 unless told otherwise, bf16, no dropout on either side, random tokens, no padding. FLOPs are counted by one
 formula for all, whatever an implementation saves: 3 x (L(24H² + 4SH) + embedding map + masked-LM head at 15 % of the
 positions). The peer gets a batch that lies ready on the GPU and a fused AdamW, for it has neither data nor LAMB.
-Prints what it finds and writes results/speed-h200/MODEL.json. `python bench/pretrain.py report` makes the table of all
-models that were measured there, with the paper's speed-up column beside ours.
+Prints what it finds and writes results/speed-h200/MODEL.json; `bench/pretrain_report.py` makes the table of all models.
 """
 
 import argparse
@@ -23,10 +22,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from pretrain_report import KINDS
 
 from openalbert.interop.huggingface import PRETRAINED
 from openalbert.model.config import AlbertConfig
-from openalbert.model.presets import PAPER, preset
+from openalbert.model.presets import preset
 from openalbert.objectives.sentence_order import SentenceOrder
 from openalbert.optim.optimizer import make_optimizer
 from openalbert.optim.schedule import Budget
@@ -41,12 +41,6 @@ from openalbert.train.setup import compiled_part, make_model
 from openalbert.train.steps import Pace, training_steps
 
 ROOT = Path(__file__).resolve().parents[1]
-KINDS = {
-    "ours": "openalbert",
-    "ours-one-batch": "openalbert, one batch again and again",
-    "compiled": "transformers, compiled",
-    "eager": "transformers, eager",
-}
 WARM_STEPS = 8  # after the first: allocator, clocks and caches settle
 
 
@@ -291,64 +285,9 @@ def line(figures: dict[str, Any]) -> str:
     )
 
 
-def report(folder: Path) -> None:
-    """The table of all models that were measured."""
-    found = {name: json.loads(path.read_text()) for name in PAPER if (path := folder / f"{name}.json").exists()}
-    reference = found.get("bert-large")
-    lines = []
-    speedups = []
-    for name, of_model in found.items():
-        runs = of_model["runs"]
-        for kind, what in KINDS.items():
-            if kind in runs:
-                lines.append(f"| {name} | {of_model['batch']} | {what} | {_cells(runs[kind], runs['ours'])} |")
-        if reference:
-            flops = reference["step_flops"] / reference["batch"] / (of_model["step_flops"] / of_model["batch"])
-            rates = [one["runs"]["ours"]["tokens_per_second"] for one in (of_model, reference)]
-            speedups.append(f"| {name} | {PAPER[name].speedup} | {flops:.2f}x | {rates[0] / rates[1]:.2f}x |")
-    any_run = next(iter(found.values()))
-    peaks = [of_model["matmul_peak_tflops"] for of_model in found.values()]
-    text = f"""# The pretraining step beside transformers', on one {any_run["device"]}
-
-`python bench/pretrain.py MODEL --batch N`, one run a model, torch {any_run["torch"]}. Length {any_run["length"]}, bf16,
-no dropout, random tokens, rows without padding. Ours is the whole step of `openalbert pretrain`: batches made from
-shards, pairing, n-gram masking, LAMB, the checks of every step. Theirs is forward, backward and a fused AdamW on one
-batch that lies ready. Share: FLOPs of the model by one formula for all over the rate of a large bf16 matrix product,
-measured in the same run ({min(peaks):.0f} to {max(peaks):.0f} TFLOP/s). Times of a step are medians.
-
-| model | batch | implementation | k tokens/s | share of matmul | step | first step | peak memory | ours is |
-|---|---|---|---|---|---|---|---|---|
-{chr(10).join(lines)}
-
-The paper's speed-up column is that of a pod of TPUs, where gradients have to be sent around. On one GPU sharing
-parameters saves no FLOPs.
-
-| model | paper's speed-up over BERT-large | by FLOPs | ours, measured |
-|---|---|---|---|
-{chr(10).join(speedups)}
-"""
-    (folder / "report.md").write_text(text)
-    print(text)
-
-
-def _cells(run: dict[str, Any], own: dict[str, Any]) -> str:
-    if "out_of_memory" in run:
-        return "out of memory | | | | | "
-    ratio = own["tokens_per_second"] / run["tokens_per_second"]
-    cells = (
-        f"{run['tokens_per_second'] / 1000:.1f}",
-        f"{100 * run['share_of_peak']:.1f} %",
-        f"{run['median_ms']:.1f} ms",
-        f"{run['first_step_seconds']:.0f} s",
-        f"{run['peak_gib']:.1f} GiB",
-        "" if run is own else f"{ratio:.2f}x as fast",
-    )
-    return " | ".join(cells)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", help="a preset's name, or `report`")
+    parser.add_argument("model", help="a preset's name")
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--length", type=int, default=512)
     parser.add_argument("--seconds", type=float, default=30.0)
@@ -360,7 +299,7 @@ def main() -> None:
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--out", type=Path, default=ROOT / "results" / "speed-h200")
     arguments = parser.parse_args()
-    report(arguments.out) if arguments.model == "report" else measure(arguments)
+    measure(arguments)
 
 
 if __name__ == "__main__":

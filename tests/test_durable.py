@@ -120,6 +120,8 @@ def test_a_folder_is_made_unless_a_file_is_in_its_way(tmp_path: Path) -> None:
     durable.make_folder(tmp_path / "a" / "b")
     assert (tmp_path / "a" / "b").is_dir()
     (tmp_path / "file").write_text("")
-    for folder in (tmp_path / "file", tmp_path / "file" / "below"):
-        with pytest.raises(UserError, match=r"/file is a file, and a folder is to be there: give another name"):
-            durable.make_folder(folder)
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere" / "at" / "all")
+    for name in ("file", "link"):
+        for folder in (tmp_path / name, tmp_path / name / "below"):
+            with pytest.raises(UserError, match=f"/{name} is no folder, and one is to be there: give another name"):
+                durable.make_folder(folder)

@@ -91,12 +91,21 @@ def test_a_collapsed_run_is_named_as_one_and_a_known_task_stands_beside_the_pape
     run = Path(shutil.copytree(quick_runs["classification"], tmp_path / "all" / "seed-3"))
     task = replace(task_of(quick_runs["classification"]), name="sst2", labels=("a|b", "c`d"))
     model = huggingface.load(run / "model")
-    card = tuned_card(model, task, run, {"dev": {"accuracy": 50.0}}, "all predictions are 'a|b'")
+    card = tuned_card(model, task, run, {"dev": {"accuracy": 50.0}}, collapsed="all predictions are 'a|b'")
     assert "**This run collapsed, and its scores are no result:** all predictions are 'a\\|b'." in card
     assert "| the paper's albert-base | 90.30 |" in card
     assert "# all, seed-3" in card
     assert "`a|b`, `c d`" in card
     assert open_tunings([run])[0].run.name == "seed-3"
+
+
+@pytest.mark.parametrize(("of_pairs", "shown"), [(True, '"text_pair": "the second"'), (False, 'classify("a text")')])
+def test_the_card_asks_for_a_pair_only_where_the_task_has_pairs(
+    of_pairs: bool, shown: str, quick_runs: dict[str, Path]
+) -> None:
+    run = quick_runs["classification"]
+    [code] = blocks(tuned_card(huggingface.load(run / "model"), task_of(run), run, {}, of_pairs=of_pairs))
+    assert shown in code
 
 
 def test_what_was_never_scored_is_said_to_be_unknown(quick_runs: dict[str, Path]) -> None:

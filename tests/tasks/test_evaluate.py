@@ -203,15 +203,15 @@ def test_examples_without_labels_are_predicted_and_not_scored(
     with pytest.raises(UserError, match="nothing with labels here to score on: predict for it with --splits test"):
         evaluate(only_test)
     assert len((tmp_path / "out" / "classification.test.jsonl").read_text().splitlines()) == 2
-    with pytest.raises(UserError, match="these examples have no labels, so there is nothing to report on"):
-        evaluate(
-            Evaluate(
-                (str(quick_runs["classification"]),),
-                source=Source(test=tmp_path / "new.csv"),
-                splits=("test",),
-                report=tmp_path / "page.html",
-            )
-        )
+    asked = Evaluate(
+        (str(quick_runs["classification"]),),
+        source=Source(test=tmp_path / "new.csv"),
+        splits=("test",),
+        report=tmp_path / "page.html",
+    )
+    evaluate(asked)
+    assert "no page is written: these examples have no labels" in capsys.readouterr().err
+    assert not (tmp_path / "page.html").exists()
 
 
 def test_a_file_to_score_on_is_enough_and_an_unknown_label_is_told(
@@ -375,9 +375,9 @@ def test_where_nothing_can_be_written_nothing_is_computed(
     (tmp_path / "taken").write_text("")
     (tmp_path / "folder.html").mkdir()
     for words, sentence in (
-        (("--predictions", "taken"), f"{tmp_path / 'taken'} is a file, and a folder is to be there"),
-        (("--predictions", "taken/below"), f"{tmp_path / 'taken'} is a file, and a folder is to be there"),
-        (("--report", "taken/page.html"), f"{tmp_path / 'taken'} is a file, and a folder is to be there"),
+        (("--predictions", "taken"), f"{tmp_path / 'taken'} is no folder, and one is to be there"),
+        (("--predictions", "taken/below"), f"{tmp_path / 'taken'} is no folder, and one is to be there"),
+        (("--report", "taken/page.html"), f"{tmp_path / 'taken'} is no folder, and one is to be there"),
         (("--report", "folder.html"), "is a folder, and the page is a file"),
     ):
         with pytest.raises(SystemExit):

@@ -118,6 +118,17 @@ def test_the_same_command_again_finds_the_run_done(
     assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == written
 
 
+def test_a_run_that_was_killed_when_all_but_its_page_was_written_gets_it(tiny: Path, tmp_path: Path) -> None:
+    file, out = lesson("classification", tmp_path), tmp_path / "run"
+    learn(tiny, "classification", file, out, QUICK)
+    page = (out / "report.html").read_bytes()
+    (out / "report.html").unlink()
+    (out / "checkpoints" / "step-00000010").mkdir(parents=True)
+    learn(tiny, "classification", file, out, QUICK)
+    assert len((out / "report.html").read_bytes()) == len(page)
+    assert not (out / "checkpoints").exists()
+
+
 def stop_at(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have a run stopped by a signal once it has recorded this step; it ends after the next one."""
     record = Journal.record
@@ -283,8 +294,8 @@ def test_from_scratch_begins_with_fresh_weights_of_the_seed(tiny: Path, tmp_path
         ("--stride 0", "stride is 0: it must be at least 1"),
         ("--max-length 0", "max_length is 0: it must be at least 1"),
         ("--train .", ". is a folder, and a file is needed"),
-        ("--out some-file", "some-file is a file, and a folder is to be there: give another name"),
-        ("--out some-file/run", "some-file is a file, and a folder is to be there: give another name"),
+        ("--out some-file", "some-file is no folder, and one is to be there: give another name"),
+        ("--out some-file/run", "some-file is no folder, and one is to be there: give another name"),
         ("--text-column label", "'label' is named as the text (--text-column), but is taken for the label"),
     ],
 )

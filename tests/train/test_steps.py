@@ -234,7 +234,7 @@ def test_a_resumed_run_takes_the_same_next_step() -> None:
 
 @pytest.mark.parametrize("budget", [Budget(steps=6), Budget(tokens=6 * 48)])
 def test_between_two_steps_all_is_as_the_told_one_left_it(budget: Budget) -> None:
-    depths = DepthSchedule((DepthStage(1),))
+    depths = DepthSchedule((DepthStage(1), DepthStage(2, 0.5)))
     found = []
     for device in (CPU, AHEAD):
         seen: list[tuple[Any, ...]] = []

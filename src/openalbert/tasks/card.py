@@ -37,7 +37,13 @@ ANSWERS: dict[Kind, str] = {
 
 
 def tuned_card(
-    model: AlbertModel, task: Task, run_folder: Path, scores: Mapping[str, Mapping[str, float]], collapsed: str = ""
+    model: AlbertModel,
+    task: Task,
+    run_folder: Path,
+    scores: Mapping[str, Mapping[str, float]],
+    *,
+    collapsed: str = "",
+    of_pairs: bool | None = None,
 ) -> str:
     """The model card of a fine-tuning run's model; `scores` are its figures on each split, in percent."""
     run = read_run(run_folder)
@@ -61,7 +67,7 @@ Before it was fine-tuned it was {one_line(pretrained(run))}.
 
 ## How to use it
 
-{_usage(model, task)}
+{_usage(model, task, of_pairs)}
 
 ## How big it is
 
@@ -133,7 +139,7 @@ def _scores(model: AlbertModel, task: Task, scores: Mapping[str, Mapping[str, fl
     return "\n".join([head, *table])
 
 
-def _usage(model: AlbertModel, task: Task) -> str:
+def _usage(model: AlbertModel, task: Task, of_pairs: bool | None) -> str:
     ours = f"""In openalbert, for examples in files, in this folder (or `--data` with the folder of a known task):
 
 ```sh
@@ -142,28 +148,30 @@ openalbert evaluate . --task {task.name} --test examples.jsonl --splits test --p
 """
     if family_of(model.config) is None:
         return ours + "\nHugging Face `transformers` cannot express this model: its parts are shared differently."
-    return f"{ours}\nIn Hugging Face's `transformers`, as it is:\n\n```python\n{_THEIRS[task.kind]}```" + (
+    theirs = _THEIRS[task.kind].replace("TEXT", _PAIR if of_pairs else '"a text"')
+    return f"{ours}\nIn Hugging Face's `transformers`, as it is:\n\n```python\n{theirs}```" + (
         "\n\nThe head that says whether there is an answer at all is openalbert's own: transformers leaves it out."
         if task.may_have_no_answer
         else ""
     )
 
 
+_PAIR = '{"text": "the first text", "text_pair": "the second"}'
 _THEIRS: dict[Kind, str] = {
     "classification": """from transformers import pipeline
 
 classify = pipeline("text-classification", model=".", top_k=None)
-print(classify({"text": "the first text", "text_pair": "the second, if the task has pairs"}))
+print(classify(TEXT))
 """,
     "regression": """from transformers import pipeline
 
 value = pipeline("text-classification", model=".", function_to_apply="none")
-print(value({"text": "the first text", "text_pair": "the second, if the task has pairs"}))
+print(value(TEXT))
 """,
     "multi_label": """from transformers import pipeline
 
 labels = pipeline("text-classification", model=".", function_to_apply="sigmoid", top_k=None)
-print(labels("a text"))
+print(labels(TEXT))
 """,
     "multiple_choice": """import torch
 from transformers import AutoModelForMultipleChoice, AutoTokenizer

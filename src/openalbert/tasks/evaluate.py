@@ -148,7 +148,8 @@ def evaluate(settings: Evaluate) -> None:
 def _write_page(path: Path, loaded: Loaded, examined: Sequence[Examined]) -> None:
     findings = [one.findings for one in examined if one.findings is not None]
     if not findings:
-        raise UserError("these examples have no labels, so there is nothing to report on: score another split")
+        say("no page is written: these examples have no labels, so there is nothing to show; score another split")
+        return
     durable.write_text(path, evaluation_page(loaded.names, shape_of(loaded.models[0].config), findings))
     say(f"a closer look: {path}")
 

@@ -1,4 +1,4 @@
-"""Predictions as files: GLUE's leaderboard, SQuAD's scorer, and JSON lines for every other task."""
+"""Predictions as files: GLUE's leaderboard, SQuAD's scorer, and JSON lines for every task."""
 
 import json
 from collections.abc import Mapping, Sequence

@@ -198,7 +198,7 @@ class Run:
         if found:
             self.running = self.saving.go_on(found, self.running.parts)
             self.best, self.evaluated_at = found.state["best"], found.state["evaluated_at"]
-            self.watch = Watch(**found.state["watch"])
+            self.watch = Watch(**found.state.get("watch", {"unigram_entropy": self.facts["unigram_entropy"]}))
             self.facts["restarts"] = self.facts.get("restarts", 0) + 1
         else:
             self.watch = Watch(self.facts["unigram_entropy"])

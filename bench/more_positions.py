@@ -1,0 +1,117 @@
+"""What to give positions that were never trained: masked words right at a greater length, before any training there.
+
+    python bench/more_positions.py MODEL SHARDS --known 128 --length 512
+
+MODEL is a folder, of whose positions only the first `--known` are taken to be trained; SHARDS is held-out text with its
+vocabulary. Writes results/more-positions/.
+"""
+
+import argparse
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from openalbert.interop import huggingface
+from openalbert.model import longer
+from openalbert.model.albert import AlbertModel
+from openalbert.model.config import PRETRAINING_HEADS
+from openalbert.objectives.sentence_order import SentenceOrder
+from openalbert.text.shards import open_shards
+from openalbert.train.batches import Batches, Objective
+from openalbert.train.device import Speed, open_device
+from openalbert.train.pretraining import evaluate, pretraining
+from openalbert.train.setup import POSITIONS
+
+ROOT = Path(__file__).resolve().parents[1]
+BATCH = 16
+
+
+def around_the_mean(known: Tensor, count: int) -> Tensor:
+    drawn = 0.02 * torch.randn(count - len(known), known.shape[1], generator=torch.Generator().manual_seed(0))
+    return torch.cat((known, known.mean(0) + drawn))
+
+
+def again(known: Tensor, count: int) -> Tensor:
+    return known.repeat(-(-count // len(known)), 1)[:count]
+
+
+def back_and_forth(known: Tensor, count: int) -> Tensor:
+    return torch.cat((known, known.flip(0))).repeat(-(-count // len(known)), 1)[:count]
+
+
+def stretched(known: Tensor, count: int) -> Tensor:
+    return torch.nn.functional.interpolate(known.T[None], size=count, mode="linear", align_corners=True)[0].T
+
+
+def turned(spread: float) -> Callable[[Tensor, int], Tensor]:
+    def turn(known: Tensor, count: int) -> Tensor:
+        longer.SPREAD = spread
+        return longer.continued(known, count)
+
+    return turn
+
+
+WAYS: dict[str, Callable[[Tensor, int], Tensor]] = {
+    "drawn around the mean of the trained ones": around_the_mean,
+    "the trained ones again": again,
+    "the trained ones back and forth": back_and_forth,
+    "the trained ones stretched": stretched,
+    "turned on, in directions of 80 % of the variance": turned(0.8),
+    "turned on, 95 %": turned(0.95),
+    "turned on, 98 %": turned(longer.SPREAD),
+    "turned on, 99.9 %": turned(0.999),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", type=Path)
+    parser.add_argument("shards", type=Path)
+    parser.add_argument("--known", type=int, default=128)
+    parser.add_argument("--length", type=int, default=512)
+    parser.add_argument("--batches", type=int, default=4, help=f"of {BATCH} examples")
+    arguments = parser.parse_args()
+    model = huggingface.load(arguments.model)
+    weights = {name: tensor.detach() for name, tensor in model.named_parameters()}
+    known = weights[POSITIONS][: arguments.known]
+    longer_model = AlbertModel(replace(model.config, max_positions=arguments.length), PRETRAINING_HEADS)
+    objective = Objective(arguments.length, sentence_order=SentenceOrder(chunks="whole", short_share=0.0))
+    rows = []
+    with open_device(Speed()) as device:
+        batches = Batches(open_shards(arguments.shards), objective, BATCH, 0)
+        for name, way in WAYS.items():
+            with torch.no_grad():
+                for key, parameter in longer_model.named_parameters():
+                    parameter.copy_(way(known, arguments.length) if key == POSITIONS else weights[key])
+            depth = longer_model.config.num_layers
+            found = evaluate(pretraining(longer_model), longer_model, batches, arguments.batches, depth, device)
+            rows.append({"positions": name, **found.figures()})
+            print(name, found, flush=True)
+    write(arguments, rows)
+
+
+def write(arguments: argparse.Namespace, rows: list[dict[str, object]]) -> None:
+    lines = [
+        "# Positions that were never trained",
+        "",
+        f"`bench/more_positions.py`: a model with {arguments.known} trained positions on inputs of {arguments.length} "
+        f"tokens, before any training at that length; {BATCH * arguments.batches} held-out examples, fp32 on a CPU.",
+        "",
+        f"| positions from {arguments.known} on | masked words right | loss |",
+        "|---|---|---|",
+    ]
+    for row in rows:
+        lines.append(f"| {row['positions']} | {row['masked_lm_accuracy']:.1%} | {row['masked_lm_loss']:.2f} |")
+    folder = ROOT / "results" / "more-positions"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "report.md").write_text("\n".join(lines) + "\n")
+    told = {"known": arguments.known, "length": arguments.length, "batches": arguments.batches, "batch": BATCH}
+    (folder / "run.json").write_text(json.dumps({"settings": told, "rows": rows}, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
