@@ -30,6 +30,13 @@ def test_known_positions_stay_but_for_the_edge_at_their_end() -> None:
     assert (sizes > 0.1).all()
 
 
+def test_nothing_leads_away_for_ever() -> None:
+    at = torch.arange(100.0)
+    known = torch.stack((at / 50, (0.7 * at).cos(), (0.7 * at).sin()), 1)  # one direction grows, two turn
+    sizes = continued(known, 5000).norm(dim=1)
+    assert sizes.max() < 1.5 * known.norm(dim=1).max()
+
+
 @pytest.mark.parametrize("known", [1, 3, 4, 5, 17])
 @pytest.mark.parametrize("count", [1, 4, 17, 64])
 def test_any_numbers_will_do(known: int, count: int) -> None:

@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 SPREAD = 0.98  # of the positions' variance, in the directions that turn; the others are noise
+LEAST_TURN = 0.01  # of a step, beside the largest: what turns less stands still
 EDGE = 6  # positions at either end, which say "begin" and "end" too, and tell nothing of the rotation
 
 
@@ -28,8 +29,11 @@ def continued(positions: Float[Tensor, "known size"], count: int) -> Float[Tenso
     left, _, right = torch.linalg.svd((before - before.mean(0)).T @ (after - after.mean(0)))
     rotation = left @ right
     shift = after.mean(0) - before.mean(0) @ rotation
-    more = [turning[-1]]
+    # What is turned around stays where it is. A shift along an axis of the rotation would lead away for ever: left out.
+    still = torch.linalg.pinv(torch.eye(needed, dtype=torch.float64) - rotation, rtol=LEAST_TURN)
+    center = shift @ still
+    more = [turning[-1] - center]
     for _ in range(count - len(positions) + edge):
-        more.append(more[-1] @ rotation + shift)
-    found = torch.stack(more[1:]) @ directions[:needed] + rest
+        more.append(more[-1] @ rotation)
+    found = (torch.stack(more[1:]) + center) @ directions[:needed] + rest
     return torch.cat([positions[: len(positions) - edge], found.to(positions.dtype)])
