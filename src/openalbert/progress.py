@@ -48,8 +48,10 @@ class Work:
 
     def _amount(self) -> str:
         rate = self.done / max(time.monotonic() - self._started, 1e-9)
-        total = f"/{self.total / self.scale:,.6g}" if self.total else ""
-        return f"{self.done / self.scale:,.1f}{total} {self.unit} ({rate / self.scale:,.1f} {self.unit}/s)"
+        digits = 0 if self.scale == 1 else 1  # things are counted, amounts measured
+        total = f"/{self.total / self.scale:,.{digits}f}" if self.total else ""
+        done = f"{self.done / self.scale:,.{digits}f}"
+        return f"{done}{total} {self.unit} ({rate / self.scale:,.1f} {self.unit}/s)"
 
     def _line(self) -> None:
         elapsed = time.monotonic() - self._started
