@@ -8,10 +8,16 @@ import torch
 from openalbert.model.presets import preset
 from openalbert.optim.schedule import DepthSchedule
 from openalbert.train.device import Device
-from openalbert.train.estimate import estimate, mean_depth
+from openalbert.train.estimate import StepTimes, estimate, mean_depth
 from openalbert.train.settings import Pretrain
 
 CPU = Device(torch.device("cpu"), "fp32")
+
+
+def test_the_time_of_a_step_is_that_of_the_first_ones_after_compiling_and_told_once() -> None:
+    times = StepTimes()
+    told = [times.add(30.0 + 2.0 * max(0, number - 1)) for number in range(20)]  # 30 s of compiling, then 2 s each
+    assert told == [None] * 8 + [2.0] + [None] * 11
 
 
 def test_the_mean_depth_of_steps_and_of_time_differ() -> None:

@@ -25,15 +25,13 @@ from openalbert.tasks.standing import Standing
 from openalbert.train import checkpoint
 from openalbert.train.claim import CHECKPOINTS, MODEL, is_done, read_facts, write_facts
 from openalbert.train.device import Device, measure_matmul_peak
-from openalbert.train.estimate import Needs, measured, side_by_side
+from openalbert.train.estimate import Needs, StepTimes, measured, side_by_side
 from openalbert.train.interruption import Stop
 from openalbert.train.journal import Journal
 from openalbert.train.running import PATIENCE, Running
 from openalbert.train.saving import Saving
 from openalbert.train.setup import load_weights
 from openalbert.train.steps import Pace, training_steps
-
-TIMED_STEPS = range(3, 9)  # the steps whose time the estimate rests on
 
 
 def say_plainly(device: Device, sentence: str) -> None:
@@ -126,7 +124,7 @@ class Run:
 
     def _train(self, stop: Stop) -> str | None:
         """Take steps until the budget is spent or nothing more is to be hoped for; gives the reason if it collapsed."""
-        timed: list[float] = []
+        timed = StepTimes()
         steps = training_steps(
             self.model,
             self.optimizer,
@@ -208,12 +206,11 @@ class Run:
             f"{self.device.describe()}, {self.device.precision}; {chosen}; learning rate {self.rate:.3g}"
         )
 
-    def _time(self, timed: list[float]) -> None:
+    def _time(self, timed: StepTimes) -> None:
         """Estimate what the run will take from its first steps."""
-        timed.append(self.running.seconds)
-        if "estimate" in self.facts or len(timed) < TIMED_STEPS.stop:
+        seconds = timed.add(self.running.seconds)
+        if seconds is None or "estimate" in self.facts:
             return
-        seconds = (timed[-1] - timed[TIMED_STEPS.start - 1]) / (TIMED_STEPS.stop - TIMED_STEPS.start)
         self.facts["estimate"] = self._estimate(seconds).as_dict()
         write_facts(self.folder, self.facts, self.device)
 

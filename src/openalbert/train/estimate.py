@@ -9,6 +9,24 @@ from openalbert.optim.schedule import DepthSchedule
 from openalbert.train.device import Device
 from openalbert.train.settings import Pretrain
 
+TIMED_STEPS = range(3, 9)  # on which an estimate rests: after compiling, before anybody waits
+
+
+class StepTimes:
+    """How long a run's first steps take."""
+
+    def __init__(self) -> None:
+        self._ends: list[float] = []
+
+    def add(self, seconds: float) -> float | None:
+        """Note when a step ended; gives the seconds of a step, once they are known, and only then."""
+        if len(self._ends) == TIMED_STEPS.stop:
+            return None
+        self._ends.append(seconds)
+        if len(self._ends) < TIMED_STEPS.stop:
+            return None
+        return (self._ends[-1] - self._ends[TIMED_STEPS.start - 1]) / len(TIMED_STEPS)
+
 
 @dataclass(frozen=True)
 class Needs:

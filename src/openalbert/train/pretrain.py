@@ -20,7 +20,7 @@ from openalbert.train.batches import Batches
 from openalbert.train.card import pretrained_card
 from openalbert.train.claim import MODEL, claim_folder, is_done, locked, read_facts, write_facts
 from openalbert.train.device import Device, measure_matmul_peak, open_device
-from openalbert.train.estimate import estimate, measured, side_by_side
+from openalbert.train.estimate import StepTimes, estimate, measured, side_by_side
 from openalbert.train.history import beginning, history
 from openalbert.train.interruption import Stop
 from openalbert.train.journal import Journal
@@ -32,8 +32,6 @@ from openalbert.train.setup import compiled_part, first_parts, fitted, make_mode
 from openalbert.train.steps import Pace, training_steps
 from openalbert.train.watch import Watch
 from openalbert.version import __version__
-
-TIMED_STEPS = range(3, 9)  # the steps whose time the estimate rests on: after compiling, before anybody waits
 
 
 def pretrain(settings: Pretrain) -> None:
@@ -130,7 +128,7 @@ class Run:
         settings = self.settings
         self._introduce()
         self._compile()
-        timed: list[float] = []
+        timed = StepTimes()
         steps = training_steps(
             self.model,
             self.optimizer,
@@ -206,12 +204,11 @@ class Run:
         write_facts(self.folder, self.facts, self.device)
         self.device.wait_for_all()
 
-    def _time(self, step: Step, timed: list[float]) -> None:
+    def _time(self, step: Step, timed: StepTimes) -> None:
         """Estimate what the run will take from its first steps."""
-        timed.append(self.running.seconds)
-        if "estimate" in self.facts or len(timed) < TIMED_STEPS.stop:
+        seconds = timed.add(self.running.seconds)
+        if seconds is None or "estimate" in self.facts:
             return
-        seconds = (timed[-1] - timed[TIMED_STEPS.start - 1]) / (TIMED_STEPS.stop - TIMED_STEPS.start)
         self.facts["estimate"] = self._estimate(seconds, step.depth)
         write_facts(self.folder, self.facts, self.device)
         self.say(side_by_side(self.facts["estimate"]))
