@@ -106,6 +106,28 @@ def test_a_graph_and_its_operations_one_by_one_give_the_same_bits(most: int, mon
     assert len(recording._graphs) <= most
 
 
+def test_a_recorded_batch_drops_out_anew_each_time_and_the_same_by_the_same_seed() -> None:
+    config = replace(CONFIG, hidden_dropout=0.1, attention_dropout=0.1)
+    sequences = made_sequences({"classification": 2}, 16, lengths=(4, 120))
+    torch.manual_seed(0)
+    model = AlbertModel(config, HEADS["classification"]).cuda().train()
+    recording, bare = Recording(model), Recording(model)
+    bare._most = 0
+    [batch] = next(
+        Packing(sequences, 16, 1, tokens_at_a_time=10**6, device="cuda", fills=True).stream(
+            start=0, rank=0, world=1, parts=1
+        )
+    )
+    losses = []
+    for one, seed in ((recording, 1), (recording, 1), (recording, 2), (bare, 1), (bare, 2)):
+        torch.manual_seed(seed)  # the first one records, and yet draws what the second draws
+        with torch.autocast("cuda", torch.bfloat16):
+            losses.append(finetuning_scores(model, batch, 3, one)["classification"].loss_sum.item())
+    assert recording._graphs
+    assert losses[0] == losses[1] == losses[3]
+    assert losses[2] == losses[4] != losses[0]
+
+
 def test_a_run_on_a_gpu_learns_with_and_without_dropout_and_recorded(small: Tokenizer, tmp_path: Path) -> None:
     model = made_model(tmp_path / "model", small)
     file = lesson("classification", tmp_path)

@@ -110,6 +110,11 @@ def test_attention_on_a_padded_copy_equals_attention_one_by_one() -> None:
     query = torch.randn(8, 4, 8, dtype=torch.float64)
     expected = attend_one_by_one(queries, keys, query, key, value, 0.0)
     torch.testing.assert_close(attend_on_padded_copy(queries, keys, query, key, value, 0.0), expected)
+    # A layout that knows only which sequence is the longest, or no more than a bound on it, does as well there.
+    bounds = [
+        Packed(layout.starts, (max(layout.lengths) + 3,), total=sum(layout.lengths)) for layout in (queries, keys)
+    ]
+    torch.testing.assert_close(attend_on_padded_copy(*bounds, query, key, value, 0.0), expected)
 
 
 @pytest.mark.parametrize("attend", [attend_one_by_one, attend_on_padded_copy])

@@ -119,7 +119,8 @@ def test_what_only_fills_a_batch_up_changes_neither_loss_nor_gradient(
 ) -> None:
     """All of a recording but the graphs themselves, which need a GPU: what would be recorded is run as it is."""
 
-    def on_cpu(starts: Tensor, _: tuple[int, ...]) -> Packed:
+    def on_cpu(starts: Tensor, _: tuple[int, ...], total: int) -> Packed:
+        assert total == int(starts[-1])
         return Packed(starts, tuple(starts.diff().tolist()))
 
     on_cpu.of = Packed.of  # type: ignore[attr-defined]

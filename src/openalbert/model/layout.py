@@ -80,6 +80,13 @@ class Packed:
 
     starts: Int[Tensor, "sequences_and_end"]
     lengths: tuple[int, ...]
+    total: int | None = None
+    """Tokens in all, where the lengths do not tell: a GPU needs to know of those only which is the longest."""
+
+    @property
+    def num_sequences(self) -> int:
+        """How many there are."""
+        return len(self.starts) - 1
 
     @classmethod
     def of(cls, lengths: Sequence[int], device: torch.device | str | None = None) -> "Packed":
@@ -114,8 +121,8 @@ class Packed:
     @cached_property
     def filled_places(self) -> Int[Tensor, "tokens"]:
         """Where in a padded copy, counted row by row, each token stands."""
-        longest, total = max(self.lengths), sum(self.lengths)
-        gaps = torch.arange(len(self.lengths), device=self.starts.device) * longest - self.starts[:-1].long()
+        longest, total = max(self.lengths), self.total or sum(self.lengths)
+        gaps = torch.arange(self.num_sequences, device=self.starts.device) * longest - self.starts[:-1].long()
         return torch.arange(total, device=self.starts.device) + self._of_each_token(gaps, total)
 
     def _of_each_token(self, of_sequence: Int[Tensor, "sequences"], total: int) -> Int[Tensor, "tokens"]:
@@ -136,8 +143,8 @@ class Packed:
         """The rows of [CLS] and of the asked tokens (counted through the whole packed row)."""
         firsts = self.starts[:-1].to(at.dtype)
         if not len(at):  # [CLS] alone: one row of each sequence, which nobody has to be asked about
-            each = torch.arange(len(self.lengths) + 1, device=at.device)
-            return PackedRows(firsts, each[:-1], Packed(each.int(), (1,) * len(self.lengths)))
+            each = torch.arange(self.num_sequences + 1, device=at.device)
+            return PackedRows(firsts, each[:-1], Packed(each.int(), (1,) * self.num_sequences))
         rows, order = torch.cat((firsts, at)).sort(stable=True)
         starts = torch.searchsorted(rows, self.starts.to(at.dtype)).int()
         lengths = tuple(starts.diff().tolist())
@@ -169,7 +176,7 @@ class PackedRows:
     ) -> tuple[Float[Tensor, "sequences hidden"], Float[Tensor, "asked hidden"]]:
         """[CLS] of each sequence, and the asked rows in the order they were asked for."""
         asked_order = torch.empty_like(hidden).index_copy(0, self.order, hidden)
-        num_sequences = len(self.layout.lengths)
+        num_sequences = self.layout.num_sequences
         return asked_order[:num_sequences], asked_order[num_sequences:]
 
 

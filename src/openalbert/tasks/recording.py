@@ -29,17 +29,16 @@ SHORTEST_LONGEST = 128  # the attention kernel's bound on the length of a sequen
 Passes = Callable[..., tuple[Tensor, ...]]
 
 
-def is_recorded(speed: Speed, dropout: float, device: Device) -> bool:
+def is_recorded(speed: Speed, device: Device) -> bool:
     """Whether a run's batches are recorded: wherever they can be, unless the user wishes otherwise."""
     if speed.compile == "layer":
         raise UserError(
             "speed.compile is 'layer', but packed batches are all different, and a layer would be compiled again and "
             "again: leave it out, or have the passes recorded with 'whole'"
         )
-    # Only the kernel for packed sequences can be recorded: it knows neither dropout nor fp32.
-    can_be = device.is_cuda and device.precision == "bf16" and dropout == 0 and not speed.recompute
+    can_be = device.is_cuda and device.precision == "bf16" and not speed.recompute
     if speed.compile == "whole" and not can_be:
-        raise UserError("speed.compile is 'whole', which needs a GPU, bf16, --dropout 0 and no --speed.recompute")
+        raise UserError("speed.compile is 'whole', which needs a GPU, bf16 and no --speed.recompute")
     return can_be and speed.compile != "none"
 
 
@@ -84,21 +83,27 @@ class Recording:
         stand_ins = tuple(weight.detach().requires_grad_() for weight in self.model.encoder.parameters())
         sample = (*(tensor.clone() for tensor in inputs), *stand_ins)
         device = inputs[0].device
-        stream = torch.cuda.current_stream() if device.type == "cuda" else None
+        is_cuda = device.type == "cuda"
+        stream = torch.cuda.current_stream() if is_cuda else None
+        # What is drawn while it is recorded must not be missing afterwards: a run that goes on records elsewhere.
+        dice = torch.cuda.get_rng_state(device) if is_cuda else None
         try:
             with _autocast_without_cache(device):
                 recorded = torch.cuda.make_graphed_callables(
                     self.passes(longest, depth), sample, allow_unused_input=True, pool=self._memory
                 )
             self._graphs[key] = cast(Passes, recorded)
-        except (torch.OutOfMemoryError, torch.AcceleratorError) as error:
-            # Out of memory, most likely, which looks like many things in the middle of a recording.
+        except RuntimeError as error:
+            # Out of memory, most likely, which looks like many things in the middle of a recording. Whatever else is
+            # wrong will be so again without a graph.
             if stream is not None:
                 torch.cuda.set_stream(stream)
             self._graphs.clear()
             self._most = 0
             gc.collect()
             warnings.warn(f"no more CUDA graphs in this run, which is slower: {error}", stacklevel=2)
+        if dice is not None:
+            torch.cuda.set_rng_state(dice, device)
 
     def passes(self, longest: int, depth: int) -> Passes:
         """What is recorded, tensors in and tensors out: tokens, segments, where sequences start, and all weights."""
@@ -106,10 +111,11 @@ class Recording:
         names = [name for name, _ in encoder.named_parameters()]
 
         def encode(tokens: Tensor, segments: Tensor, starts: Tensor, *weights: Tensor) -> tuple[Tensor, ...]:
-            # On a GPU a layout's lengths say nothing but which is the longest.
-            layout = Packed(starts, (longest,))
+            layout = Packed(starts, (longest,), total=len(tokens))
+            # Where nobody asks for single tokens, the last layer works on [CLS] only.
+            how = {"depth": depth, "at": None if self.wants_tokens else tokens.new_empty(0)}
             given = dict(zip(names, weights, strict=True))
-            encoded = torch.func.functional_call(encoder, given, (tokens, segments, layout), {"depth": depth})
+            encoded = torch.func.functional_call(encoder, given, (tokens, segments, layout), how)
             wanted = ((self.wants_tokens, encoded.hidden), (self.wants_pooled, encoded.pooled))
             return tuple(tensor for is_wanted, tensor in wanted if is_wanted)
 

@@ -47,7 +47,7 @@ class Run:
         self.settings, self.material, self.device, self.folder = settings, material, device, settings.out
         self.task, self.sequences = material.task, material.train.encoding.sequences
         self.baseline, self.fingerprint = baseline_loss(self.sequences), fingerprint(self.sequences)
-        self.is_recorded = is_recorded(settings.speed, settings.dropout, device)
+        self.is_recorded = is_recorded(settings.speed, device)
         writes = device.is_main and not settings.dry_run
         self.peak = peak or measure_matmul_peak(device)
         length = max(1, round(len(self.sequences.ids) / len(self.sequences.example)))
