@@ -16,12 +16,14 @@ from tests.tasks.micro_models import micro_model
 from openalbert.cli import main
 from openalbert.errors import UserError
 from openalbert.interop import huggingface
+from openalbert.interop.pretraining_json import read_pretraining
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import Head
 from openalbert.tasks.evaluate import Evaluate, asked_how, evaluate, load_models, open_for
 from openalbert.tasks.examine import examine
 from openalbert.tasks.registry import Source, open_task
 from openalbert.tasks.tuned import TASK_FILE, Tuned, read_tuned, write_tuned
+from openalbert.tasks.tunings import amount_in_words
 from openalbert.text.tokenizer import Tokenizer
 from openalbert.train.device import Device
 
@@ -245,6 +247,23 @@ def test_a_page_looks_at_the_mistakes(quick_runs: dict[str, Path], tmp_path: Pat
     assert "question_answering · evaluation" in text
     assert "2 models averaged" in text
     assert "A question has no answer above this null score" in text
+
+
+def test_the_page_of_a_known_task_says_how_much_the_model_had_read(quick_runs: dict[str, Path], tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(quick_runs["classification"] / "model", tmp_path / "model"))
+    glue = tmp_path / "glue" / "SST-2"
+    glue.mkdir(parents=True)
+    (glue / "dev.tsv").write_text("sentence\tlabel\nthe good time\t1\nthe old war\t0\n")
+    model = huggingface.load(folder)
+    labelled = AlbertModel(model.config, (Head("classification", ("negative", "positive")),))
+    labelled.load_state_dict(model.state_dict())
+    known = read_pretraining(folder)
+    for pretraining, words in ((known, amount_in_words(known)), (None, "pretrained on an unknown amount of text")):
+        huggingface.save(labelled, tmp_path / "sst2", Tokenizer.load(folder), pretraining=pretraining)
+        page = tmp_path / "page.html"
+        asked = ["--task", "sst2", "--data", str(glue.parent), "--report", str(page)]
+        main(["evaluate", str(tmp_path / "sst2"), *asked])
+        assert f"This one was {words}." in Page(page.read_text(encoding="utf-8")).text
 
 
 def test_without_a_threshold_each_half_is_judged_by_the_one_of_the_other(

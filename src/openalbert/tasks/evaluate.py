@@ -14,6 +14,7 @@ from tyro.conf import OmitArgPrefixes, Positional, arg
 from openalbert import durable
 from openalbert.errors import UserError
 from openalbert.interop import huggingface
+from openalbert.interop.pretraining_json import Pretraining, read_pretraining
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import Head
 from openalbert.tasks.answers import MAX_ANSWER_TOKENS, N_BEST
@@ -26,6 +27,7 @@ from openalbert.tasks.report import evaluation_page
 from openalbert.tasks.submission import write_files
 from openalbert.tasks.task import Reading, Task, lone_class, of_pairs
 from openalbert.tasks.tuned import Tuned, read_tuned
+from openalbert.tasks.tunings import amount_in_words
 from openalbert.tasks.wording import counted, were
 from openalbert.text.tokenizer import Tokenizer
 from openalbert.train.device import Speed, open_device
@@ -92,6 +94,7 @@ class Loaded:
     models: tuple[AlbertModel, ...]
     tokenizer: Tokenizer
     tuned: tuple[Tuned | None, ...]
+    pretraining: tuple[Pretraining | None, ...]
 
     @property
     def head(self) -> Head:
@@ -150,7 +153,10 @@ def _write_page(path: Path, loaded: Loaded, examined: Sequence[Examined]) -> Non
     if not findings:
         say("no page is written: these examples have no labels, so there is nothing to show; score another split")
         return
-    durable.write_text(path, evaluation_page(loaded.names, shape_of(loaded.models[0].config), findings))
+    amounts = {amount_in_words(known) for known in loaded.pretraining}
+    pretraining = amounts.pop() if len(amounts) == 1 else ""  # one sentence, where it holds for all
+    page = evaluation_page(loaded.names, shape_of(loaded.models[0].config), findings, pretraining)
+    durable.write_text(path, page)
     say(f"a closer look: {path}")
 
 
@@ -175,7 +181,8 @@ def load_models(names: Sequence[str]) -> Loaded:
                 f"{name} answers {_in_words(heads)}, but {names[0]} answers {_in_words(first)}: "
                 "models of one task can be averaged"
             )
-    return Loaded(tuple(names), tuple(models), tokenizers[0], tuple(read_tuned(folder) for folder in folders))
+    tuned, pretraining = tuple(map(read_tuned, folders)), tuple(map(read_pretraining, folders))
+    return Loaded(tuple(names), tuple(models), tokenizers[0], tuned, pretraining)
 
 
 def task_heads(model: AlbertModel) -> list[Head]:

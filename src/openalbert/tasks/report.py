@@ -36,7 +36,7 @@ def write_report(folders: Sequence[Path], target: Path) -> None:
     durable.write_text(target, finetuning_page(folders, now()))
 
 
-def evaluation_page(names: Sequence[str], shape: str, findings: Sequence[Findings]) -> str:
+def evaluation_page(names: Sequence[str], shape: str, findings: Sequence[Findings], pretraining: str = "") -> str:
     """The page of an evaluation: what came out, beside the paper, and a closer look."""
     first = findings[0]
     who = names[0] if len(names) == 1 else f"{len(names)} models averaged: {', '.join(names)}"
@@ -44,5 +44,5 @@ def evaluation_page(names: Sequence[str], shape: str, findings: Sequence[Finding
     headline = [element("p", f"{who}."), tiles(first.task, shape, by_split, first.main_metric)]
     name = "this model" if len(names) == 1 else "the ensemble"
     rows = [(f"{name}, {split}", scores) for split, scores in by_split.items()]
-    sections = [beside_the_paper(first.task, rows, shape), *map(findings_section, findings)]
+    sections = [beside_the_paper(first.task, rows, shape, pretraining), *map(findings_section, findings)]
     return document(f"{first.task} · evaluation", headline, sections, [], [], now())

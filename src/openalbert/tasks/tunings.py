@@ -64,6 +64,13 @@ def pretrained(run: Run) -> str:
     try:
         known = NONE if run.settings.get("from_scratch") else from_dict(run.fact("pretraining"), Pretraining, FACTS)
     except UserError:
+        known = None
+    return amount_in_words(known)
+
+
+def amount_in_words(known: Pretraining | None) -> str:
+    """How much pretraining some weights have had, to stand behind "was"."""
+    if known is None:
         return "pretrained on an unknown amount of text"
     if known == NONE:
         return "not pretrained"
