@@ -2,6 +2,7 @@
 
 import contextlib
 import datetime
+import gc
 import os
 import platform
 import resource
@@ -169,6 +170,7 @@ def open_device(speed: Speed) -> Iterator[Device]:
         if speed.deterministic:
             torch.use_deterministic_algorithms(False)
         if world > 1:
+            gc.collect()  # whatever still held on to the group would keep its threads alive while Python itself ends
             dist.destroy_process_group()
 
 
