@@ -68,7 +68,7 @@ def measured(steps: Iterator[Any], seconds: float, step_tokens: int, first: floa
     ends = [_end_of_step()]
     ends[0].synchronize()
     started = time.perf_counter()
-    while time.perf_counter() - started < seconds:
+    while time.perf_counter() - started < seconds or len(ends) < 3:
         next(steps)
         ends.append(_end_of_step())
         ends[-2].synchronize()

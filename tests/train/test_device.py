@@ -56,6 +56,10 @@ def test_the_measured_peak_is_what_a_matrix_product_reaches() -> None:
 def test_deterministic_mode_is_on_for_the_run_alone_and_learns_the_same(tmp_path: Path, easy_shards: Path) -> None:
     with open_device(Speed(device="cpu", deterministic=True)):
         assert torch.are_deterministic_algorithms_enabled()
+        assert not torch.backends.cuda.cudnn_sdp_enabled()  # whose backward pass knows no order
+        assert torch.backends.cuda.mem_efficient_sdp_enabled()
+    with open_device(Speed(device="cpu")):
+        assert torch.backends.cuda.cudnn_sdp_enabled()
     assert not torch.are_deterministic_algorithms_enabled()
     strict = micro_run(easy_shards, tmp_path / "strict", "--steps 5 --log-every 1 --speed.deterministic")
     assert not torch.are_deterministic_algorithms_enabled()

@@ -88,7 +88,9 @@ class Recording:
         # What is drawn while it is recorded must not be missing afterwards: a run that goes on records elsewhere.
         dice = torch.cuda.get_rng_state(device) if is_cuda else None
         try:
-            with _autocast_without_cache(device):
+            with _autocast_without_cache(device), warnings.catch_warnings():
+                # The passes that go before the recording, on a stream of their own, are still alive. Nothing waits.
+                warnings.filterwarnings("ignore", "The AccumulateGrad node's stream does not match")
                 recorded = torch.cuda.make_graphed_callables(
                     self.passes(longest, depth), sample, allow_unused_input=True, pool=self._memory
                 )

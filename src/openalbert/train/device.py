@@ -164,7 +164,8 @@ def open_device(speed: Speed) -> Iterator[Device]:
     try:
         memory_before = 0 if torch_device.type == "cuda" else _process_memory()
         # cuDNN's attention first: on an H200 it is half as fast again as the one torch prefers, and more with a mask.
-        with sdpa_kernel(ATTENTION_KERNELS, set_priority=True):
+        # Its backward pass adds in any order, whatever is asked of torch.
+        with sdpa_kernel(ATTENTION_KERNELS[1:] if speed.deterministic else ATTENTION_KERNELS, set_priority=True):
             yield Device(torch_device, precision, rank, world, memory_before)
     finally:
         if speed.deterministic:
