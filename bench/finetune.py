@@ -243,7 +243,7 @@ def speed_of(arguments: argparse.Namespace, device: Device, shape: str) -> dict[
     }
 
 
-def scores_of(arguments: argparse.Namespace, device: Device) -> list[dict[str, Any]]:
+def scores_of(arguments: argparse.Namespace, device: Device) -> Iterator[dict[str, Any]]:
     """The dev score of both after the same number of steps from the same weights, for some seeds."""
     settings = Finetune(model=str(arguments.model), task=arguments.score_task, source=Source(data=arguments.data))
     settings = replace(settings, max_length=128, dropout=0.0)
@@ -255,7 +255,6 @@ def scores_of(arguments: argparse.Namespace, device: Device) -> list[dict[str, A
         arguments.batch,
         arguments.score_rate,
     )
-    rows = []
     for seed in range(1, arguments.seeds + 1):
         model = material.make_model(seed, from_scratch=False)
         folder = Path(tempfile.mkdtemp()) / "model"
@@ -269,9 +268,7 @@ def scores_of(arguments: argparse.Namespace, device: Device) -> list[dict[str, A
         trainer.model.save_pretrained(folder)
         theirs = dev_score(huggingface.load(folder).to(device.torch_device), task, dev, device)
         shape = f"{model.config.num_layers} layers, {model.config.hidden_size} wide"
-        rows.append({"model": shape, "task": task.name, "split": split, "seed": seed, "ours": ours, "theirs": theirs})
-        print(rows[-1])
-    return rows
+        yield {"model": shape, "task": task.name, "split": split, "seed": seed, "ours": ours, "theirs": theirs}
 
 
 def dev_score(model: AlbertModel, task: Task, part: Part, device: Device) -> float:
@@ -301,14 +298,21 @@ def main() -> None:
         machine = (
             f"{device.describe()}, {device.precision}, torch {torch.__version__}, Python {platform.python_version()}"
         )
-        rows = [speed_of(arguments, device, shape) for shape in arguments.shapes]
-        scores = scores_of(arguments, device) if arguments.model else []
-    write(arguments, machine, rows, scores)
+        rows: list[dict[str, Any]] = []
+        scores: list[dict[str, Any]] = []
+        for shape in arguments.shapes:
+            rows.append(speed_of(arguments, device, shape))
+            lines = write(arguments, machine, rows, scores)
+        for row in scores_of(arguments, device) if arguments.model else ():
+            scores.append(row)
+            lines = write(arguments, machine, rows, scores)
+    print("\n".join(lines))
 
 
 def write(
     arguments: argparse.Namespace, machine: str, rows: list[dict[str, Any]], scores: list[dict[str, Any]]
-) -> None:
+) -> list[str]:
+    """What has been measured so far, as files and as lines: whoever stops the bench keeps that much."""
     import transformers
 
     peer = f"transformers {transformers.__version__}"
@@ -342,9 +346,8 @@ def write(
         for name in ("mean", "stdev"):
             measure = getattr(statistics, name)
             if len(scores) > 1:
-                figures = [measure([row[side] for row in scores]) for side in ("ours", "theirs")]
-                lines.append(f"| {'spread' if name == 'stdev' else name} | {figures[0]:.2f} | {figures[1]:.2f} |")
-    print("\n".join(lines))
+                of_both = [measure([row[side] for row in scores]) for side in ("ours", "theirs")]
+                lines.append(f"| {'spread' if name == 'stdev' else name} | {of_both[0]:.2f} | {of_both[1]:.2f} |")
     folder = ROOT / "results" / f"finetune-{arguments.device.split(':')[0]}"
     folder.mkdir(parents=True, exist_ok=True)
     told = {name: str(value) if isinstance(value, Path) else value for name, value in vars(arguments).items()}
@@ -352,6 +355,7 @@ def write(
     run = {"script": "bench/finetune.py", "arguments": told, "machine": machine, "peer": peer, "speed": rows}
     (folder / "run.json").write_text(json.dumps({**run, "scores": scores}, indent=2) + "\n")
     (folder / "report.md").write_text("\n".join(lines) + "\n")
+    return lines
 
 
 if __name__ == "__main__":

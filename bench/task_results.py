@@ -12,6 +12,8 @@ batches leave a GPU idle, so several run at a time, the longest first. A job tha
 import argparse
 import json
 import os
+import re
+import statistics
 import subprocess
 import sys
 import time
@@ -36,6 +38,8 @@ class Job:
     note: str = ""
 
 
+WNLI = "dev has training sentences with the other answer; the more frequent label has 56.3 %"
+SQUAD2 = "3 of 4 articles of dev to learn from, 1 to score on; 46.6 % of those questions have no answer"
 # Without dropout within the encoder, as the paper has it for most tasks: a model of so little reading does not need it.
 JOBS = [
     Job("race", 0.5, rate=5e-5, more="--evaluate-every 650", note="half an epoch"),
@@ -43,16 +47,19 @@ JOBS = [
     Job("stsb", 5, seeds=5),
     Job("sst2", 2),
     Job("squad1", 3, more="--evaluate-every 250", note="9 % of the training set"),
-    Job("squad2", 3, more="--evaluate-every 250", note="of dev: 3 of 4 articles to learn from, 1 to score on"),
+    Job("squad2", 3, more="--evaluate-every 250", note=SQUAD2),
     Job("mrpc", 5, seeds=5),
     Job("rte", 7, seeds=5),
-    Job("wnli", 10, seeds=5),
+    Job(
+        "wnli", 10, seeds=5, note="dev has training sentences with the other answer; the more frequent label is 56.3 %"
+    ),
     Job("qnli", 5, note="9 % of the training set"),
     Job("mnli", 5, note="2 % of the training set"),
     Job("qqp", 5, note="2 % of the training set; scored on 1,000 held out of it"),
 ]
-FROM_MNLI = ("rte", "stsb", "mrpc")  # as the paper did
-KINDS = {"": "ours", "-from-mnli": "ours, by way of MNLI", "-scratch": "from scratch"}
+TABLE = "cola sst2 mrpc stsb qqp mnli qnli rte wnli squad1 squad2 race".split()  # in the usual order
+BY_WAY = {"rte": "mnli", "stsb": "mnli", "mrpc": "mnli", "squad2": "squad1"}  # the first three as the paper did
+KINDS = ("ours", "by way of", "from scratch")
 
 
 def data_words(task: str, data: Path, out: Path) -> list[str]:
@@ -87,9 +94,14 @@ def command(job: Job, suffix: str, arguments: argparse.Namespace) -> list[str]:
         words += ["--epochs", f"{job.epochs:g}"]
     if suffix == "-scratch":
         words.append("--from-scratch")
-    if suffix == "-from-mnli":
-        words += ["--from", str(arguments.out / "mnli")]
+    if suffix == by_way(job.task):
+        words += ["--from", str(arguments.out / BY_WAY[job.task])]
     return words
+
+
+def by_way(task: str) -> str:
+    """How the folder of a run that begins with another task's model is told from the others."""
+    return f"-from-{BY_WAY[task]}" if task in BY_WAY else ""
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -111,33 +123,32 @@ def run(arguments: argparse.Namespace) -> None:
         print(f"{now - started:6.0f} s  {job.task}{suffix}: {told} in {now - began:.0f} s  {last[:90]}", flush=True)
 
     with ThreadPoolExecutor(arguments.parallel) as workers:
-        # The model of MNLI is waited for by others, so it comes first.
-        first = {job.task: workers.submit(carry_out, job, "") for job in jobs if job.task == "mnli"}
+        # Models that others begin with come first.
+        first = {job.task: workers.submit(carry_out, job, "") for job in jobs if job.task in BY_WAY.values()}
         pending = []
         for job in jobs:
             for suffix in ("", "-scratch"):
-                if (job.task, suffix) != ("mnli", ""):
+                if suffix or job.task not in first:
                     pending.append(workers.submit(carry_out, job, suffix))
-        if "mnli" in first:
-            first["mnli"].result()
-            pending += [workers.submit(carry_out, job, "-from-mnli") for job in jobs if job.task in FROM_MNLI]
+        for task, one in first.items():
+            one.result()
+            pending += [
+                workers.submit(carry_out, job, by_way(job.task)) for job in jobs if BY_WAY.get(job.task) == task
+            ]
         for one in pending:
             one.result()
     print(f"{time.perf_counter() - started:.0f} s in all", flush=True)
 
 
 def read(folder: Path) -> dict[str, Any] | None:
-    """What a job came to; nothing where it did not end."""
-    seeds, scores, facts = folder / "seeds.json", folder / "scores.json", folder / "facts.json"
-    if seeds.exists():
-        found = json.loads(seeds.read_text())
-        runs = found["runs"]
-        facts = folder / f"seed-{runs[0]['seed']}" / "facts.json"
-    elif scores.exists():
-        runs = [json.loads(scores.read_text())]
-    else:
+    """What a job came to, the seeds that have ended; nothing where none has."""
+    ended = sorted(folder.glob("seed-*/scores.json")) or sorted(folder.glob("scores.json"))
+    if not ended:
         return None
-    return {"runs": runs, "facts": json.loads(facts.read_text())}
+    runs = [json.loads(scores.read_text()) for scores in ended]
+    facts = (ended[0].parent / "facts.json").read_text()
+    # In which folders files lay is nobody else's concern.
+    return {"runs": runs, "facts": json.loads(re.sub(r'(?<=[ "])/[^\s"]*/', "", facts))}
 
 
 def report(arguments: argparse.Namespace) -> None:
@@ -145,14 +156,15 @@ def report(arguments: argparse.Namespace) -> None:
     from openalbert.tasks.paper import reported
 
     found = {
-        (job.task, suffix): outcome
+        (job.task, kind): outcome
         for job in JOBS
-        for suffix in KINDS
-        if (outcome := read(arguments.runs / f"{job.task}{suffix}")) is not None
+        for kind, suffix in zip(KINDS, ("", by_way(job.task), "-scratch"), strict=True)
+        if (kind == "ours" or suffix) and (outcome := read(arguments.runs / f"{job.task}{suffix}")) is not None
     }
     facts = next(iter(found.values()))["facts"]
+    last_column = "epochs, rate, batch; what to know"
     lines = [
-        f"# Every task of the paper, fine-tuned from {facts['model'].rsplit('/', 1)[-1]}",
+        f"# Every task of the paper, fine-tuned from {facts['model']}",
         "",
         f"`bench/task_results.py` on {facts['device']}, {facts['precision']}, torch {facts['torch']}. The model was "
         f"pretrained on {(facts['pretraining'] or {}).get('tokens', 0) / 1e9:.2f} G tokens, the paper's on 262 G. Dev "
@@ -161,45 +173,48 @@ def report(arguments: argparse.Namespace) -> None:
         "weights that are scored are those of the best evaluation on dev, as is the custom; it favours all columns "
         "alike.",
         "",
-        "| task | metric | ours | by way of MNLI | from scratch | paper's base | its best | epochs, rate, batch |",
+        f"| task | metric | ours | by way of another task | from scratch | paper's base | its best | {last_column} |",
         "|---|---|---|---|---|---|---|---|",
     ]
     rows = []
-    for job in JOBS:
-        if (job.task, "") not in found:
+    for job in sorted(JOBS, key=lambda job: TABLE.index(job.task)):
+        if (job.task, "ours") not in found:
             continue
-        result = found[job.task, ""]["runs"][0]
+        result = found[job.task, "ours"]["runs"][0]
         split, metric = next(iter(result["scores"])), result["main_metric"]
         cells, row = [], {"task": job.task, "metric": metric, "split": split}
-        for suffix, name in KINDS.items():
-            runs = found.get((job.task, suffix), {"runs": []})["runs"]
+        for kind in KINDS:
+            runs = found.get((job.task, kind), {"runs": []})["runs"]
             values = sorted(run["scores"][split][metric] for run in runs)
-            row[name] = values
-            cells.append(_told(values, sum(run["collapsed"] is not None for run in runs)))
+            row[kind] = values
+            told = _told(values, sum(run["collapsed"] is not None for run in runs), job.seeds)
+            cells.append(told + (f", {BY_WAY[job.task]}" if values and kind == "by way of" else ""))
         paper = reported(job.task, "albert-base")
         row["paper"] = {line.model: line.scores.get(metric) for line in paper}
         base = next((line.scores[metric] for line in paper if line.model.endswith("albert-base")), None)
         best = next((line.scores[metric] for line in paper if "best" in line.model), None)
         cells += ["" if value is None else f"{value:.1f}" for value in (base, best)]
-        batch = found[job.task, ""]["facts"]["batch_size"]
+        batch = found[job.task, "ours"]["facts"]["batch_size"]
         told = f"{job.epochs:g}, {job.rate:g}, {batch}" + (f"; {job.note}" if job.note else "")
         lines.append(f"| {job.task} | {metric} | {' | '.join(cells)} | {told} |")
         rows.append(row)
     text = "\n".join(lines) + "\n"
     arguments.out.mkdir(parents=True, exist_ok=True)
     (arguments.out / "report.md").write_text(text)
-    runs = [{"job": task + suffix, **outcome} for (task, suffix), outcome in found.items()]
+    runs = [{"task": task, "kind": kind, **outcome} for (task, kind), outcome in found.items()]
     (arguments.out / "run.json").write_text(json.dumps({"table": rows, "runs": runs}, indent=1) + "\n")
     picture(rows, arguments.out / "tasks.png")
     print(text)
 
 
-def _told(values: list[float], num_collapsed: int) -> str:
+def _told(values: list[float], num_collapsed: int, num_seeds: int) -> str:
     if not values:
         return ""
-    middle = len(values) // 2
-    median = values[middle] if len(values) % 2 else (values[middle - 1] + values[middle]) / 2
-    told = f"**{median:.1f}**" + (f" ({values[0]:.1f} to {values[-1]:.1f})" if len(values) > 1 else "")
+    told = f"**{statistics.median(values):.1f}**"
+    if len(values) > 1:
+        told += f" ({values[0]:.1f} to {values[-1]:.1f})"
+    if len(values) < num_seeds:
+        told += f", {len(values)} of {num_seeds} seeds"
     return told + (f", {num_collapsed} collapsed" if num_collapsed else "")
 
 
@@ -221,7 +236,8 @@ def picture(rows: list[dict[str, Any]], file: Path) -> None:
     axes.set_xticks(places, [f"{row['task']}\n{row['metric']}" for row in rows], fontsize=7)
     axes.set_ylabel("dev score")
     axes.grid(axis="y", alpha=0.25)
-    axes.legend(frameon=False, fontsize=8, loc="lower right")
+    axes.set_ylim(0, 100)
+    axes.legend(frameon=False, fontsize=8, loc="lower left", bbox_to_anchor=(0, 1), ncols=3)
     figure.tight_layout()
     figure.savefig(file, dpi=110)
 
