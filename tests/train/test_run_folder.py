@@ -88,6 +88,21 @@ def test_of_steps_recorded_twice_the_later_record_counts(tmp_path: Path) -> None
     assert run.remarks == ("3 train records were written again after a restart: the later count.",)
 
 
+def test_records_of_an_attempt_that_collapsed_are_not_said_to_be_of_a_restart(tmp_path: Path) -> None:
+    first = [line for line in metrics(10, seed=1) if line["kind"] == "train"]
+    second = [line for line in metrics(10, seed=2) if line["kind"] == "train"]
+    collapsed = {"kind": "event", "step": first[5]["step"], "what": "collapsed", "text": "collapsed"}
+    run = read_run(make_run(tmp_path / "run", lines=[*first[:6], collapsed, *second]))
+    assert run.train.columns["masked_lm_loss"].tolist() == [line["masked_lm_loss"] for line in second]
+    assert run.remarks == ("6 train records were written again after a collapse: the later count.",)
+    # And a restart within the second attempt is still told.
+    run = read_run(make_run(tmp_path / "both", lines=[*first[:6], collapsed, *second[:4], *second[3:]]))
+    assert run.remarks == (
+        "6 train records were written again after a collapse: the later count.",
+        "1 train record was written again after a restart: the later count.",
+    )
+
+
 def test_time_and_tokens_between_records_are_in_proportion(tmp_path: Path) -> None:
     run = read_run(make_run(tmp_path / "run", lines=metrics(10)))
     seconds, tokens = run.train.columns["seconds"], run.train.columns["tokens"]

@@ -16,8 +16,9 @@ from openalbert.optim.optimizer import make_optimizer
 from openalbert.optim.schedule import Budget, DepthSchedule, DepthStage, Schedule
 from openalbert.optim.settings import OptimizerSettings
 from openalbert.train.device import Device
+from openalbert.train.passes import Learning
 from openalbert.train.running import PATIENCE, WINDOW, Running, Step
-from openalbert.train.steps import Learning, Pace, training_steps
+from openalbert.train.steps import Pace, training_steps
 
 CPU = Device(torch.device("cpu"), "fp32")
 

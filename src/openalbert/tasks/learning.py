@@ -12,7 +12,7 @@ from openalbert.model.albert import AlbertModel
 from openalbert.objectives.score import Score, score
 from openalbert.tasks.packing import PackedBatch
 from openalbert.tasks.recording import Recording
-from openalbert.train.steps import Learning
+from openalbert.train.passes import Learning
 
 ANSWERABILITY_WEIGHT = 0.5  # Google's, so that the loss is of the size of the one on the span
 

@@ -17,7 +17,7 @@ from openalbert.objectives.sentence_order import sentence_order_loss
 from openalbert.text.shards import ShardSet
 from openalbert.train.batches import Batches, PretrainingBatch
 from openalbert.train.device import Device
-from openalbert.train.steps import Learning
+from openalbert.train.passes import Learning
 
 UNIGRAM_SAMPLE = 50_000_000  # tokens counted for the word frequencies, or up to twice as many
 UNIGRAM_STRETCH = 65_536  # tokens counted at one place
@@ -53,16 +53,17 @@ def pretraining(
             counts["sentence_order"] = torch.full_like(counts["masked_lm"], len(batch.ids))
         return counts
 
-    of_words = torch.compile(score_words, dynamic=False) if compiled == "layer" else score_words
+    of_words = score_words if compiled == "none" else torch.compile(score_words, dynamic=False)
 
     def scores(batch: PretrainingBatch, depth: int) -> dict[str, Score]:
         return pretraining_scores(model, batch, depth, of_words)
 
-    whole: Callable[[PretrainingBatch, int], dict[str, Score]] = (
-        torch.compile(scores) if compiled == "whole" else scores
-    )
+    def tokens(batch: PretrainingBatch) -> Tensor:
+        return batch.lengths.sum()
+
     drops_out = model.config.hidden_dropout > 0 or model.config.attention_dropout > 0
-    return Learning(predictions, whole, lambda batch: batch.lengths.sum(), drops_out, {"sentence_order": order_weight})
+    weights = {"sentence_order": order_weight}
+    return Learning(predictions, scores, tokens, drops_out, weights, is_recorded=compiled == "whole")
 
 
 @dataclass(frozen=True)

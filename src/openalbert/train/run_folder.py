@@ -207,6 +207,8 @@ class _Metrics:
     """What is kept of each kind of record."""
     events: list[Event] = field(default_factory=list)
     blocks: dict[str, list[dict[str, Float64[np.ndarray, "_"]]]] = field(default_factory=dict)
+    collapses: dict[str, list[int]] = field(default_factory=dict)
+    """For each kind: how many of its records were written before each collapse, after which a run begins again."""
 
     def read(self, path: Path) -> None:
         damaged: list[int] = []
@@ -235,6 +237,12 @@ class _Metrics:
 
     def _add(self, records: list[dict[str, Any]]) -> None:
         for kind, names in self.fields.items():
+            if any(record.get("what") == "collapsed" for record in records):
+                before = sum(len(block["step"]) for block in self.blocks.get(kind, []))
+                for record in records:
+                    before += record["kind"] == kind
+                    if record.get("what") == "collapsed":
+                        self.collapses.setdefault(kind, []).append(before)
             some = [record for record in records if record["kind"] == kind]
             if some:
                 self.blocks.setdefault(kind, []).append({name: _column(some, name) for name in names})
@@ -243,7 +251,7 @@ class _Metrics:
                 self.events.append(Event(int(record["step"]), str(record.get("what", "")), str(record.get("text", ""))))
 
     def records(self, kind: str) -> Records:
-        """Everything of one kind; of steps that were recorded again after a restart, the later record."""
+        """Everything of one kind; of steps that were recorded again after a restart or collapse, the later record."""
         blocks = self.blocks.get(kind, [])
         records = Records(
             {name: np.concatenate([np.zeros(0), *(block[name] for block in blocks)]) for name in self.fields[kind]}
@@ -253,10 +261,11 @@ class _Metrics:
         steps = records.columns["step"]
         later = np.append(np.minimum.accumulate(steps[::-1])[::-1][1:], np.inf)
         kept = steps < later
-        if not kept.all():
-            self.remarks.append(
-                f"{np.count_nonzero(~kept):,} {kind} records were written again after a restart: the later count."
-            )
+        border = max(self.collapses.get(kind, []), default=0)
+        for again, why in ((~kept[:border], "collapse"), (~kept[border:], "restart")):
+            if number := np.count_nonzero(again):
+                were = "record was" if number == 1 else "records were"
+                self.remarks.append(f"{number:,} {kind} {were} written again after a {why}: the later count.")
         return records.where(kept)
 
 

@@ -43,9 +43,11 @@ def fitted(settings: Pretrain, shards: ShardSet) -> Pretrain:
 
 
 def compiled_part(settings: Pretrain, device: Device) -> Literal["none", "layer", "whole"]:
-    """What is compiled: none, layer or whole."""
+    """What is compiled, and whether the passes are recorded too: none, layer or whole."""
     if settings.speed.compile == "auto":
         return "layer" if device.is_cuda else "none"
+    if settings.speed.compile == "whole" and (settings.speed.recompute or not device.is_cuda):
+        raise UserError("speed.compile is 'whole', which needs a GPU and no --speed.recompute: try 'layer'")
     return settings.speed.compile
 
 
@@ -59,7 +61,7 @@ def make_model(settings: Pretrain, device: Device) -> AlbertModel:
     elif settings.preset not in PRESETS and huggingface.local_folder(settings.preset):
         take_weights(model, settings.preset, settings.objective.max_length)
     model.encoder.recomputes_activations = settings.speed.recompute
-    if compiled_part(settings, device) == "layer":
+    if compiled_part(settings, device) != "none":
         model.encoder.run_layer = torch.compile(run_layer, dynamic=False)
     return model.to(device.torch_device)
 

@@ -5,20 +5,20 @@ predictions of the whole batch, so that the gradient is the same, to rounding, f
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
 from openalbert.errors import UserError
-from openalbert.objectives.score import Score
 from openalbert.optim.groups import clip_gradients
 from openalbert.optim.lamb import Lamb
 from openalbert.optim.optimizer import set_learning_rate
 from openalbert.optim.schedule import Budget, DepthSchedule, Schedule
 from openalbert.train.device import Device
+from openalbert.train.passes import Learning, Passes, RecordedPasses
 from openalbert.train.running import Arriving, Running, Step, send, usual
 
 Batch = TypeVar("Batch")
@@ -31,22 +31,6 @@ class Source(Protocol[Batch]):
     def stream(self, *, start: int, rank: int, world: int, parts: int) -> Iterator[list[Batch]]:
         """Batches in order, prepared ahead."""
         ...
-
-
-@dataclass(frozen=True)
-class Learning(Generic[Batch]):
-    """What is asked of a batch."""
-
-    predictions: Callable[[Batch], dict[str, Tensor]]
-    """How many predictions of each kind a batch holds, known before any is made."""
-    scores: Callable[[Batch, int], dict[str, Score]]
-    """Each loss, summed over its predictions, with the model run at a given depth."""
-    tokens: Callable[[Batch], Tensor]
-    """How many real tokens a batch holds."""
-    drops_out: bool
-    """Whether the model draws random numbers in training."""
-    weights: Mapping[str, float] = field(default_factory=dict)
-    """How much each loss counts; 1 for those that are not named."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +67,7 @@ def training_steps(
     batches = source.stream(start=running.step, rank=device.rank, world=device.world, parts=running.parts)
     parts = next(batches)
     names = list(learning.predictions(parts[0]))
+    passes = RecordedPasses(learning, device, model) if learning.is_recorded else Passes(learning, device)
     weights = torch.tensor([learning.weights.get(name, 1.0) for name in names], device=device.torch_device).double()
     began = time.perf_counter() - running.seconds
     model.train()
@@ -107,7 +92,7 @@ def training_steps(
                 break
             depth = running.depth_ahead or pace.depths.depth(pace.budget.progress(running.spent))
             seeds = _dropout_seeds(pace.seed, number, device, parts) if learning.drops_out else None
-            sums, is_out_of_memory = _accumulate(parts, learning, weights, depth, device, seeds)
+            sums, is_out_of_memory = _accumulate(parts, passes, weights, depth, seeds)
             if arriving is not None:
                 yield from tell(arriving)
                 arriving = None
@@ -153,30 +138,20 @@ def training_steps(
 
 
 def _accumulate(
-    parts: Sequence[Batch],
-    learning: Learning[Batch],
-    weights: Tensor,
-    depth: int,
-    device: Device,
-    seeds: list[int] | None,
+    parts: Sequence[Batch], passes: Passes[Batch], weights: Tensor, depth: int, seeds: list[int] | None
 ) -> tuple[Tensor, bool]:
     """Forward and backward of all micro-batches: tokens, then for each loss its sum, predictions and right answers."""
-    counts = torch.stack([torch.stack(list(learning.predictions(part).values())) for part in parts]).sum(0)
-    counts = device.sum_over_ranks(counts.double())
-    sums = torch.zeros(1 + 3 * len(counts), dtype=torch.float64, device=device.torch_device)
+    counted = [passes.learning.predictions(part).values() for part in parts]
+    counts = torch.stack([torch.stack(list(of_part)) for of_part in counted]).sum(0)
+    counts = passes.device.sum_over_ranks(counts.double())
+    # Weighted by the predictions of the whole batch: one gradient for any split of it.
+    shares = weights / counts.clamp(min=1)
+    sums = torch.zeros(1 + 3 * len(counts), dtype=torch.float64, device=weights.device)
     try:
         for number, part in enumerate(parts):
             if seeds is not None:
                 torch.manual_seed(seeds[number])
-            with device.autocast():
-                scores = learning.scores(part, depth)
-            # Weighted by the predictions of the whole batch: one gradient for any split of it.
-            shares = weights / counts.clamp(min=1)
-            torch.stack(
-                [score.loss_sum * share for score, share in zip(scores.values(), shares, strict=True)]
-            ).sum().backward()
-            figures = [figure.detach().double() for score in scores.values() for figure in score]
-            sums += torch.stack([learning.tokens(part).double(), *figures])
+            sums += passes(part, depth, shares)
     except torch.OutOfMemoryError:
         return sums, True
     return sums, False

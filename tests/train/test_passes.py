@@ -1,0 +1,157 @@
+"""Recorded passes give what the plain ones give; how a GPU itself records them, tests/gpu shows."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import openalbert.train.passes as passes_module
+from openalbert.errors import UserError
+from openalbert.model.albert import AlbertModel
+from openalbert.model.config import PRETRAINING_HEADS, AlbertConfig
+from openalbert.model.sharing import Sharing
+from openalbert.optim.optimizer import make_optimizer
+from openalbert.optim.schedule import Budget, DepthSchedule, DepthStage, Schedule
+from openalbert.optim.settings import OptimizerSettings
+from openalbert.text.shards import open_shards
+from openalbert.train.batches import Batches, Objective
+from openalbert.train.device import Device, Speed
+from openalbert.train.passes import Passes, RecordedPasses
+from openalbert.train.pretraining import pretraining
+from openalbert.train.running import Running
+from openalbert.train.settings import Pretrain
+from openalbert.train.setup import compiled_part
+from openalbert.train.steps import Pace, training_steps
+
+CPU = Device(torch.device("cpu"), "fp32")
+SHARES = torch.tensor([0.02, 0.1], dtype=torch.float64)
+
+
+def model(sharing: Sharing | None = None, dropout: float = 0.0) -> AlbertModel:
+    torch.manual_seed(0)
+    config = AlbertConfig(
+        vocab_size=300, embedding_size=16, hidden_size=32, num_layers=3, num_heads=2, ffn_size=64, max_positions=32,
+        initializer_range=0.2, hidden_dropout=dropout, attention_dropout=dropout,
+    )  # fmt: skip
+    if sharing is not None:
+        config = replace(config, sharing=sharing)
+    return AlbertModel(config, PRETRAINING_HEADS)
+
+
+@pytest.fixture
+def recordings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """A graph as a CPU can pretend to have one: it runs again, and writes where it wrote. How often one was made."""
+    made: list[int] = []
+
+    def record(passes: Callable[[], Any]) -> tuple[Any, Callable[[], None]]:
+        made.append(1)
+        recorded = passes()
+
+        def replay() -> None:
+            for kept, new in zip((recorded[0], *recorded[1]), flattened(passes()), strict=True):
+                if kept is not None:
+                    kept.copy_(new)
+
+        return recorded, replay
+
+    monkeypatch.setattr(passes_module, "record", record)
+    monkeypatch.setattr(passes_module, "warm_up", lambda passes: passes())
+    return made
+
+
+def flattened(made: tuple[Tensor, tuple[Tensor | None, ...]]) -> tuple[Tensor | None, ...]:
+    return made[0], *made[1]
+
+
+def gradients(albert: AlbertModel) -> dict[str, Tensor | None]:
+    found = {name: None if p.grad is None else p.grad.clone() for name, p in albert.named_parameters()}
+    albert.zero_grad()
+    return found
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+@pytest.mark.parametrize("sharing", [Sharing(1, 1), Sharing(3, 3)], ids=["shared", "apart"])
+def test_figures_and_gradients_are_those_of_the_plain_passes(
+    easy_shards: Path, sharing: Sharing, parts: int, recordings: list[int]
+) -> None:
+    batches = Batches(open_shards(easy_shards), Objective(32), 12, seed=3)
+    albert = model(sharing)
+    learning = pretraining(albert)
+    plain, recorded = Passes(learning, CPU), RecordedPasses(learning, CPU, albert)
+    for step, depth in enumerate((2, 2, 3, 3, 1)):
+        found = []
+        for passes in (plain, recorded):
+            figures = [passes(batches.at(step, 0, 1, part, parts), depth, SHARES) for part in range(parts)]
+            found.append((figures, gradients(albert)))
+        (figures, by_name), (of_graph, of_graph_by_name) = found
+        assert all(torch.equal(left, right) for left, right in zip(figures, of_graph, strict=True))
+        for name, gradient in by_name.items():
+            other = of_graph_by_name[name]
+            # Layers that this depth does not reach have none, and must not be taken to have learned 0.
+            assert (gradient is None) == (other is None), name
+            assert gradient is None or torch.allclose(gradient, other, rtol=1e-5, atol=1e-7), name
+        with torch.no_grad():
+            for parameter in albert.parameters():  # the graph reads the weights as they are now
+                parameter.mul_(0.9)
+    assert len(recordings) == 3  # a depth each
+
+
+def run(shards: Path, albert: AlbertModel, is_recorded: bool, parts: int = 1) -> list[float]:
+    learning = replace(pretraining(albert), is_recorded=is_recorded)
+    depths = DepthSchedule((DepthStage(1), DepthStage(3, 0.5)))
+    pace = Pace(Budget(steps=8), Schedule(), 0.01, 1.0, depths, 1)
+    optimizer = make_optimizer(albert, OptimizerSettings(kind="lamb"))
+    batches = Batches(open_shards(shards), Objective(32), 12, seed=3)
+    return [s.loss for s in training_steps(albert, optimizer, batches, learning, pace, CPU, Running(parts=parts))]
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_a_run_with_dropout_learns_the_same_to_the_last_bit(
+    easy_shards: Path, parts: int, recordings: list[int]
+) -> None:
+    plain, recorded = model(dropout=0.1), model(dropout=0.1)
+    assert run(easy_shards, plain, False, parts) == run(easy_shards, recorded, True, parts)
+    assert all(torch.equal(left, right) for left, right in zip(plain.parameters(), recorded.parameters(), strict=True))
+    assert len(recordings) == 2
+
+
+def test_what_cannot_be_recorded_is_run_as_it_is(
+    easy_shards: Path, recordings: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(passes: Callable[[], Any]) -> Any:
+        passes()
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    monkeypatch.setattr(passes_module, "record", fails)
+    plain, recorded = model(), model()
+    expected = run(easy_shards, plain, False)
+    with pytest.warns(UserWarning, match="goes on without a CUDA graph, which is slower: operation not permitted"):
+        assert run(easy_shards, recorded, True) == expected
+    assert all(isinstance(parameter, torch.nn.Parameter) for parameter in recorded.parameters())
+
+
+def test_memory_that_runs_out_in_the_first_passes_is_the_loops_business(
+    easy_shards: Path, recordings: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = []
+
+    def warm_up(passes: Callable[[], Any]) -> None:
+        tried.append(1)
+        if len(tried) == 1:
+            raise torch.OutOfMemoryError("out of memory")
+
+    monkeypatch.setattr(passes_module, "warm_up", warm_up)
+    albert = model()
+    before = dict(albert.named_parameters())
+    assert run(easy_shards, albert, True, parts=1) == pytest.approx(run(easy_shards, model(), False), rel=1e-4)
+    assert dict(albert.named_parameters()) == before  # none of the stand-ins has stayed
+
+
+@pytest.mark.parametrize("speed", [Speed(compile="whole"), Speed(compile="whole", recompute=True)])
+def test_graphs_need_a_gpu_that_keeps_its_activations(speed: Speed) -> None:
+    with pytest.raises(UserError, match=r"needs a GPU and no --speed\.recompute"):
+        compiled_part(replace(Pretrain(), speed=speed), CPU)
