@@ -94,3 +94,35 @@ def test_a_role_without_a_column_is_asked_for(header: str, role: str, tmp_path: 
     path.write_text(f"{header}\nx|y,z\n")
     with pytest.raises(UserError, match=rf"which column is the {role}\?"):
         read(path)
+
+
+@pytest.mark.parametrize(("options", "number"), [([], "0 options"), (["red"], "1 option"), ("", "0 options")])
+def test_a_row_to_predict_for_that_has_nothing_to_choose_from_is_refused(
+    options: object, number: str, tmp_path: Path
+) -> None:
+    """It cannot be left out: a file of predictions has all rows."""
+    path = write_jsonl(tmp_path / "a.jsonl", [*rows("red"), {"question": "q", "options": options}])
+    with pytest.raises(UserError, match=f"line 2 has {number}, and two are the fewest"):
+        open_task("multiple_choice", Source(test=path)).read("test")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "question,option_a,option_b,option_c,answer\nq,red,blue,green,A\nq,red,,green,C\n",
+        "question,options,answer\nq,red|blue|green,A\nq,red||green,C\n",
+        "question,options,answer\nq,|red|blue|green|,A\nq,| red | | green |,C\n",
+    ],
+)
+def test_an_empty_option_among_others_keeps_its_place_and_is_told(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(text)
+    reading = read(path)
+    assert [(example.options, example.label) for example in reading.examples] == [
+        (("red", "blue", "green"), 0),
+        (("red", "", "green"), 2),
+    ]
+    told = f"1 question with an empty option, which stays among the others (first: {path}, line 3)"
+    assert told in reading.remarks
+    path.write_text(text.splitlines()[0] + "\n" + text.splitlines()[1] + "\n")
+    assert not any("empty option" in remark for remark in read(path).remarks)

@@ -11,6 +11,7 @@ from openalbert.tasks.race import LETTERS
 from openalbert.tasks.source import Source, assemble
 from openalbert.tasks.tables import Exclusions, Row, Table, as_text
 from openalbert.tasks.task import ChoiceExample, Reading, Task
+from openalbert.tasks.wording import counted
 
 Writing = Literal["the option itself", "its letter", "its number from 0", "its number from 1"]
 SEPARATORS = ("|", ";")
@@ -50,17 +51,27 @@ def _questions(table: Table, source: Source, labelled: bool) -> Reading:
     answers = [row.text(answer).strip() if answer is not None and labelled else "" for row in table.rows]
     writing = _writing(options, answers)
     examples: list[ChoiceExample] = []
-    excluded = Exclusions(table.excluded)
+    excluded, blank = Exclusions(table.excluded), Exclusions()
     for row, row_id, given, right in zip(table.rows, ids, options, answers, strict=True):
-        if labelled and len(given) < 2:
+        if len(given) < 2:
+            if not labelled:
+                # Left out, it would be missing among the predictions, of which each row needs one.
+                raise UserError(
+                    f"{row.place} has {counted(len(given), 'option')}, and two are the fewest to choose from: mend the "
+                    "row, or take it out"
+                )
             excluded.add("with fewer than two options", row.place)
         elif labelled and not right:
             excluded.add("without an answer", row.place)
         else:
+            if not all(given):
+                # Taken out, it would move the letters and numbers of those behind it.
+                blank.add("with an empty option, which stays among the others", row.place)
             label = _number(row, given, right, writing) if labelled else None
             on = row.text(passage) if passage is not None else ""
             examples.append(ChoiceExample(row_id, on, row.text(question), given, label))
     told = (f"{table.name}: the answer is read as {writing}",) if labelled else ()
+    told += tuple(f"{counted(count, 'question')} {reason}" for reason, count in blank.counted().items())
     listed = f"{table.name}: the options are {', '.join(option_names)}"
     remarks = (*table.remarks, *columns.remark(), listed, *told, *((id_remark,) if id_remark else ()))
     return Reading(tuple(examples), excluded.counted(), remarks)
@@ -68,10 +79,7 @@ def _questions(table: Table, source: Source, labelled: bool) -> Reading:
 
 def _options(row: Row, names: tuple[str, ...], separator: str | None) -> tuple[str, ...]:
     if len(names) > 1:
-        texts = [row.text(name).strip() for name in names]
-        while texts and not texts[-1]:
-            texts.pop()  # a question with fewer options than others leaves the last columns empty
-        return tuple(texts)
+        return _up_to_the_last([row.text(name) for name in names])
     given = row.values.get(names[0])
     if isinstance(given, dict) and isinstance(given.get("text"), list):
         given = given["text"]  # as datasets write options with their letters
@@ -79,7 +87,17 @@ def _options(row: Row, names: tuple[str, ...], separator: str | None) -> tuple[s
         return tuple(as_text(option, f"{row.place}: an option").strip() for option in given)
     text = row.text(names[0])
     sign = separator or next((sign for sign in SEPARATORS if sign in text), SEPARATORS[0])
-    return tuple(part.strip() for part in text.split(sign) if part.strip())
+    parts = text.strip().split(sign)
+    # The sign on both sides frames the options, as in a table that is drawn.
+    return _up_to_the_last(parts[1:] if len(parts) > 2 and parts[0] == parts[-1] == "" else parts)
+
+
+def _up_to_the_last(texts: Sequence[str]) -> tuple[str, ...]:
+    """Options without the empty ones at the end, which a question leaves that has fewer than others."""
+    options = [text.strip() for text in texts]
+    while options and not options[-1]:
+        options.pop()
+    return tuple(options)
 
 
 def _writing(options: Sequence[tuple[str, ...]], answers: Sequence[str]) -> Writing:
