@@ -13,6 +13,7 @@ from openalbert.errors import UserError
 from openalbert.tasks.registry import open_task
 from openalbert.tasks.source import Source, divided
 from openalbert.tasks.task import Answer, ChoiceExample, QuestionExample, Reading, TextExample
+from openalbert.tasks.wording import counted
 
 
 def texts(labels: list[int]) -> Reading:
@@ -75,6 +76,19 @@ def test_one_text_alone_cannot_be_divided() -> None:
     one = TextExample("0", "same", None, 1)
     with pytest.raises(UserError, match="2 examples of one text cannot be divided: give a file to score on with --dev"):
         divided(Reading((one, one)), 0.1, 0)
+
+
+@pytest.mark.parametrize("twice", [0, 3])
+def test_what_cannot_be_divided_is_named_with_its_file_and_all_that_fell_out(twice: int, tmp_path: Path) -> None:
+    row = {"context": "It was built in 1900.", "question": "When?", "answer": "1900"}
+    file = write_jsonl(tmp_path / "qa.jsonl", [{"id": str(max(0, number - twice)), **row} for number in range(5)])
+    with pytest.raises(UserError) as told:
+        open_task("question_answering", Source(train=file)).read("train")
+    fell_out = f" ({twice} left out: with the id of another question (first: {file}, line 2, '0'))" if twice else ""
+    assert str(told.value) == (
+        f"{file}{fell_out}: {counted(5 - twice, 'example')} of one text cannot be divided: "
+        "give a file to score on with --dev"
+    )
 
 
 def test_what_is_held_out_is_said() -> None:
@@ -172,6 +186,17 @@ def test_what_is_scored_on_and_learned_from_as_well_is_counted_and_told(tmp_path
     task = open_task("classification", Source(train=train, dev=dev))
     assert not any("also learned from" in remark for remark in task.read("dev").remarks)  # train was not read
     task.read("train")
-    assert f"{dev}: 3 of 6 examples are on a text that is also learned from" in task.read("dev").remarks[-1]
+    assert task.read("dev").remarks[-1] == (
+        f"{dev}: 3 of 6 examples (50.0 %) are on a text that is also learned from: a score there says little"
+    )
     held_out = open_task("classification", Source(train=train))
     assert not any("also" in remark for split in ("train", "dev") for remark in held_out.read(split).remarks)
+
+
+def test_a_few_examples_that_are_learned_from_as_well_do_not_damn_a_score(tmp_path: Path) -> None:
+    """CoLA's own dev set has 16 of 1,043, STS-B's 6 of 1,500."""
+    rows = [{"text": f"text {number}", "label": "ab"[number % 2]} for number in range(200)]
+    train, dev = write_jsonl(tmp_path / "train.jsonl", rows[:102]), write_jsonl(tmp_path / "dev.jsonl", rows[100:])
+    task = open_task("classification", Source(train=train, dev=dev))
+    task.read("train")
+    assert task.read("dev").remarks[-1] == f"{dev}: 2 of 100 examples (2.0 %) are on a text that is also learned from"

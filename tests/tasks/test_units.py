@@ -14,7 +14,7 @@ from openalbert.model.albert import AlbertModel
 from openalbert.model.config import Head
 from openalbert.model.presets import PRESETS
 from openalbert.tasks.predict import predict
-from openalbert.tasks.task import Sequences
+from openalbert.tasks.task import Reading, Sequences
 from openalbert.tasks.units import Units
 from openalbert.train.device import Device
 
@@ -57,7 +57,7 @@ def test_a_head_that_gives_prices_is_gone_on_with_where_it_was(tiny: Path, price
 def test_what_is_learned_and_what_is_told_are_the_same_values() -> None:
     sequences = made_sequences({"regression": 1}, 30)
     sequences.targets["regression"][:] = 1000 + 50 * sequences.targets["regression"]
-    units = Units.of(sequences)
+    units = Units.of(sequences, Reading(()))
     learned = units.learned(sequences).targets["regression"]
     assert abs(float(learned.mean())) < 1e-5
     assert float(learned.std()) == pytest.approx(1, abs=1e-5)
@@ -77,5 +77,10 @@ def test_values_that_are_all_the_same_are_refused() -> None:
     same = Sequences(
         made.ids, made.starts, made.second, made.example, {"regression": np.full(5, 2.0, np.float32)}, 5, 0
     )
-    with pytest.raises(UserError, match="the same value"):
-        Units.of(same)
+    reading = Reading((), {"without a label (first: prices.csv, row 3)": 2}, (), "prices.csv")
+    with pytest.raises(UserError) as told:
+        Units.of(same, reading)
+    assert str(told.value) == (
+        "prices.csv (2 left out: without a label (first: prices.csv, row 3)): all training examples have the same "
+        "value: there is nothing to learn from them"
+    )

@@ -14,8 +14,9 @@ from openalbert.tasks.paper import reported, shape_of
 from openalbert.tasks.settings import Finetune
 from openalbert.tasks.task import Kind, Task
 from openalbert.tasks.tunings import begun_with, pretrained
+from openalbert.tasks.wording import share
 from openalbert.train.card import as_code, one_line
-from openalbert.train.figures import NOTHING, count, duration, moment, number, percent, present
+from openalbert.train.figures import NOTHING, count, duration, moment, number, present
 from openalbert.train.results import hardware, last_step, training_seconds
 from openalbert.train.run_folder import SETTINGS, Run, read_run
 
@@ -206,7 +207,7 @@ def _training(run: Run, settings: Finetune, max_length: int) -> str:
     rate = optimizer.learning_rate * RATE_FACTOR ** (len(attempts) if isinstance(attempts, list) else 0)
     examples = present(run.fact("data", "train_examples"))
     truncated = present(run.fact("data", "train_truncated"))
-    cut = f", {percent(truncated / examples)} of them cut" if examples and truncated else ", none of them cut"
+    cut = f", {share(int(truncated), int(examples))} of them cut" if examples and truncated else ", none of them cut"
     source = begun_with(run)
     rows = [
         ("begun with", as_code(source) if source else "weights drawn at random"),

@@ -28,7 +28,7 @@ from openalbert.tasks.submission import write_files
 from openalbert.tasks.task import Reading, Task, lone_class, of_pairs
 from openalbert.tasks.tuned import Tuned, read_tuned
 from openalbert.tasks.tunings import amount_in_words
-from openalbert.tasks.wording import counted, were
+from openalbert.tasks.wording import counted, share, were
 from openalbert.text.tokenizer import Tokenizer
 from openalbert.train.device import Speed, open_device
 
@@ -278,9 +278,9 @@ def tell(task: Task, examined: Examined) -> None:
         say(f"{examined.split}: {count:,} left out: {reason}")
     sequences = examined.encoding.sequences
     if sequences.num_truncated:
-        share = 100 * sequences.num_truncated / sequences.num_examples
         number = sequences.num_truncated
-        say(f"{examined.split}: {counted(number, 'example')} ({share:.1f} %) {were(number)} too long, and cut")
+        of_all = share(number, sequences.num_examples)
+        say(f"{examined.split}: {counted(number, 'example')} ({of_all}) {were(number)} too long, and cut")
     if examined.findings is not None and examined.findings.null_threshold:
         say(f"{examined.split}: threshold of the null score: {examined.findings.null_threshold}")
 

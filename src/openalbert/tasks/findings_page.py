@@ -9,7 +9,7 @@ from openalbert.report.curves import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH
 from openalbert.report.markup import Markup, element, joined, table
 from openalbert.report.scale import scale_for, ticks
 from openalbert.tasks.findings import Findings, Mark, Mistake, Shown, written_scores
-from openalbert.tasks.wording import counted, were
+from openalbert.tasks.wording import counted, share, were
 from openalbert.train.figures import NOTHING
 
 OPEN_AT_FIRST = 10  # mistakes that are shown before a fold
@@ -40,9 +40,9 @@ def findings_section(findings: Findings) -> Markup:
 def _left_out(findings: Findings) -> list[Markup]:
     said = []
     if findings.num_truncated:
-        share = 100 * findings.num_truncated / max(1, findings.num_examples)
         number = findings.num_truncated
-        said.append(f"{counted(number, 'example')} ({share:.1f} %) {were(number)} too long for the model, and cut.")
+        of_all = share(number, max(1, findings.num_examples))
+        said.append(f"{counted(number, 'example')} ({of_all}) {were(number)} too long for the model, and cut.")
     said += [f"{count:,} left out: {reason}." for reason, count in findings.excluded.items()]
     if findings.null_threshold:
         said.append(f"A question has no answer above this null score: {findings.null_threshold}.")

@@ -17,7 +17,7 @@ from openalbert.tasks.settings import Finetune
 from openalbert.tasks.source import divided
 from openalbert.tasks.task import Example, Reading, Task, lone_class
 from openalbert.tasks.units import Units
-from openalbert.tasks.wording import are, counted
+from openalbert.tasks.wording import are, counted, share
 from openalbert.text.tokenizer import Tokenizer
 from openalbert.train.claim import MODEL, RUN
 
@@ -102,8 +102,9 @@ def gather(settings: Finetune) -> Material:
         remarks.append(f"the paper begins {task.name} with a model of MNLI: give one with --from")
     train, threshold = task.read("train"), None
     if task.may_have_no_answer:
-        share = min(THRESHOLD_SHARE, MOST_FOR_THRESHOLD / len(train.examples))
-        rest, held = divided(train, share, settings.source.heldout_seed)
+        held_out = min(THRESHOLD_SHARE, MOST_FOR_THRESHOLD / len(train.examples))
+        otherwise = "questions on another passage are needed, to fit the threshold of the null score on"
+        rest, held = divided(train, held_out, settings.source.heldout_seed, otherwise)
         # Its remarks speak of a part to score on, which this is not.
         train = replace(train, examples=rest.examples)
         threshold = Part(held.examples, encode(task, held.examples, tokenizer, max_length, stride=settings.stride))
@@ -123,7 +124,7 @@ def gather(settings: Finetune) -> Material:
     units = None
     if settings.standardize and task.kind == "regression":
         sequences = parts["train"].encoding.sequences
-        units = Units.of(sequences)
+        units = Units.of(sequences, readings["train"])
         parts["train"] = replace(parts["train"], encoding=Encoding(units.learned(sequences)))
     return Material(
         task,
@@ -152,9 +153,9 @@ def _remarks(split: str, reading: Reading, part: Part, max_length: int, told: li
         f"{split}: {counted(sequences.num_examples, 'example')}{windows}, {mean:.1f} tokens each in the mean"
     )
     if sequences.num_truncated:
-        share = 100 * sequences.num_truncated / sequences.num_examples
         cut = sequences.num_truncated
-        told_now.append(f"{split}: {counted(cut, 'example')} ({share:.1f} %) {are(cut)} cut to {max_length} tokens")
+        of_all = share(cut, sequences.num_examples)
+        told_now.append(f"{split}: {counted(cut, 'example')} ({of_all}) {are(cut)} cut to {max_length} tokens")
     return told_now
 
 

@@ -14,7 +14,7 @@ from openalbert.report.sections import about, differences, swatch
 from openalbert.tasks.findings_page import findings_section
 from openalbert.tasks.paper import reported
 from openalbert.tasks.tunings import SEEDS, Tuning, begun_with, open_tunings, pretrained, read_values
-from openalbert.tasks.wording import counted
+from openalbert.tasks.wording import counted, share
 from openalbert.train import figures
 from openalbert.train.figures import NOTHING, count, duration, moment, number, percent
 from openalbert.train.results import hardware, last_step, tokens_seen, training_seconds
@@ -239,14 +239,14 @@ def _final(tuning: Tuning) -> Mapping[str, float]:
 def _data(run: Run) -> Markup:
     examples = figures.present(run.fact("data", "train_examples"))
     truncated = figures.present(run.fact("data", "train_truncated"))
-    share = f" ({percent(truncated / examples)})" if truncated is not None and examples else ""
+    of_all = f" ({share(int(truncated), int(examples))})" if truncated is not None and examples else ""
     scored = run.fact("data", "scored")
     rows = [
         ["begun with", f"{begun_with(run) or 'weights drawn at random'}, {pretrained(run)}"],
         ["training examples", count(examples)],
         ["sequences", count(run.fact("data", "train_sequences"))],
         ["tokens", count(run.fact("data", "train_tokens"))],
-        ["too long, and cut", count(truncated) + share],
+        ["too long, and cut", count(truncated) + of_all],
         *([f"scored on: {split}", count(size)] for split, size in (scored.items() if isinstance(scored, dict) else ())),
         ["batch", count(run.fact("batch_size"))],
     ]

@@ -9,8 +9,9 @@ from pathlib import Path
 from openalbert.errors import UserError, suggestion
 from openalbert.tasks.tables import Table
 from openalbert.tasks.task import Example, Kind, QuestionExample, Reading, Task, TextExample, of_pairs
-from openalbert.tasks.wording import are, counted
+from openalbert.tasks.wording import are, counted, share
 
+MANY_KNOWN = 0.1  # of what is scored on: so many that are learned from as well decide the score
 FEW_ARTICLES = 20  # with fewer, articles are too coarse to hold a share out by, and passages are taken
 
 
@@ -192,7 +193,7 @@ def assemble(
 
     def _read(split: str) -> Reading:
         table = opened[split]()
-        reading = parse(table, not split.startswith("test"))
+        reading = replace(parse(table, not split.startswith("test")), file=table.name)
         if not reading.examples:
             reasons = "; ".join(f"{count:,} {reason}" for reason, count in reading.excluded.items())
             raise UserError(f"{table.name} gives no example to {name}: {reasons or 'it has no rows'}")
@@ -207,10 +208,9 @@ def assemble(
         if split == "train":
             learned.update(texts)
         elif twice := sum(text in learned for text in texts):
-            remark = (
-                f"{table.name}: {twice:,} of {counted(len(texts), 'example')} {are(twice)} on a text that is also "
-                "learned from: a score there says little"
-            )
+            number = f"{twice:,} of {counted(len(texts), 'example')} ({share(twice, len(texts))})"
+            so = ": a score there says little" if twice >= MANY_KNOWN * len(texts) else ""
+            remark = f"{table.name}: {number} {are(twice)} on a text that is also learned from{so}"
             return replace(reading, remarks=(*reading.remarks, remark))
         return reading
 
@@ -218,8 +218,10 @@ def assemble(
     return Task(name, kind, labels, splits, read, measure, main_metric, may_have_no_answer)
 
 
-def divided(reading: Reading, share: float, seed: int) -> tuple[Reading, Reading]:
-    """A reading in two: what stays, and about a share that is held out.
+def divided(
+    reading: Reading, share: float, seed: int, otherwise: str = "give a file to score on with --dev"
+) -> tuple[Reading, Reading]:
+    """A reading in two: what stays, and about a share that is held out; `otherwise` says what to do where it cannot be.
 
     Who is held out is a function of seed and text alone. Examples of the same text, passage or article stay together,
     so that nothing is scored that was learned; each class gives its share.
@@ -231,8 +233,7 @@ def divided(reading: Reading, share: float, seed: int) -> tuple[Reading, Reading
         groups.setdefault(_belongs_to(example, by_article), []).append(example)
     if len(groups) < 2:
         raise UserError(
-            f"{counted(len(reading.examples), 'example')} of one text cannot be divided: "
-            "give a file to score on with --dev"
+            f"{reading.origin}: {counted(len(reading.examples), 'example')} of one text cannot be divided: {otherwise}"
         )
     strata: dict[Hashable, list[str]] = {}
     for key, members in groups.items():
@@ -264,8 +265,8 @@ def divided(reading: Reading, share: float, seed: int) -> tuple[Reading, Reading
         "no file was given"
     )
     return (
-        Reading(parts[0], reading.excluded, (*reading.remarks, remark)),
-        Reading(parts[1], {}, (remark,)),
+        replace(reading, examples=parts[0], remarks=(*reading.remarks, remark)),
+        Reading(parts[1], {}, (remark,), reading.file),
     )
 
 

@@ -80,6 +80,14 @@ class Reading:
     """Why rows were left out, as a phrase that names the first place, and how many."""
     remarks: tuple[str, ...] = ()
     """What the user should see of how it was read, a sentence each: the columns that were guessed, say."""
+    file: str = ""
+    """Where it was read."""
+
+    @property
+    def origin(self) -> str:
+        """The file, and what was left out of it: to stand before what is wrong with the rest."""
+        lost = "; ".join(f"{count:,} left out: {reason}" for reason, count in self.excluded.items())
+        return (self.file or "these examples") + (f" ({lost})" if lost else "")
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from torch import nn
 from openalbert.errors import UserError
 from openalbert.model.albert import AlbertModel
 from openalbert.tasks.predict import Outputs
-from openalbert.tasks.task import Sequences
+from openalbert.tasks.task import Reading, Sequences
 
 
 @dataclass(frozen=True)
@@ -24,11 +24,13 @@ class Units:
     spread: float
 
     @classmethod
-    def of(cls, sequences: Sequences) -> "Units":
-        """Those of some training examples."""
+    def of(cls, sequences: Sequences, reading: Reading) -> "Units":
+        """Those of some training examples, as they were read and as a model takes them."""
         values = sequences.targets["regression"].astype(np.float64)
         if not len(values) or values.min() == values.max():
-            raise UserError("all training examples have the same value: there is nothing to learn from them")
+            raise UserError(
+                f"{reading.origin}: all training examples have the same value: there is nothing to learn from them"
+            )
         return cls(float(values.mean()), float(values.std()))
 
     def learned(self, sequences: Sequences) -> Sequences:
