@@ -12,7 +12,7 @@ import pytest
 import torch
 import transformers
 from huggingface_hub import ModelCard
-from tests.tasks.made_lessons import KINDS, MADE_PRETRAINING
+from tests.tasks.made_lessons import KINDS, MADE_PRETRAINING, learn, lesson
 
 from openalbert.interop import huggingface
 from openalbert.interop.pretraining_json import read_pretraining
@@ -72,6 +72,45 @@ def test_the_code_of_the_card_runs_in_the_model_folder(
     assert said.getvalue().strip() or kind in ("question_answering", "some_without_answer")
     if kind in ("classification", "multi_label"):
         assert all(f"'label': '{label}'" in said.getvalue() for label in task_of(quick_runs[kind]).labels)
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_the_code_of_the_card_takes_texts_that_are_longer_than_the_model_reads(
+    kind: str, quick_runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(quick_runs[kind] / "model")
+    [code] = blocks(Path("README.md").read_text(encoding="utf-8"))
+    longer = code.replace('"a text"', '"a text " * 500').replace("sat on the mat.", "sat on the mat. " * 100)
+    assert longer != code
+    with contextlib.redirect_stdout(io.StringIO()):
+        exec(compile(longer, "card", "exec"), {})
+
+
+@pytest.mark.parametrize("of_pairs", [True, False])
+def test_pairs_that_are_longer_than_the_model_reads_are_taken_too(
+    of_pairs: bool, quick_runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = quick_runs["regression"]
+    monkeypatch.chdir(run / "model")
+    [code] = blocks(tuned_card(huggingface.load(run / "model"), task_of(run), run, {}, of_pairs=of_pairs))
+    longer = re.sub(r'"(a text|the first text|the second)"', r'"\1 " * 500', code)
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        exec(compile(longer, "card", "exec"), {})
+    assert "'score': " in said.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("words", "is_told"), [("--patience 5", True), ("--patience None", True), ("--keep last", False)]
+)
+def test_a_score_that_is_the_best_of_several_is_said_to_be_a_little_high(
+    words: str, is_told: bool, tiny: Path, tmp_path: Path
+) -> None:
+    file = lesson("classification", tmp_path, num_examples=60)
+    learn(tiny, "classification", file, tmp_path / "run", f"--steps 4 --evaluate-every 2 {words}")
+    card = (tmp_path / "run" / "model" / "README.md").read_text(encoding="utf-8")
+    assert ("so its score is a little high" in card) == is_told
+    learn(tiny, "classification", file, tmp_path / "once", "--steps 2 --evaluate-every 2")
+    assert "a little high" not in (tmp_path / "once" / "model" / "README.md").read_text(encoding="utf-8")
 
 
 def test_transformers_and_openalbert_give_the_same_scores(quick_runs: dict[str, Path]) -> None:

@@ -80,7 +80,7 @@ Before it was fine-tuned it was {one_line(pretrained(run))}.
 
 ## Limits
 
-{_limits(settings, task, max_length)}
+{_limits(settings, run, task, max_length)}
 """
 
 
@@ -161,17 +161,17 @@ _PAIR = '{"text": "the first text", "text_pair": "the second"}'
 _THEIRS: dict[Kind, str] = {
     "classification": """from transformers import pipeline
 
-classify = pipeline("text-classification", model=".", top_k=None)
+classify = pipeline("text-classification", model=".", top_k=None, truncation=True)
 print(classify(TEXT))
 """,
     "regression": """from transformers import pipeline
 
-value = pipeline("text-classification", model=".", function_to_apply="none")
+value = pipeline("text-classification", model=".", function_to_apply="none", truncation=True)
 print(value(TEXT))
 """,
     "multi_label": """from transformers import pipeline
 
-labels = pipeline("text-classification", model=".", function_to_apply="sigmoid", top_k=None)
+labels = pipeline("text-classification", model=".", function_to_apply="sigmoid", top_k=None, truncation=True)
 print(labels(TEXT))
 """,
     "multiple_choice": """import torch
@@ -180,7 +180,7 @@ from transformers import AutoModelForMultipleChoice, AutoTokenizer
 tokenizer, model = AutoTokenizer.from_pretrained("."), AutoModelForMultipleChoice.from_pretrained(".")
 passage, question, options = "the cat sat on the mat.", "where was the cat?", ["on the mat", "at sea"]
 asked = [f"{question} {option}" for option in options]
-batch = tokenizer([passage] * len(options), asked, return_tensors="pt", padding=True)
+batch = tokenizer([passage] * len(options), asked, return_tensors="pt", padding=True, truncation="only_first")
 with torch.no_grad():
     scores = model(**{name: tensor[None] for name, tensor in batch.items()}).logits[0]
 print(options[int(scores.argmax())])
@@ -190,7 +190,7 @@ from transformers import AutoModelForQuestionAnswering, AutoTokenizer
 
 tokenizer, model = AutoTokenizer.from_pretrained("."), AutoModelForQuestionAnswering.from_pretrained(".")
 question, passage = "where was the cat?", "the cat sat on the mat."
-batch = tokenizer(question, passage, return_tensors="pt", return_offsets_mapping=True)
+batch = tokenizer(question, passage, return_tensors="pt", return_offsets_mapping=True, truncation="only_second")
 offsets = batch.pop("offset_mapping")[0].tolist()
 with torch.no_grad():
     found = model(**batch)
@@ -229,14 +229,14 @@ def _training(run: Run, settings: Finetune, max_length: int) -> str:
     return "| | |\n|---|---|\n" + "\n".join(lines)
 
 
-def _limits(settings: Finetune, task: Task, max_length: int) -> str:
+def _limits(settings: Finetune, run: Run, task: Task, max_length: int) -> str:
     sentences = [
         "Its scores are of the examples above; on texts of another kind it may do much worse.",
         f"It read inputs of at most {max_length} tokens; longer ones are cut"
         + (", passages are read in overlapping windows." if task.kind == "question_answering" else "."),
         "It repeats what its texts say, errors and prejudices among them; nothing was filtered for that here.",
     ]
-    if settings.keep == "best" and settings.patience is None:
+    if settings.keep == "best" and len(run.evaluation) > 1:
         sentences.append(
             "The best of several evaluations on the same examples was kept, so its score is a little high."
         )
