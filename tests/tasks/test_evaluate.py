@@ -488,3 +488,24 @@ def test_known_tasks_are_evaluated_on_their_own_files(
     assert all(0 <= score <= 100 for score in scores.values())
     assert found["splits"]["dev"]["examples"] == len(task.read("dev").examples)
     assert {path.suffix for path in (tmp_path / "out").iterdir()} >= {".jsonl"}
+
+
+def test_the_answers_of_choices_are_read_as_the_model_learned_them(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = {"question": "what is it", "options": ["good", "war", "water"]}
+    numbers = {"train": (1, 2, 3, 1, 2, 3), "dev": (1, 2, 2)}
+    for name, answers in numbers.items():
+        lines = [json.dumps({**row, "question": f"{name} {n}", "answer": a}) for n, a in enumerate(answers)]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
+    dev = str(tmp_path / "dev.jsonl")
+    run = tmp_path / "run"
+    learned = learn(tiny, "multiple_choice", tmp_path / "train.jsonl", run, f"--steps 10 --dev {dev}")
+    tuned = read_tuned(run / "model")
+    assert tuned is not None
+    assert tuned.writing == "its number from 1"
+    capsys.readouterr()
+    main(["evaluate", str(run), "--dev", dev, "--json"])
+    said = capsys.readouterr()
+    assert json.loads(said.out)["splits"]["dev"]["scores"] == learned["scores"]["dev"]
+    assert "read as its number from 1, as in the file that the model learned from" in said.err

@@ -201,7 +201,11 @@ def open_for(loaded: Loaded, name: str, source: Source) -> Task:
         raise UserError(f"{loaded.names[0]} does not say what it was tuned for: name the task with --task")
     given = [head.kind for head in task_heads(loaded.models[0])]
     # A model without that head may yet say that there is no answer, by its spans alone: then the files decide.
-    task = open_task(name, source, _labels_for(loaded, name), may_have_no_answer="answerability" in given or None)
+    may_have_no_answer = "answerability" in given or None
+    writings = {tuned.writing for tuned in loaded.tuned if tuned is not None}
+    # Where models learned from files that are written otherwise, what is scored has to tell by itself.
+    writing = writings.pop() if len(writings) == 1 else None
+    task = open_task(name, source, _labels_for(loaded, name), may_have_no_answer, writing)
     needed = task.heads[0].kind
     if needed not in given:
         raise UserError(

@@ -22,7 +22,7 @@ from openalbert.tasks.own.regression import open_regression
 from openalbert.tasks.race import open_race
 from openalbert.tasks.source import Source
 from openalbert.tasks.squad import open_squad
-from openalbert.tasks.task import Kind, Task
+from openalbert.tasks.task import Kind, Task, Writing
 
 __all__ = ["GLUE", "TASKS", "Definition", "Known", "Source", "open_task"]
 
@@ -33,6 +33,7 @@ class Known:
 
     labels: tuple[str, ...] | None = None
     may_have_no_answer: bool | None = None
+    writing: Writing | None = None
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,9 @@ TASKS: dict[str, Definition] = {
         lambda source, known: open_multi_label(source, known.labels),
     ),
     "multiple_choice": Definition(
-        "multiple_choice", "which of your options is right?", lambda source, _: open_multiple_choice(source)
+        "multiple_choice",
+        "which of your options is right?",
+        lambda source, known: open_multiple_choice(source, known.writing),
     ),
     "question_answering": Definition(
         "question_answering",
@@ -95,13 +98,17 @@ TASKS: dict[str, Definition] = {
 
 
 def open_task(
-    name: str, source: Source, labels: tuple[str, ...] | None = None, may_have_no_answer: bool | None = None
+    name: str,
+    source: Source,
+    labels: tuple[str, ...] | None = None,
+    may_have_no_answer: bool | None = None,
+    writing: Writing | None = None,
 ) -> Task:
     """A task with its examples from a source; nothing but what own files say of labels is read before it is asked for.
 
-    `labels` and `may_have_no_answer` are what a model was taught already: what it learned from need not be at hand to
-    score it.
+    `labels`, `may_have_no_answer` and `writing` are what a model was taught already: what it learned from need not be
+    at hand to score it.
     """
     if name not in TASKS:
         raise UserError(f"'{name}' is not a task: {suggestion(name, TASKS)}")
-    return TASKS[name].open(source, Known(labels, may_have_no_answer))
+    return TASKS[name].open(source, Known(labels, may_have_no_answer, writing))

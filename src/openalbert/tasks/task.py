@@ -14,6 +14,8 @@ from jaxtyping import Int32, Int64
 from openalbert.model.config import Head
 
 Kind = Literal["classification", "regression", "multi_label", "multiple_choice", "question_answering"]
+Writing = Literal["the option itself", "its letter", "its number from 0", "its number from 1"]
+"""How a file says which option is right."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +111,8 @@ class Task:
     """Which of the figures is looked at first; all figures are better when higher."""
     may_have_no_answer: bool = False
     """Whether a question may have no answer (SQuAD 2.0)."""
+    writing: Writing | None = None
+    """How a user's own files say which option is right: as the one that is learned from does."""
 
     @property
     def heads(self) -> tuple[Head, ...]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from openalbert import durable
 from openalbert.settings import from_json, to_json
-from openalbert.tasks.task import Kind
+from openalbert.tasks.task import Kind, Writing
 
 TASK_FILE = "task.json"
 
@@ -30,6 +30,8 @@ class Tuned:
     of_pairs: bool | None = None
     """Whether it learned from pairs of texts, and not from single ones; None for kinds without such texts, or where
     nobody noted it."""
+    writing: Writing | None = None
+    """How the file that it learned from says which option is right; None for what is not a choice of a user's own."""
 
 
 def write_tuned(folder: Path, tuned: Tuned) -> None:

@@ -126,3 +126,31 @@ def test_an_empty_option_among_others_keeps_its_place_and_is_told(text: str, tmp
     assert told in reading.remarks
     path.write_text(text.splitlines()[0] + "\n" + text.splitlines()[1] + "\n")
     assert not any("empty option" in remark for remark in read(path).remarks)
+
+
+def test_the_training_files_way_of_writing_the_answer_holds_for_what_is_scored_on(tmp_path: Path) -> None:
+    """Alone, a file in which no last option is right would be read as counting from 0."""
+    train = write_jsonl(tmp_path / "train.jsonl", rows(1, 2, 3))
+    dev = write_jsonl(tmp_path / "dev.jsonl", rows(1, 2))
+    assert [example.label for example in read(dev).examples] == [1, 2]
+    task = open_task("multiple_choice", Source(train=train, dev=dev))
+    assert task.writing == "its number from 1"
+    reading = task.read("dev")
+    assert [example.label for example in reading.examples] == [0, 1]
+    assert f"{dev}: the answer is read as its number from 1, as in {train}" in reading.remarks
+    assert [example.label for example in task.read("train").examples] == [0, 1, 2]
+    taught = open_task("multiple_choice", Source(dev=dev), writing="its number from 1")
+    assert [example.label for example in taught.read("dev").examples] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("learned", "odd"), [((1, 2, 3), 0), ((1, 2, 3), "red"), (("A", "C"), "red"), (("A", "C"), 1), (("red",), "A")]
+)
+def test_an_answer_that_is_not_written_as_in_the_training_file_is_refused(
+    learned: tuple[object, ...], odd: object, tmp_path: Path
+) -> None:
+    train = write_jsonl(tmp_path / "train.jsonl", rows(*learned))
+    dev = write_jsonl(tmp_path / "dev.jsonl", rows(learned[0], odd))
+    told = rf"dev\.jsonl, line 2: the answer '{odd}', read as .*, as in .*train\.jsonl, is none of the 3 options"
+    with pytest.raises(UserError, match=told):
+        open_task("multiple_choice", Source(train=train, dev=dev)).read("dev")

@@ -1,7 +1,7 @@
 """A user's own questions with options, one of them right, on a passage or on none."""
 
 from collections.abc import Sequence
-from typing import Literal
+from dataclasses import dataclass, replace
 
 from openalbert.errors import UserError
 from openalbert.tasks.metrics import measure_choices
@@ -10,24 +10,56 @@ from openalbert.tasks.own.texts import own_openings
 from openalbert.tasks.race import LETTERS
 from openalbert.tasks.source import Source, assemble
 from openalbert.tasks.tables import Exclusions, Row, Table, as_text
-from openalbert.tasks.task import ChoiceExample, Reading, Task
+from openalbert.tasks.task import ChoiceExample, Reading, Task, Writing
 from openalbert.tasks.wording import counted
 
-Writing = Literal["the option itself", "its letter", "its number from 0", "its number from 1"]
 SEPARATORS = ("|", ";")
 
 
-def open_multiple_choice(source: Source) -> Task:
-    """The task."""
+@dataclass(frozen=True)
+class Choices:
+    """Where the questions of a table are, and their options and answers, a row each."""
+
+    question: str
+    passage: str | None
+    ids: list[str]
+    options: list[tuple[str, ...]]
+    answers: list[str]
+    """As they are written; "" where there is none, or none is needed."""
+    remarks: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Written:
+    """How it is written which option is right, and where that was seen."""
+
+    writing: Writing
+    seen: str
+
+
+def open_multiple_choice(source: Source, writing: Writing | None = None) -> Task:
+    """The task. How the right option is written is seen in the training file, or else in what is scored on.
+
+    It holds for all of its files: guessed anew, one in which no last option is right would be read from 0 beside one
+    that counts from 1. `writing` is how a model's training file had it.
+    """
     opened = own_openings("multiple_choice", source)
+    first = next((split for split in ("train", "dev") if split in opened), None)
+    written = None
+    if writing is not None:
+        written = Written(writing, "the file that the model learned from")
+    elif first is not None:
+        table = opened[first]()
+        written = Written(_writing(_choices(table, source, labelled=True)), table.name)
 
     def parse(table: Table, labelled: bool) -> Reading:
-        return _questions(table, source, labelled)
+        return _questions(table, source, written if labelled else None)
 
-    return assemble("multiple_choice", "multiple_choice", source, opened, parse, measure_choices, "accuracy")
+    task = assemble("multiple_choice", "multiple_choice", source, opened, parse, measure_choices, "accuracy")
+    return replace(task, writing=written.writing if written is not None else None)
 
 
-def _questions(table: Table, source: Source, labelled: bool) -> Reading:
+def _choices(table: Table, source: Source, labelled: bool) -> Choices:
     columns = Columns(table)
     ids, id_remark = columns.ids(source.id_column)
     option_names = source.options_columns
@@ -49,31 +81,39 @@ def _questions(table: Table, source: Source, labelled: bool) -> Reading:
         raise columns.missing("answer")
     options = [_options(row, option_names, source.label_separator) for row in table.rows]
     answers = [row.text(answer).strip() if answer is not None and labelled else "" for row in table.rows]
-    writing = _writing(options, answers)
+    listed = f"{table.name}: the options are {', '.join(option_names)}"
+    remarks = (*table.remarks, *columns.remark(), listed, *((id_remark,) if id_remark else ()))
+    return Choices(question, passage, ids, options, answers, remarks)
+
+
+def _questions(table: Table, source: Source, written: Written | None) -> Reading:
+    """The examples of a table, with labels where it is known how they are written."""
+    choices = _choices(table, source, labelled=written is not None)
     examples: list[ChoiceExample] = []
     excluded, blank = Exclusions(table.excluded), Exclusions()
-    for row, row_id, given, right in zip(table.rows, ids, options, answers, strict=True):
+    like = f", as in {written.seen}" if written is not None and written.seen != table.name else ""
+    for row, row_id, given, right in zip(table.rows, choices.ids, choices.options, choices.answers, strict=True):
         if len(given) < 2:
-            if not labelled:
+            if written is None:
                 # Left out, it would be missing among the predictions, of which each row needs one.
                 raise UserError(
                     f"{row.place} has {counted(len(given), 'option')}, and two are the fewest to choose from: mend the "
                     "row, or take it out"
                 )
             excluded.add("with fewer than two options", row.place)
-        elif labelled and not right:
+        elif written is not None and not right:
             excluded.add("without an answer", row.place)
         else:
             if not all(given):
                 # Taken out, it would move the letters and numbers of those behind it.
                 blank.add("with an empty option, which stays among the others", row.place)
-            label = _number(row, given, right, writing) if labelled else None
-            on = row.text(passage) if passage is not None else ""
-            examples.append(ChoiceExample(row_id, on, row.text(question), given, label))
-    told = (f"{table.name}: the answer is read as {writing}",) if labelled else ()
-    told += tuple(f"{counted(count, 'question')} {reason}" for reason, count in blank.counted().items())
-    listed = f"{table.name}: the options are {', '.join(option_names)}"
-    remarks = (*table.remarks, *columns.remark(), listed, *told, *((id_remark,) if id_remark else ()))
+            label = _number(row, given, right, written.writing, like) if written is not None else None
+            on = row.text(choices.passage) if choices.passage is not None else ""
+            examples.append(ChoiceExample(row_id, on, row.text(choices.question), given, label))
+    remarks = choices.remarks
+    if written is not None:
+        remarks += (f"{table.name}: the answer is read as {written.writing}{like}",)
+    remarks += tuple(f"{counted(count, 'question')} {reason}" for reason, count in blank.counted().items())
     return Reading(tuple(examples), excluded.counted(), remarks)
 
 
@@ -100,9 +140,10 @@ def _up_to_the_last(texts: Sequence[str]) -> tuple[str, ...]:
     return tuple(options)
 
 
-def _writing(options: Sequence[tuple[str, ...]], answers: Sequence[str]) -> Writing:
-    """How the file writes which option is right: the first way that fits every row."""
-    told = [(given, right) for given, right in zip(options, answers, strict=True) if right and len(given) > 1]
+def _writing(choices: Choices) -> Writing:
+    """How a file writes which option is right: the first way that fits every row."""
+    rows = zip(choices.options, choices.answers, strict=True)
+    told = [(given, right) for given, right in rows if right and len(given) > 1]
     if all(right in given for given, right in told):
         return "the option itself"
     if all(len(right) == 1 and right.upper() in LETTERS for _, right in told):
@@ -113,16 +154,18 @@ def _writing(options: Sequence[tuple[str, ...]], answers: Sequence[str]) -> Writ
     return "the option itself"
 
 
-def _number(row: Row, options: tuple[str, ...], right: str, writing: Writing) -> int:
+def _number(row: Row, options: tuple[str, ...], right: str, writing: Writing, like: str) -> int:
+    number = -1
     if writing == "the option itself":
         number = options.index(right) if right in options else -1
     elif writing == "its letter":
-        number = LETTERS.index(right.upper())
-    else:
+        number = LETTERS.find(right.upper()) if len(right) == 1 else -1
+    elif right.isdecimal():
         number = int(right) - (writing == "its number from 1")
     if not 0 <= number < len(options):
+        advice = "write the option itself, its letter (A is the first), or its number from 0"
         raise UserError(
-            f"{row.place}: the answer '{right}', read as {writing}, is none of the {len(options)} options: "
-            "write the option itself, its letter (A is the first), or its number from 0"
+            f"{row.place}: the answer '{right}', read as {writing}{like}, is none of the {len(options)} options: "
+            f"{'write both files in one way' if like else advice}"
         )
     return number
