@@ -205,7 +205,8 @@ def open_for(loaded: Loaded, name: str, source: Source) -> Task:
     writings = {tuned.writing for tuned in loaded.tuned if tuned is not None}
     # Where models learned from files that are written otherwise, what is scored has to tell by itself.
     writing = writings.pop() if len(writings) == 1 else None
-    task = open_task(name, source, _labels_for(loaded, name), may_have_no_answer, writing)
+    layout = next((tuned.layout for tuned in loaded.tuned if tuned is not None and tuned.layout), None)
+    task = open_task(name, source, _labels_for(loaded, name), may_have_no_answer, writing, layout)
     needed = task.heads[0].kind
     if needed not in given:
         raise UserError(

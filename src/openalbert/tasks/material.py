@@ -54,6 +54,8 @@ class Material:
     """For values that are learned in units of their spread."""
     threshold: Part | None
     """Where a question may have no answer: training questions held out to fit the threshold of the null score."""
+    layout: Mapping[str, str]
+    """Which column of the training file was taken for what, in files of one's own."""
     remarks: tuple[str, ...]
     """What the user should know of it, a sentence each."""
 
@@ -137,6 +139,7 @@ def gather(settings: Finetune) -> Material:
         parts,
         units,
         threshold,
+        train.layout,
         tuple(remarks),
     )
 

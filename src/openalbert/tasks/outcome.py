@@ -44,5 +44,6 @@ def write_outcome(
     card = tuned_card(model, task, folder, scores["scores"], collapsed=scores["collapsed"] or "", of_pairs=pairs)
     huggingface.save(model, folder / MODEL, material.tokenizer, card=card, pretraining=material.pretraining)
     split, figures = next(iter(scores["scores"].items()))
-    tuned = Tuned(task.name, task.kind, material.max_length, stride, threshold, split, figures, pairs, task.writing)
+    how = (pairs, task.writing, dict(material.layout))
+    tuned = Tuned(task.name, task.kind, material.max_length, stride, threshold, split, figures, *how)
     write_tuned(folder / MODEL, tuned)

@@ -1,6 +1,6 @@
 """All tasks by name: `open_task("sst2", Source(data=…))`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from openalbert.errors import UserError, suggestion
@@ -34,6 +34,8 @@ class Known:
     labels: tuple[str, ...] | None = None
     may_have_no_answer: bool | None = None
     writing: Writing | None = None
+    layout: Mapping[str, str] | None = None
+    """Which column of its file was taken for what."""
 
 
 @dataclass(frozen=True)
@@ -72,27 +74,27 @@ TASKS: dict[str, Definition] = {
     "classification": Definition(
         "classification",
         "a class for each of your texts or pairs",
-        lambda source, known: open_classification(source, known.labels),
+        lambda source, known: open_classification(source, known.labels, known.layout),
     ),
     "regression": Definition(
         "regression",
         "a value for each of your texts or pairs",
-        lambda source, known: open_regression(source, known.labels),
+        lambda source, known: open_regression(source, known.labels, known.layout),
     ),
     "multi_label": Definition(
         "multi_label",
         "any number of labels for each of your texts or pairs",
-        lambda source, known: open_multi_label(source, known.labels),
+        lambda source, known: open_multi_label(source, known.labels, known.layout),
     ),
     "multiple_choice": Definition(
         "multiple_choice",
         "which of your options is right?",
-        lambda source, known: open_multiple_choice(source, known.writing),
+        lambda source, known: open_multiple_choice(source, known.writing, known.layout),
     ),
     "question_answering": Definition(
         "question_answering",
         "where in your passage is the answer, if it may be there?",
-        lambda source, known: open_question_answering(source, known.may_have_no_answer),
+        lambda source, known: open_question_answering(source, known.may_have_no_answer, known.layout),
     ),
 }
 
@@ -103,12 +105,13 @@ def open_task(
     labels: tuple[str, ...] | None = None,
     may_have_no_answer: bool | None = None,
     writing: Writing | None = None,
+    layout: Mapping[str, str] | None = None,
 ) -> Task:
     """A task with its examples from a source; nothing but what own files say of labels is read before it is asked for.
 
-    `labels`, `may_have_no_answer` and `writing` are what a model was taught already: what it learned from need not be
-    at hand to score it.
+    `labels`, `may_have_no_answer`, `writing` and `layout`, its columns, are what a model was taught already: what it
+    learned from need not be at hand to score it.
     """
     if name not in TASKS:
         raise UserError(f"'{name}' is not a task: {suggestion(name, TASKS)}")
-    return TASKS[name].open(source, Known(labels, may_have_no_answer, writing))
+    return TASKS[name].open(source, Known(labels, may_have_no_answer, writing, layout))

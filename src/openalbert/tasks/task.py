@@ -84,6 +84,8 @@ class Reading:
     """What the user should see of how it was read, a sentence each: the columns that were guessed, say."""
     file: str = ""
     """Where it was read."""
+    layout: Mapping[str, str] = field(default_factory=dict)
+    """Which column was taken for what, where that is not the same in every file of the task."""
 
     @property
     def origin(self) -> str:

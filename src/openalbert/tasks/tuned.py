@@ -32,6 +32,8 @@ class Tuned:
     nobody noted it."""
     writing: Writing | None = None
     """How the file that it learned from says which option is right; None for what is not a choice of a user's own."""
+    layout: dict[str, str] = field(default_factory=dict)
+    """Which column of the training file was taken for what, in files of one's own."""
 
 
 def write_tuned(folder: Path, tuned: Tuned) -> None:

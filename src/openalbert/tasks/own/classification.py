@@ -1,5 +1,7 @@
 """Classes of a user's own texts or pairs of texts."""
 
+from collections.abc import Mapping
+
 from openalbert.errors import UserError
 from openalbert.tasks.metrics import accuracy, macro_f1, matthews, measure_classes
 from openalbert.tasks.own.columns import in_order
@@ -10,7 +12,9 @@ from openalbert.tasks.task import Reading, Task
 from openalbert.tasks.texts import class_number
 
 
-def open_classification(source: Source, labels: tuple[str, ...] | None = None) -> Task:
+def open_classification(
+    source: Source, labels: tuple[str, ...] | None = None, layout: Mapping[str, str] | None = None
+) -> Task:
     """The task; its labels are those of the training file, unless a model's own are given."""
     opened = own_openings("classification", source)
     if labels is None:
@@ -20,7 +24,7 @@ def open_classification(source: Source, labels: tuple[str, ...] | None = None) -
     numbers = {name: number for number, name in enumerate(labels)}
 
     def parse(table: Table, labelled: bool) -> Reading:
-        texts = texts_of(table, source, labelled)
+        texts = texts_of(table, source, labelled, layout)
         return read_texts(table, texts, labelled, lambda row: class_number(row, texts.label or "", numbers))
 
     measure = measure_classes(accuracy, macro_f1, matthews)

@@ -1,7 +1,7 @@
 """Which column holds what in a user's own file: named by the user, or guessed by its name, or by what stands in it."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from openalbert.errors import UserError, suggestion
 from openalbert.tasks.tables import Row, Table
@@ -28,12 +28,15 @@ OPTION = re.compile(r"(?:option|choice|ending|answer)?([a-h]|[0-9])$")
 
 
 class Columns:
-    """The columns of one table that have been given a role."""
+    """The columns of one table that have been given a role; `layout` are those of the table that a model learned from,
+    which are taken where they are found again."""
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: Table, layout: Mapping[str, str] | None = None) -> None:
         self.table = table
+        self.layout = dict(layout or {})
         self.roles: dict[str, str] = {}
         self.guessed: list[str] = []
+        self.known: list[str] = []
 
     @property
     def free(self) -> list[str]:
@@ -42,7 +45,8 @@ class Columns:
         return [column for column in self.table.columns if column not in taken]
 
     def find(self, role: str, named: str | None) -> str | None:
-        """The column of a role: the one that the user named, else one whose name is known for it."""
+        """The column of a role: the one that the user named, else the one that a model learned from, else one that is
+        known by its name."""
         if named is not None:
             setting = SETTINGS[role].replace("_", "-")
             if named not in self.table.columns:
@@ -55,7 +59,11 @@ class Columns:
                     "one column cannot be both, name another for one of them"
                 )
             return self.take(role, named)
-        plain = {simple(column): column for column in reversed(self.free)}
+        if self.layout.get(role) in self.free:
+            self.known.append(role)
+            return self.take(role, self.layout[role])
+        others = set(self.layout.values())
+        plain = {simple(column): column for column in reversed(self.free) if column not in others}
         name = next((name for name in KNOWN[role] if name in plain), None)
         return self.take(role, plain[name], guessed=True) if name is not None else None
 
@@ -110,21 +118,31 @@ class Columns:
                 if named is not None:
                     raise UserError(f"{what}: every row needs its own, or leave out --id-column")
                 del self.roles["id"]
-                self.guessed.remove("id")
+                (self.guessed if "id" in self.guessed else self.known).remove("id")
                 return [str(number) for number in range(len(rows))], f"{what}, so rows are counted instead"
             return list(seen), None
         return [str(number) for number in range(len(rows))], None
 
     def remark(self) -> tuple[str, ...]:
-        """The columns that were guessed, as a sentence."""
-        if not self.guessed:
+        """The columns that nobody named, as a sentence, and one on each that is not what a model learned from."""
+        if not self.guessed and not self.known:
             return ()
-        told = ", ".join(f"{role.replace('_', ' ')} from '{self.roles[role]}'" for role in self.guessed)
-        settings = [f"--{SETTINGS[role].replace('_', '-')}" for role in self.guessed if role in SETTINGS]
-        otherwise = f"; {', '.join(settings)} say{'s' if len(settings) == 1 else ''} otherwise" if settings else ""
+        told = []
+        for roles, how in ((self.known, "as in fine-tuning"), (self.guessed, "guessed")):
+            settings = [f"--{SETTINGS[role].replace('_', '-')}" for role in roles if role in SETTINGS]
+            otherwise = f"; {', '.join(settings)} say{'s' if len(settings) == 1 else ''} otherwise" if settings else ""
+            if roles:
+                columns = ", ".join(f"{role.replace('_', ' ')} from '{self.roles[role]}'" for role in roles)
+                told.append(f"{columns} ({how}{otherwise})")
         free = [column or "a column without a name" for column in self.free]
         unused = f"; not used: {', '.join(free)}" if free else ""
-        return (f"{self.table.name}: {told} (guessed{otherwise}){unused}",)
+        differs = [
+            f"{self.table.name}: the {role} is read from '{self.roles[role]}', but the model learned it from "
+            f"'{self.layout[role]}': is that the same? --{SETTINGS[role].replace('_', '-')} says otherwise"
+            for role in self.guessed
+            if role in self.layout and role in SETTINGS and role != "id"
+        ]
+        return (f"{self.table.name}: {', '.join(told)}{unused}", *differs)
 
 
 def simple(name: str) -> str:

@@ -3,6 +3,9 @@
 A JSONL row has a list of labels; a CSV row has them in one column with a sign between, or a column of 0 and 1 for each.
 """
 
+from collections.abc import Mapping
+from dataclasses import replace
+
 from openalbert.errors import UserError
 from openalbert.tasks.metrics import measure_label_sets
 from openalbert.tasks.own.columns import KNOWN, in_order, sample, simple
@@ -15,7 +18,9 @@ SEPARATORS = (";", "|", ",")
 YES, NO = ("1", "1.0", "true", "True"), ("0", "0.0", "false", "False", "")
 
 
-def open_multi_label(source: Source, labels: tuple[str, ...] | None = None) -> Task:
+def open_multi_label(
+    source: Source, labels: tuple[str, ...] | None = None, layout: Mapping[str, str] | None = None
+) -> Task:
     """The task; its labels are those of the training file, unless a model's own are given."""
     opened = own_openings("multi_label", source)
     if labels is None:
@@ -27,7 +32,7 @@ def open_multi_label(source: Source, labels: tuple[str, ...] | None = None) -> T
 
     def parse(table: Table, labelled: bool) -> Reading:
         flags = _flag_columns(table, source, names)
-        texts = texts_of(table, source, labelled, flags)
+        texts = texts_of(table, source, labelled, layout, flags)
         separator = _separator(table, texts, source)
 
         def labels_of(row: Row) -> tuple[int, ...] | None:
@@ -44,7 +49,7 @@ def open_multi_label(source: Source, labels: tuple[str, ...] | None = None) -> T
         remark = (
             f"{table.name}: each of the columns {', '.join(flags)} is a label (guessed; --label-columns says otherwise)"
         )
-        return Reading(reading.examples, reading.excluded, (*reading.remarks, remark))
+        return replace(reading, remarks=(*reading.remarks, remark))
 
     measure = measure_label_sets(len(names))
     return assemble("multi_label", "multi_label", source, opened, parse, measure, "f1", labels=names)

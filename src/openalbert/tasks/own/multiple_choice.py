@@ -1,6 +1,6 @@
 """A user's own questions with options, one of them right, on a passage or on none."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from openalbert.errors import UserError
@@ -27,6 +27,8 @@ class Choices:
     answers: list[str]
     """As they are written; "" where there is none, or none is needed."""
     remarks: tuple[str, ...]
+    layout: Mapping[str, str]
+    """All columns that have a role, by it."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,9 @@ class Written:
     seen: str
 
 
-def open_multiple_choice(source: Source, writing: Writing | None = None) -> Task:
+def open_multiple_choice(
+    source: Source, writing: Writing | None = None, layout: Mapping[str, str] | None = None
+) -> Task:
     """The task. How the right option is written is seen in the training file, or else in what is scored on.
 
     It holds for all of its files: guessed anew, one in which no last option is right would be read from 0 beside one
@@ -50,21 +54,24 @@ def open_multiple_choice(source: Source, writing: Writing | None = None) -> Task
         written = Written(writing, "the file that the model learned from")
     elif first is not None:
         table = opened[first]()
-        written = Written(_writing(_choices(table, source, labelled=True)), table.name)
+        written = Written(_writing(_choices(table, source, True, layout)), table.name)
 
     def parse(table: Table, labelled: bool) -> Reading:
-        return _questions(table, source, written if labelled else None)
+        return _questions(table, source, written if labelled else None, layout)
 
     task = assemble("multiple_choice", "multiple_choice", source, opened, parse, measure_choices, "accuracy")
     return replace(task, writing=written.writing if written is not None else None)
 
 
-def _choices(table: Table, source: Source, labelled: bool) -> Choices:
-    columns = Columns(table)
+def _choices(table: Table, source: Source, labelled: bool, layout: Mapping[str, str] | None) -> Choices:
+    columns = Columns(table, layout)
     ids, id_remark = columns.ids(source.id_column)
     option_names = source.options_columns
     for name in option_names:
         table.column((name,), "option (--options-columns)")
+    known = tuple(column for role, column in columns.layout.items() if role.startswith("option "))
+    if not option_names and known and set(known) <= set(table.columns):
+        option_names = known
     if not option_names:
         found = columns.find("options", None)
         option_names = (found,) if found is not None else option_columns(table)
@@ -83,12 +90,12 @@ def _choices(table: Table, source: Source, labelled: bool) -> Choices:
     answers = [row.text(answer).strip() if answer is not None and labelled else "" for row in table.rows]
     listed = f"{table.name}: the options are {', '.join(option_names)}"
     remarks = (*table.remarks, *columns.remark(), listed, *((id_remark,) if id_remark else ()))
-    return Choices(question, passage, ids, options, answers, remarks)
+    return Choices(question, passage, ids, options, answers, remarks, columns.roles)
 
 
-def _questions(table: Table, source: Source, written: Written | None) -> Reading:
+def _questions(table: Table, source: Source, written: Written | None, layout: Mapping[str, str] | None) -> Reading:
     """The examples of a table, with labels where it is known how they are written."""
-    choices = _choices(table, source, labelled=written is not None)
+    choices = _choices(table, source, written is not None, layout)
     examples: list[ChoiceExample] = []
     excluded, blank = Exclusions(table.excluded), Exclusions()
     like = f", as in {written.seen}" if written is not None and written.seen != table.name else ""
@@ -114,7 +121,7 @@ def _questions(table: Table, source: Source, written: Written | None) -> Reading
     if written is not None:
         remarks += (f"{table.name}: the answer is read as {written.writing}{like}",)
     remarks += tuple(f"{counted(count, 'question')} {reason}" for reason, count in blank.counted().items())
-    return Reading(tuple(examples), excluded.counted(), remarks)
+    return Reading(tuple(examples), excluded.counted(), remarks, layout=choices.layout)
 
 
 def _options(row: Row, names: tuple[str, ...], separator: str | None) -> tuple[str, ...]:

@@ -1,5 +1,8 @@
 """A user's own questions whose answers are stretches of a passage, in SQuAD's JSON or in a table."""
 
+from collections.abc import Mapping
+from dataclasses import replace
+
 from openalbert.tasks.metrics import measure_answers
 from openalbert.tasks.own.columns import Columns
 from openalbert.tasks.source import Source, assemble, openings
@@ -8,7 +11,9 @@ from openalbert.tasks.tables import Table
 from openalbert.tasks.task import Reading, Task
 
 
-def open_question_answering(source: Source, may_have_no_answer: bool | None = None) -> Task:
+def open_question_answering(
+    source: Source, may_have_no_answer: bool | None = None, layout: Mapping[str, str] | None = None
+) -> Task:
     """The task. Whether questions may have no answer is seen in the training file, or else in what is scored on.
 
     `may_have_no_answer` says what a model already can.
@@ -19,14 +24,14 @@ def open_question_answering(source: Source, may_have_no_answer: bool | None = No
         may_have_no_answer = False
         if first is not None:
             table = opened[first]()
-            columns, _ = _columns(table, source, labelled=True)
+            columns, *_ = _columns(table, source, True, layout)
             may_have_no_answer = any(has_no_answer(row, columns) for row in table.rows)
     without = may_have_no_answer
 
     def parse(table: Table, labelled: bool) -> Reading:
-        columns, remarks = _columns(table, source, labelled)
+        columns, roles, remarks = _columns(table, source, labelled, layout)
         reading = questions(table, labelled, without, columns)
-        return Reading(reading.examples, reading.excluded, (*remarks, *reading.remarks))
+        return replace(reading, remarks=(*remarks, *reading.remarks), layout=roles)
 
     return assemble(
         "question_answering",
@@ -40,9 +45,11 @@ def open_question_answering(source: Source, may_have_no_answer: bool | None = No
     )
 
 
-def _columns(table: Table, source: Source, labelled: bool) -> tuple[dict[str, str], tuple[str, ...]]:
-    """The table's names for SQuAD's columns, and what to say about guesses."""
-    columns = Columns(table)
+def _columns(
+    table: Table, source: Source, labelled: bool, layout: Mapping[str, str] | None
+) -> tuple[dict[str, str], dict[str, str], tuple[str, ...]]:
+    """The table's names for SQuAD's columns, the same by role, and what to say about guesses."""
+    columns = Columns(table, layout)
     found = {
         "id": columns.find("id", source.id_column),
         "question": columns.find("question", source.question_column),
@@ -53,4 +60,4 @@ def _columns(table: Table, source: Source, labelled: bool) -> tuple[dict[str, st
     for role, name in (("question", "question"), ("passage", "context"), ("answer", "answers")):
         if found[name] is None and (labelled or role != "answer"):
             raise columns.missing(role)
-    return {name: column for name, column in found.items() if column is not None}, columns.remark()
+    return {name: column for name, column in found.items() if column is not None}, columns.roles, columns.remark()

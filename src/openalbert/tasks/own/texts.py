@@ -1,6 +1,6 @@
 """A text or a pair in a row, and what is said about it: what classification, regression and multi_label share."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -21,6 +21,8 @@ class Texts:
     label: str | None
     ids: list[str]
     remarks: tuple[str, ...]
+    layout: Mapping[str, str]
+    """All columns that have a role, by it."""
 
 
 def own_openings(task: str, source: Source) -> dict[str, Opening]:
@@ -39,9 +41,15 @@ def own_openings(task: str, source: Source) -> dict[str, Opening]:
     return opened
 
 
-def texts_of(table: Table, source: Source, labelled: bool, label_columns: tuple[str, ...] = ()) -> Texts:
-    """Find the columns; `label_columns` are those that cannot be text."""
-    columns = Columns(table)
+def texts_of(
+    table: Table,
+    source: Source,
+    labelled: bool,
+    layout: Mapping[str, str] | None = None,
+    label_columns: tuple[str, ...] = (),
+) -> Texts:
+    """Find the columns; `layout` are those that a model learned from, `label_columns` those that cannot be text."""
+    columns = Columns(table, layout)
     for column in label_columns:
         columns.take(f"label {column}", column)
     ids, remark = columns.ids(source.id_column)
@@ -59,7 +67,7 @@ def texts_of(table: Table, source: Source, labelled: bool, label_columns: tuple[
             raise columns.missing("label")
         label = columns.take_as_named("label", columns.free[0])
     remarks = (*table.remarks, *columns.remark(), *((remark,) if remark else ()))
-    return Texts(first, second, label, ids, remarks)
+    return Texts(first, second, label, ids, remarks, columns.roles)
 
 
 def read_texts(table: Table, texts: Texts, labelled: bool, label_of: Callable[[Row], Label | None]) -> Reading:
@@ -77,4 +85,4 @@ def read_texts(table: Table, texts: Texts, labelled: bool, label_of: Callable[[R
             excluded.add("without a label", row.place)
             continue
         examples.append(TextExample(row_id, first, second, label))
-    return Reading(tuple(examples), excluded.counted(), texts.remarks)
+    return Reading(tuple(examples), excluded.counted(), texts.remarks, layout=texts.layout)

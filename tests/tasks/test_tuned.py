@@ -1,0 +1,74 @@
+"""What a model folder says of its task: the columns that it learned from are those that it is scored on."""
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.tasks.made_lessons import learn
+
+from openalbert.cli import main
+from openalbert.tasks.tuned import read_tuned
+
+WORDS = "good people time water war old house day".split()
+
+
+def story(path: Path, header: str) -> Path:
+    """Texts that say all in a column that nobody would guess, beside one that says nothing."""
+    rows = [f"{number},the time,the {word} {number},{'ab'[number % 2]}" for number, word in enumerate(WORDS * 2)]
+    path.write_text("\n".join([header, *rows]) + "\n")
+    return path
+
+
+def test_the_columns_named_in_fine_tuning_are_those_that_are_scored_on(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = story(tmp_path / "stories.csv", "id,title,story,cls")
+    words = f"--dev {file} --text-column story --label-column cls --steps 60"
+    scores = learn(tiny, "classification", file, tmp_path / "run", words)
+    assert scores["scores"]["dev"]["accuracy"] > 90
+    tuned = read_tuned(tmp_path / "run" / "model")
+    assert tuned is not None
+    assert tuned.layout == {"id": "id", "label": "cls", "text": "story"}
+    capsys.readouterr()
+    for more in ((), ("--label-column", "cls")):
+        main(["evaluate", str(tmp_path / "run"), "--dev", str(file), "--json", *more])
+        said = capsys.readouterr()
+        assert json.loads(said.out)["splits"]["dev"]["scores"] == scores["scores"]["dev"]
+        assert "text from 'story' (as in fine-tuning; " in said.err
+        assert "learned it from" not in said.err
+
+
+def test_a_file_with_other_columns_is_guessed_and_that_they_are_others_is_told(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = story(tmp_path / "stories.csv", "id,title,story,cls")
+    learn(tiny, "classification", file, tmp_path / "run", "--text-column story --label-column cls --steps 1")
+    other = story(tmp_path / "other.csv", "id,title,tale,cls")
+    capsys.readouterr()
+    main(["evaluate", str(tmp_path / "run"), "--dev", str(other)])
+    said = capsys.readouterr().err
+    assert "the text is read from 'title', but the model learned it from 'story'" in said
+    assert "label from 'cls' (as in fine-tuning; " in said
+
+
+@pytest.mark.parametrize("kind", ["multiple_choice", "question_answering", "multi_label", "regression"])
+def test_every_kind_of_file_of_ones_own_keeps_its_columns(kind: str, tiny: Path, tmp_path: Path) -> None:
+    named = {
+        "multiple_choice": ({"stem": "what", "x1": "good", "x2": "war", "right": "0", "query": ""}, "--question-column "
+                            "stem --options-columns x1 x2 --answer-column right"),
+        "question_answering": ({"about": "the good war", "stem": "what", "found": "war", "query": ""},
+                               "--passage-column about --question-column stem --answer-column found"),
+        "multi_label": ({"said": "the good war", "what": "a;b", "text": ""}, "--text-column said --label-column what"),
+        "regression": ({"said": "the good war", "much": 1, "text": ""}, "--text-column said --label-column much"),
+    }  # fmt: skip
+    row, words = named[kind]
+    other = {"multi_label": {"what": "a"}, "regression": {"much": 2}}.get(kind, {})
+    file = tmp_path / "rows.jsonl"
+    first = next(iter(row))
+    rows = [row, {**row, **other, first: f"{row[first]} old"}, {**row, **other, first: f"{row[first]} time"}] * 2
+    file.write_text("".join(json.dumps(one) + "\n" for one in rows))
+    learn(tiny, kind, file, tmp_path / "run", f"--steps 1 {words} --dev {file}")
+    main(["evaluate", str(tmp_path / "run"), "--dev", str(file)])
+    tuned = read_tuned(tmp_path / "run" / "model")
+    assert tuned is not None
+    assert set(tuned.layout.values()) == row.keys() - {"text", "query"}
