@@ -72,3 +72,12 @@ def test_an_answer_that_is_not_in_the_passage_is_left_out_and_counted(tmp_path: 
     path = write_jsonl(tmp_path / "a.jsonl", rows)
     reading = open_task("question_answering", Source(dev=path)).read("dev")
     assert reading.excluded == {f"whose answer is not in the passage (first: {path}, line 2)": 1}
+
+
+def test_what_is_read_of_squads_json_is_not_called_unused(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    articles = squad_json(2, 2, without_answer=True)
+    articles["data"][0]["paragraphs"][0]["qas"][0]["plausible_answers"] = []
+    path.write_text(json.dumps(articles))
+    (remark,) = open_task("question_answering", Source(dev=path)).read("dev").remarks
+    assert remark.endswith("; not used: plausible_answers")

@@ -60,4 +60,8 @@ def _columns(
     for role, name in (("question", "question"), ("passage", "context"), ("answer", "answers")):
         if found[name] is None and (labelled or role != "answer"):
             raise columns.missing(role)
+    # What SQuAD's own reading takes by these names: the article, and where it counts that there is no answer.
+    for name in ("title", *(("is_impossible",) if labelled else ())):
+        if name in columns.free:
+            columns.take(name, name)
     return {name: column for name, column in found.items() if column is not None}, columns.roles, columns.remark()
