@@ -345,7 +345,8 @@ class Calls(TorchDispatchMode):
         self.names: Counter[str] = Counter()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.names[func.overloadpacket.__name__] += 1
+        if func.overloadpacket.__name__ not in ("as_strided", "split_with_sizes"):  # views are the host's own affair
+            self.names[func.overloadpacket.__name__] += 1
         return func(*args, **(kwargs or {}))
 
 
@@ -368,9 +369,10 @@ def test_a_step_never_waits_for_the_device_and_its_calls_do_not_grow_with_the_te
         assert not {"_local_scalar_dense", "item", "nonzero", "_to_copy"} & set(calls.names)
         counts.append(calls.names)
     assert counts[0] == counts[1]
-    # 9 foreach passes for layer norms and biases, 11 for matrices, 2 for the clipping; the flags add a few.
+    # Beside the fused pass 2 for layer norms and biases, 4 for matrices; 2 for the clipping.
     passes = sum(count for name, count in counts[0].items() if name.startswith("_foreach"))
-    assert passes == 22 + 4 * flags["bias_correction"] + flags["adapt_everything"]
+    assert counts[0]["_fused_adam_"] == 2
+    assert passes == 8 + flags["adapt_everything"]
 
 
 @pytest.mark.parametrize("flags", FLAGS, ids=str)
@@ -404,3 +406,17 @@ def test_a_closure_is_run_with_gradients_and_its_loss_returned() -> None:
 
     assert optimizer.step(closure) == 4.0
     assert parameter.grad is not None
+
+
+def test_gradients_and_weights_of_any_order_in_memory_take_the_same_step() -> None:
+    generator = torch.Generator().manual_seed(1)
+    weight, gradient = torch.randn(2, 6, 4, generator=generator)
+    steps = []
+    for is_transposed, lies_across in itertools.product((False, True), repeat=2):
+        parameter = nn.Parameter(weight.T.contiguous().T if is_transposed else weight.clone())
+        optimizer = Lamb([parameter], lr=0.1)
+        parameter.grad = gradient.T.contiguous().T if lies_across else gradient.clone()
+        optimizer.step()
+        steps.append(parameter.detach())
+    assert all(torch.allclose(steps[0], other, rtol=1e-6) for other in steps[1:])
+    assert not torch.equal(steps[0], weight)

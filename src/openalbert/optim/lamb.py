@@ -1,6 +1,5 @@
 """LAMB as ALBERT was trained with it (section 4.1; You et al., arXiv 1904.00962), for all tensors at once."""
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,6 +9,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 NORM_CLAMP = 10.0  # what the public LAMBs that clamp the norm of a weight clamp it to
+FOREVER = 1e9  # a number of steps after which a bias correction is 1
+ALIGNED = 64  # numbers; kernels read several at a time only from where that many could begin
 
 
 class Lamb(Optimizer):
@@ -92,38 +93,38 @@ class Lamb(Optimizer):
         return loss
 
     def _update(self, group: dict[str, Any], parameters: list[nn.Parameter], stacked: list[int]) -> None:
-        beta1, beta2 = group["betas"]
-        keep1, keep2, rate = beta1, beta2, group["lr"]
-        steps: int | Tensor = 1
         states = [self.state[parameter] for parameter in parameters]
         m, v = [state["m"] for state in states], [state["v"] for state in states]
-        gradients = [_as(parameter.grad, mean) for parameter, mean in zip(parameters, m, strict=True)]
-        weights = [_as(parameter, mean) for parameter, mean in zip(parameters, m, strict=True)]
-
+        gradients = [_like(parameter.grad, mean) for parameter, mean in zip(parameters, m, strict=True)]
+        weights = [_like(parameter, mean) for parameter, mean in zip(parameters, m, strict=True)]
+        rate, step = group["lr"], torch.full((), FOREVER, device=weights[0].device)
         if self.found_inf is not None:
-            is_refused = self.found_inf > 0
-            gradients = [gradient.masked_fill(is_refused, 0.0) for gradient in gradients]
-            all_of_it = torch.ones_like(self.found_inf)
-            keep1, keep2 = (torch.where(is_refused, all_of_it, beta) for beta in (beta1, beta2))
-            rate = torch.where(is_refused, 0.0, all_of_it) * rate
-            steps = (~is_refused).long()
-
-        torch._foreach_mul_(m, keep1)
-        torch._foreach_add_(m, gradients, alpha=1 - beta1)
-        torch._foreach_mul_(v, keep2)
-        torch._foreach_addcmul_(v, gradients, gradients, value=1 - beta2)
-
-        denominators = torch._foreach_sqrt(v)
+            is_taken = torch.ones_like(self.found_inf).masked_fill_(self.found_inf > 0, 0.0)
+            rate = is_taken * rate
         if group["bias_correction"]:
-            group["step"] += steps
-            torch._foreach_div_(denominators, _correction(beta2, group["step"]).sqrt())
-        torch._foreach_add_(denominators, group["eps"])
-        updates = torch._foreach_div(m, denominators)
-        if group["bias_correction"]:
-            torch._foreach_div_(updates, _correction(beta1, group["step"]))
+            group["step"] += 1 if self.found_inf is None else is_taken.long()
+            step = torch.zeros_like(step) + group["step"]
+
+        # torch's fused Adam, with rate −1 and from 0, leaves m / (√v + epsilon) there: one pass for what would be ten.
+        updates = _zeros_like(weights)
+        torch._fused_adam_(
+            updates,
+            gradients,
+            m,
+            v,
+            [],
+            [step] * len(updates),
+            lr=-1.0,
+            beta1=group["betas"][0],
+            beta2=group["betas"][1],
+            weight_decay=0.0,
+            eps=group["eps"],
+            amsgrad=False,
+            maximize=False,
+            found_inf=self.found_inf,
+        )
         if group["weight_decay"]:
             torch._foreach_add_(updates, weights, alpha=group["weight_decay"])
-
         if group["adapted"] or group["adapt_everything"]:
             weight_parts = _parts(weights, stacked)
             update_parts = _parts(updates, stacked)
@@ -134,9 +135,9 @@ class Lamb(Optimizer):
             torch._foreach_mul_(updates, rate)
             torch._foreach_sub_(weights, updates)
 
-        rounded = [pair for pair in zip(parameters, weights, strict=True) if pair[0].dtype != pair[1].dtype]
-        if rounded:
-            torch._foreach_copy_([parameter for parameter, _ in rounded], [weight for _, weight in rounded])
+        copies = [pair for pair in zip(parameters, weights, strict=True) if pair[0] is not pair[1]]
+        if copies:
+            torch._foreach_copy_([parameter for parameter, _ in copies], [weight for _, weight in copies])
 
 
 def _trust_ratios(weights: list[Tensor], updates: list[Tensor], clamp_norm: bool) -> Float[Tensor, " tensors"]:
@@ -157,11 +158,19 @@ def _parts(tensors: Sequence[Tensor], stacked: list[int]) -> list[Tensor]:
     ]
 
 
-def _as(tensor: Tensor | None, like: Tensor) -> Tensor:
+def _like(tensor: Tensor | None, mean: Tensor) -> Tensor:
+    """In the precision and the order in memory of the optimizer's state."""
     assert tensor is not None
-    return tensor if tensor.dtype == like.dtype else tensor.to(like.dtype)
+    if tensor.dtype == mean.dtype and tensor.stride() == mean.stride():
+        return tensor
+    return torch.empty_like(mean).copy_(tensor)
 
 
-def _correction(beta: float, step: Tensor) -> Float[Tensor, ""]:
-    # 1 − β^t; written so because in fp32 the difference itself loses four digits at the first steps.
-    return -torch.expm1(step * math.log(beta))
+def _zeros_like(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Zeros for each tensor, in its order in memory: one allocation and one pass for all of them."""
+    sizes = [-(-tensor.numel() // ALIGNED) * ALIGNED for tensor in tensors]
+    parts = torch.zeros(sum(sizes), dtype=tensors[0].dtype, device=tensors[0].device).split(sizes)
+    return [
+        part.as_strided(tensor.shape, tensor.stride(), part.storage_offset())
+        for part, tensor in zip(parts, tensors, strict=True)
+    ]

@@ -107,7 +107,7 @@ class RecordedPasses(Passes[Batch]):
             with _stand_ins(self.model) as stand_in:
                 loss, figures = self.forward(own_part, depth, own_shares)
                 found = torch.autograd.grad(loss, [stand_in[weight] for weight in weights], allow_unused=True)
-            return figures, found
+            return figures, tuple(map(_laid_out, found, weights))
 
         device = self.device.torch_device
         # What is drawn while it is recorded must not be missing afterwards: a run that goes on records elsewhere.
@@ -167,6 +167,13 @@ def _stand_ins(model: nn.Module) -> Iterator[dict[nn.Parameter, nn.Parameter]]:
     finally:
         for module, name, weight in places:
             module._parameters[name] = weight
+
+
+def _laid_out(gradient: Tensor | None, weight: Tensor) -> Tensor | None:
+    """In its weight's order in memory, as `backward` would leave it: the optimizer reads both side by side."""
+    if gradient is None or gradient.stride() == weight.stride():
+        return gradient
+    return torch.empty_like(weight).copy_(gradient)
 
 
 def _tensors(part: Any) -> list[Tensor]:
