@@ -172,7 +172,13 @@ def test_a_known_task_stands_beside_the_paper_with_how_much_was_read(
     page = page_of(tuning.run.folder, out=tmp_path / "page.html")
     accuracy = tuning.by_split["dev"]["accuracy"]
     assert f"accuracy on dev {accuracy:.2f} the paper's albert-base: 90.3" in page.text
-    assert f"this model, dev {accuracy:.1f} the paper's albert-base 90.3" in page.text
+    assert f"examples accuracy this model, dev 12 {accuracy:.1f} the paper's albert-base – 90.3" in page.text
+    assert "official dev set of 872 examples; dev of 12 examples is not that one" in page.text
+    facts = json.loads((tuning.run.folder / "facts.json").read_text())
+    facts["data"]["scored"]["dev"] = 872
+    (tuning.run.folder / "facts.json").write_text(json.dumps(facts))
+    page = page_of(tuning.run.folder, out=tmp_path / "page.html")
+    assert "Scores on the official dev set of 872 examples." in page.text
     assert (
         "The paper's models read 262 G tokens in pretraining or more. "
         "This one was pretrained on 1.65 G tokens (0.6 % of the paper's 262 G)." in page.text

@@ -6,7 +6,7 @@ import pytest
 
 from openalbert.model.config import AlbertConfig
 from openalbert.model.presets import PRESETS
-from openalbert.tasks.paper import BEST_SINGLE, TABLE_2, reported, shape_of
+from openalbert.tasks.paper import BEST_SINGLE, OFFICIAL, TABLE_2, on_what, reported, shape_of
 from openalbert.tasks.registry import GLUE, TASKS
 
 
@@ -41,3 +41,18 @@ def test_a_model_of_another_shape_stands_beside_albert_base_and_an_own_task_besi
     assert reported("sst2", "albert-large")[0].scores == {"accuracy": 91.7}
     assert [row.scores for row in reported("cola", "albert-large")] == [{"matthews": 71.4}]
     assert reported("classification", "albert-base") == []
+
+
+def test_scores_on_other_examples_than_the_papers_are_said_to_be() -> None:
+    assert OFFICIAL.keys() >= {*BEST_SINGLE, *TABLE_2["albert-base"]}
+    for task, sizes in OFFICIAL.items():
+        assert on_what(task, sizes).startswith("Scores on the official dev set")
+    assert on_what("cola", {"dev": None}) == "The paper's scores are on the official dev set of 1,043 examples."
+    assert on_what("squad2", {"dev": 240}) == (
+        "The paper's scores are on the official dev set of 11,873 examples; dev of 240 examples is not that one, "
+        "so the figures are not comparable example by example."
+    )
+    assert on_what("mnli", {"dev_matched": 9_815, "heldout": 1, "test": 9_815}) == (
+        "The paper's scores are on the official dev sets of 9,815 and 9,832 examples; heldout of 1 example and test of "
+        "9,815 examples are not those, so the figures are not comparable example by example."
+    )

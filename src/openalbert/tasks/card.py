@@ -10,7 +10,7 @@ from openalbert.interop.names import family_of
 from openalbert.model.albert import AlbertModel
 from openalbert.settings import from_json
 from openalbert.tasks.collapse import RATE_FACTOR
-from openalbert.tasks.paper import reported, shape_of
+from openalbert.tasks.paper import on_what, reported, shape_of
 from openalbert.tasks.settings import Finetune
 from openalbert.tasks.task import Kind, Task
 from openalbert.tasks.tunings import begun_with, pretrained
@@ -126,8 +126,9 @@ def _scores(model: AlbertModel, task: Task, scores: Mapping[str, Mapping[str, fl
     metrics = list(dict.fromkeys(name for figures in scores.values() for name in figures))
     metrics.sort(key=lambda name: name != task.main_metric)
     paper = reported(task.name, shape_of(model.config))
+    sizes = {split: present(run.fact("data", "scored", split)) for split in scores}
     rows = [
-        (f"this model, {one_line(split)} ({count(run.fact('data', 'scored', split))} examples)", figures)
+        (f"this model, {one_line(split)} ({count(sizes[split])} examples)", figures)
         for split, figures in scores.items()
     ]
     table = [
@@ -137,7 +138,8 @@ def _scores(model: AlbertModel, task: Task, scores: Mapping[str, Mapping[str, fl
     head = (
         f"In percent.\n\n| | {' | '.join(name.replace('_', ' ') for name in metrics)} |\n|---{'|---' * len(metrics)}|"
     )
-    return "\n".join([head, *table])
+    numbers = {split: None if size is None else int(size) for split, size in sizes.items()}
+    return "\n".join([head, *table, *(["", one_line(on_what(task.name, numbers))] if paper else [])])
 
 
 def _usage(model: AlbertModel, task: Task, of_pairs: bool | None) -> str:

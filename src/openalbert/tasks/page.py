@@ -12,7 +12,7 @@ from openalbert.report.markup import Markup, element, joined, table
 from openalbert.report.page import document, pictures_section
 from openalbert.report.sections import about, differences, swatch
 from openalbert.tasks.findings_page import findings_section
-from openalbert.tasks.paper import reported
+from openalbert.tasks.paper import on_what, reported
 from openalbert.tasks.tunings import SEEDS, Tuning, begun_with, open_tunings, pretrained, read_values
 from openalbert.tasks.wording import counted, share
 from openalbert.train import figures
@@ -160,38 +160,42 @@ def tiles(task: str, shape: str, by_split: Mapping[str, Mapping[str, float]], ma
 
 def _beside_the_paper(tunings: Sequence[Tuning], folders: Sequence[Path]) -> Markup:
     first = tunings[0]
-    return beside_the_paper(first.task, _rows_for(tunings, folders), first.shape, pretrained(first.run))
-
-
-def _rows_for(tunings: Sequence[Tuning], folders: Sequence[Path]) -> list[tuple[str, Mapping[str, float]]]:
-    if len(tunings) == 1:
-        return [(f"this model, {split}", scores) for split, scores in tunings[0].by_split.items()]
-    summary = read_values(folders[0] / SEEDS)
-    found = summary.get("figures", {})
-    return [
-        (f"median of {len(tunings)} runs, {split}", {name: value["median"] for name, value in metrics.items()})
-        for split, metrics in found.items()
-    ]
+    who, found = "this model", first.by_split
+    if len(tunings) > 1:
+        who = f"median of {len(tunings)} runs"
+        summary = read_values(folders[0] / SEEDS).get("figures", {})
+        found = {split: {name: one["median"] for name, one in metrics.items()} for split, metrics in summary.items()}
+    sizes = {split: figures.present(first.run.fact("data", "scored", split)) for split in found}
+    numbers = {split: None if size is None else int(size) for split, size in sizes.items()}
+    return beside_the_paper(first.task, who, found, numbers, first.shape, pretrained(first.run))
 
 
 def beside_the_paper(
-    task: str, rows: Sequence[tuple[str, Mapping[str, float]]], shape: str, pretraining: str = ""
+    task: str,
+    who: str,
+    by_split: Mapping[str, Mapping[str, float]],
+    num_examples: Mapping[str, int | None],
+    shape: str,
+    pretraining: str = "",
 ) -> Markup:
     """The scores over the paper's own; nothing for a task that it does not have."""
     paper = reported(task, shape)
-    if not paper or not rows:
+    if not paper or not by_split:
         return Markup("")
     metrics = list(dict.fromkeys(name for row in paper for name in row.scores))
+    rows = [(f"{who}, {split}", count(num_examples[split]), scores) for split, scores in by_split.items()]
     body = [
-        [name, *(f"{scores[metric]:.1f}" if metric in scores else NOTHING for metric in metrics)]
-        for name, scores in [*rows, *((row.model, row.scores) for row in paper)]
+        [name, number, *(f"{scores[metric]:.1f}" if metric in scores else NOTHING for metric in metrics)]
+        for name, number, scores in [*rows, *((row.model, NOTHING, row.scores) for row in paper)]
     ]
     read = f"This one was {pretraining}. " if pretraining else ""
-    note = f"The paper's models read {count(PAPER_TOKENS)} tokens in pretraining or more. {read}Scores on dev sets."
+    note = f"The paper's models read {count(PAPER_TOKENS)} tokens in pretraining or more. {read}"
+    note += on_what(task, num_examples)
+    head = ["", "examples", *(metric.replace("_", " ") for metric in metrics)]
     return element(
         "section",
         element("h2", "Beside the paper"),
-        element("div", table(["", *(metric.replace("_", " ") for metric in metrics)], body), class_="wrapping"),
+        element("div", table(head, body), class_="wrapping"),
         element("p", note, class_="remark"),
     )
 

@@ -3,10 +3,12 @@
 Scores on the dev sets after pretraining on 262 G tokens; a model that read less is not to be expected to reach them.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from openalbert.model.config import AlbertConfig
 from openalbert.model.presets import PRESETS
+from openalbert.tasks.wording import counted
 
 TABLE_2: dict[str, dict[str, dict[str, float]]] = {
     "albert-base": {
@@ -65,6 +67,21 @@ BEST_SINGLE: dict[str, dict[str, float]] = {
     "squad2": {"f1": 90.2, "exact_match": 87.4},
     "race": {"accuracy": 86.5},
 }
+OFFICIAL: dict[str, dict[str, int]] = {
+    "cola": {"dev": 1_043},
+    "sst2": {"dev": 872},
+    "mrpc": {"dev": 408},
+    "stsb": {"dev": 1_500},
+    "qqp": {"dev": 40_430},
+    "mnli": {"dev_matched": 9_815, "dev_mismatched": 9_832},
+    "qnli": {"dev": 5_463},
+    "rte": {"dev": 277},
+    "wnli": {"dev": 71},
+    "squad1": {"dev": 10_570},
+    "squad2": {"dev": 11_873},
+    "race": {"dev": 4_887},
+}
+"""How many examples the dev sets have that the paper scores on."""
 
 
 @dataclass(frozen=True)
@@ -95,3 +112,23 @@ def reported(task: str, shape: str) -> list[Reported]:
         where = "test set, " if task == "race" else ""
         rows.append(Reported(f"the paper's best single model ({where}albert-xxlarge, 1.5 M steps)", BEST_SINGLE[task]))
     return rows
+
+
+def on_what(task: str, scored: Mapping[str, int | None]) -> str:
+    """A sentence on what a task's scores are of, by split, and whether the paper's are of the same examples."""
+    known = OFFICIAL[task]
+    sizes = " and ".join(f"{number:,}" for number in known.values())
+    official = f"official dev set{'s' if len(known) > 1 else ''} of {sizes} examples"
+    others = [
+        f"{split} of {counted(number, 'example')}"
+        for split, number in scored.items()
+        if number is not None and known.get(split) != number
+    ]
+    if not others:
+        whose = "The paper's scores are" if None in scored.values() else "Scores"
+        return f"{whose} on the {official}."
+    verb, one = ("is", "that one") if len(others) == 1 else ("are", "those")
+    return (
+        f"The paper's scores are on the {official}; {' and '.join(others)} {verb} not {one}, "
+        "so the figures are not comparable example by example."
+    )

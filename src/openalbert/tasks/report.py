@@ -43,6 +43,7 @@ def evaluation_page(names: Sequence[str], shape: str, findings: Sequence[Finding
     by_split = {one.split: one.scores for one in findings}
     headline = [element("p", f"{who}."), tiles(first.task, shape, by_split, first.main_metric)]
     name = "this model" if len(names) == 1 else "the ensemble"
-    rows = [(f"{name}, {split}", scores) for split, scores in by_split.items()]
-    sections = [beside_the_paper(first.task, rows, shape, pretraining), *map(findings_section, findings)]
+    numbers = {one.split: one.num_examples for one in findings}
+    beside = beside_the_paper(first.task, name, by_split, numbers, shape, pretraining)
+    sections = [beside, *map(findings_section, findings)]
     return document(f"{first.task} · evaluation", headline, sections, [], [], now())
