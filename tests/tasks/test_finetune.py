@@ -210,6 +210,60 @@ def test_a_file_that_was_changed_is_no_file_to_go_on_with(
     assert "began with other training examples" in capsys.readouterr().err
 
 
+def refused(capsys: pytest.CaptureFixture[str], words: list[str]) -> str:
+    """What is said when a command is not carried out."""
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as ended:
+        cli.main(words)
+    assert ended.value.code == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    return said.err
+
+
+def test_a_file_to_score_on_that_was_changed_is_none_to_go_on_with(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, out = lesson("classification", tmp_path), tmp_path / "run"
+    dev = lesson("classification", tmp_path / "dev", 60, seed=3)
+    words = command(tiny, "classification", file, out, f"{QUICK} --log-every 1 --dev {dev}")
+    stop_at(9, monkeypatch)
+    with pytest.raises(SystemExit):
+        cli.main(words)
+    monkeypatch.undo()
+    lesson("classification", tmp_path / "dev", 60, seed=4)
+    assert "began with other examples to score on (dev): the file was changed since" in refused(capsys, words)
+    lesson("classification", tmp_path / "dev", 60, seed=3)
+    cli.main(words)
+
+
+def test_a_run_that_is_done_does_not_tell_its_score_for_files_that_were_changed(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, out = lesson("classification", tmp_path), tmp_path / "run"
+    learn(tiny, "classification", file, out, "--steps 2")
+    text = file.read_text()
+    for changed in (text.replace("good", "great"), text.replace("warm", "hot")):
+        file.write_text(changed)
+        said = refused(capsys, command(tiny, "classification", file, out, "--steps 2"))
+        assert "began with other training examples: the file was changed since. Give another --out, or --fresh" in said
+    file.write_text(text)
+    learn(tiny, "classification", file, out, "--steps 2")
+
+
+def test_other_answers_that_count_as_right_are_other_examples_to_score_on(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, dev = lesson("question_answering", tmp_path, 40), lesson("question_answering", tmp_path / "dev", 8, seed=1)
+    words = command(tiny, "question_answering", file, tmp_path / "run", f"--steps 1 --dev {dev}")
+    cli.main(words)
+    values = json.loads(dev.read_text())
+    question = values["data"][0]["paragraphs"][0]
+    question["qas"][0]["answers"].append({"text": question["context"].split()[0], "answer_start": 0})
+    dev.write_text(json.dumps(values))
+    assert "began with other examples to score on (dev)" in refused(capsys, words)
+
+
 def test_a_device_that_runs_out_of_memory_computes_less_at_a_time_and_learns_the_same(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -49,6 +49,21 @@ def test_seeds_are_runs_of_their_own_that_share_tokenized_data_and_more_can_be_a
         assert torch.equal(tensor, weights(out / f"seed-{best}")[name])
 
 
+def test_seeds_are_not_added_to_those_of_another_file(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, out = lesson("classification", tmp_path), tmp_path / "runs"
+    words = "--steps 2 --seeds "
+    cli.main(command(tiny, "classification", file, out, words + "2"))
+    before = (out / "seeds.json").read_bytes()
+    lesson("classification", tmp_path, seed=1)
+    with pytest.raises(SystemExit):
+        cli.main(command(tiny, "classification", file, out, words + "3"))
+    assert "began with other training examples" in capsys.readouterr().err
+    assert (out / "seeds.json").read_bytes() == before
+    assert not (out / "seed-3").exists()
+
+
 def result(seed: int, accuracy: float, collapsed: str | None = None, attempts: int = 0) -> dict[str, Any]:
     return {
         "task": "rte",

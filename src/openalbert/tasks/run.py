@@ -15,7 +15,7 @@ from openalbert.tasks.judge import Judge
 from openalbert.tasks.learning import finetuning
 from openalbert.tasks.material import Material
 from openalbert.tasks.outcome import REPORT, SCORES, write_outcome
-from openalbert.tasks.packing import Packing, fingerprint, num_units, tokens_in_memory
+from openalbert.tasks.packing import Packing, num_units, tokens_in_memory
 from openalbert.tasks.recording import Recording, is_recorded
 from openalbert.tasks.report import write_report
 from openalbert.tasks.run_facts import first_facts
@@ -46,7 +46,7 @@ class Run:
     def __init__(self, settings: Finetune, material: Material, device: Device, peak: float | None = None) -> None:
         self.settings, self.material, self.device, self.folder = settings, material, device, settings.out
         self.task, self.sequences = material.task, material.train.encoding.sequences
-        self.baseline, self.fingerprint = baseline_loss(self.sequences), fingerprint(self.sequences)
+        self.baseline = baseline_loss(self.sequences)
         self.is_recorded = is_recorded(settings.speed, device)
         writes = device.is_main and not settings.dry_run
         self.peak = peak or measure_matmul_peak(device)
@@ -63,6 +63,7 @@ class Run:
     def carry_out(self, stop: Stop) -> dict[str, Any]:
         """Train until it is done, and once more at a lower rate if it collapsed; gives the scores."""
         if is_done(self.folder):
+            self._check_data(read_facts(self.folder))
             scores: dict[str, Any] = json.loads((self.folder / SCORES).read_text(encoding="utf-8"))
             if self.device.is_main and not (self.folder / REPORT).exists():  # it was killed on its last metres
                 write_report([self.folder], self.folder / REPORT)
@@ -181,8 +182,8 @@ class Run:
                 "matmul_peak_flops": self.peak,
                 "baseline_loss": self.baseline,
             }
+        self._check_data(self.facts)
         if found:
-            self._check_data(found.state["fingerprint"])
             self.running = self.saving.go_on(found, parts=1)
             self.judge.standing, self.journal.note = Standing(**found.state["standing"]), found.state["note"]
             self.facts["restarts"] += 1
@@ -192,10 +193,15 @@ class Run:
         write_facts(self.folder, self.facts, self.device)
         self.device.wait_for_all()
 
-    def _check_data(self, fingerprint: str) -> None:
-        if fingerprint != self.fingerprint:
+    def _check_data(self, facts: dict[str, Any]) -> None:
+        """Refuse examples that are not those that the run began with."""
+        now = self.material.fingerprints
+        before: dict[str, str] = facts["data"].get("fingerprints", now)
+        changed = [split for split in {**before, **now} if before.get(split) != now.get(split)]
+        if changed:
+            what = "training examples" if "train" in changed else f"examples to score on ({', '.join(changed)})"
             raise UserError(
-                f"{self.folder} holds a run that began with other training examples: the file was changed since. "
+                f"{self.folder} holds a run that began with other {what}: the file was changed since. "
                 "Give another --out, or --fresh to start over"
             )
 
@@ -246,7 +252,6 @@ class Run:
         standing = self.judge.standing
         own = {
             "attempt": len(self._attempts),
-            "fingerprint": self.fingerprint,
             "standing": standing.state(),
             "note": self.journal.note,
         }

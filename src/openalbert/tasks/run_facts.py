@@ -42,6 +42,7 @@ def first_facts(material: Material, plan: Plan, model: AlbertModel, device: Devi
             "train_truncated": sequences.num_truncated,
             "scored": {split: len(part.examples) for split, part in material.scored.items()},
             "remarks": list(material.remarks),
+            "fingerprints": material.fingerprints,
         },
         "attempts": [],
         "restarts": 0,
