@@ -1,16 +1,21 @@
 """Answers from scores: as slow loops find them, in the passage's own characters, silent where the threshold says so."""
 
 import random
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.tasks.made_lessons import learn, lesson
 from tests.tasks.made_tasks import EXAMPLES, is_right, made_task
 
+from openalbert import cli
 from openalbert.tasks.answers import best_answers, best_cut, fit_threshold
 from openalbert.tasks.encode import Encoding, encode
+from openalbert.tasks.findings import read_findings
 from openalbert.tasks.task import Example, QuestionExample
+from openalbert.tasks.tuned import TASK_FILE
 from openalbert.text.tokenizer import Tokenizer
 
 WORDS = "the people said that a house of the old world was found in January 1900, by Mr. Smith".split()
@@ -132,3 +137,21 @@ def test_a_threshold_is_fitted_by_the_score_of_each_question(small: Tokenizer) -
     assert [one.text(threshold) for one in answers] == ["January 1900", "Mr. Smith", ""]
     assert [one.null_score for one in answers] == [-1.5, -1.0, 8.5]
     assert threshold == (8.5 - 1.0) / 2
+
+
+@pytest.mark.parametrize(("num_examples", "is_few"), [(120, True), (1200, False)])
+def test_a_threshold_that_few_questions_gave_is_told_as_unsure(
+    num_examples: int, is_few: bool, tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = lesson("question_answering", tmp_path, num_examples, may_have_no_answer=True)
+    learn(tiny, "question_answering", file, tmp_path / "run", "--steps 2 --evaluate-every 2")
+    told = next(line for line in capsys.readouterr().err.splitlines() if "threshold of the null score" in line)
+    assert ("so few that others would have given another threshold" in told) == is_few
+    (found,) = read_findings(tmp_path / "run")
+    assert ("so few that" in found.null_threshold) == is_few
+    # Without a fitted one, evaluation fits its own.
+    (tmp_path / "run" / "model" / TASK_FILE).unlink()
+    dev = lesson("question_answering", tmp_path / "dev", num_examples // 6, 7, may_have_no_answer=True)
+    cli.main(["evaluate", str(tmp_path / "run"), "--task", "question_answering", "--dev", str(dev)])
+    told = next(line for line in capsys.readouterr().err.splitlines() if "fitted on the other" in line)
+    assert ("so few that" in told) == is_few

@@ -16,6 +16,7 @@ from openalbert.tasks.task import QuestionExample
 
 N_BEST = 20
 MAX_ANSWER_TOKENS = 30  # as in Google's code
+FEW_TO_FIT_ON = 50  # questions: with fewer, each moves the threshold of the null score
 NOTHING_TO_SAY = 1e9  # the null score where the passage has no visible text
 
 
@@ -136,6 +137,11 @@ def fit_threshold(
     answered = np.array([score(e, one.text(None)) for e, one in zip(examples, answers, strict=True)])
     silent = np.array([score(example, "") for example in examples])
     return best_cut(null, answered, silent)
+
+
+def how_sure(num_questions: int) -> str:
+    """What to say behind a threshold that was fitted on so many questions: nothing where they are enough."""
+    return "" if num_questions >= FEW_TO_FIT_ON else ", so few that others would have given another threshold"
 
 
 def best_cut(

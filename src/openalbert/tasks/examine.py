@@ -6,13 +6,14 @@ from dataclasses import dataclass, replace
 from openalbert.errors import UserError
 from openalbert.model.albert import AlbertModel
 from openalbert.progress import Work
-from openalbert.tasks.answers import MAX_ANSWER_TOKENS, N_BEST, Answers, best_answers, fit_threshold
+from openalbert.tasks.answers import MAX_ANSWER_TOKENS, N_BEST, Answers, best_answers, fit_threshold, how_sure
 from openalbert.tasks.closer_look import Predicted, look_closely
 from openalbert.tasks.encode import Encoding, encode
 from openalbert.tasks.findings import Findings
 from openalbert.tasks.predict import Outputs, decide, predict
 from openalbert.tasks.source import divided
 from openalbert.tasks.task import QuestionExample, Reading, Task
+from openalbert.tasks.wording import counted
 from openalbert.text.tokenizer import Tokenizer
 from openalbert.train.device import Device
 
@@ -97,12 +98,14 @@ def _by_halves(
     except UserError:  # questions on one passage only
         return [one.text(0.0) for one in answers], everything, "0.000, for there are too few passages to fit it on"
     is_held = [id(question) in held_out for question in questions]
-    fitted = {}
+    fitted, fewest = {}, min(sum(is_held), len(questions) - sum(is_held))
     for held in (False, True):
         half = [number for number, one in enumerate(is_held) if one == held]
         fitted[not held] = _fitted(task, [questions[number] for number in half], [answers[number] for number in half])
     predictions: list[object] = [one.text(fitted[held]) for one, held in zip(answers, is_held, strict=True)]
     said = f"{fitted[False]:.3f} and {fitted[True]:.3f}, for each half of the passages fitted on the other"
+    if unsure := how_sure(fewest):
+        said += f": the smaller has {counted(fewest, 'question')}{unsure}"
     return predictions, everything, said
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from openalbert import durable
 from openalbert.interop import huggingface
 from openalbert.model.albert import AlbertModel
+from openalbert.tasks.answers import how_sure
 from openalbert.tasks.card import tuned_card
 from openalbert.tasks.closer_look import Predicted, look_closely
 from openalbert.tasks.findings import write_findings
@@ -15,6 +16,7 @@ from openalbert.tasks.material import Material
 from openalbert.tasks.scoring import Scored
 from openalbert.tasks.task import of_pairs
 from openalbert.tasks.tuned import Tuned, write_tuned
+from openalbert.tasks.wording import counted
 from openalbert.train.claim import MODEL
 
 SCORES, REPORT = "scores.json", "report.html"
@@ -36,8 +38,10 @@ def write_outcome(
         part = material.scored[split]
         predicted = Predicted(task, part.examples, part.encoding, found.outputs, found.predictions)
         looked = look_closely(predicted, split, found.figures)
-        if threshold is not None:
-            looked = replace(looked, null_threshold=f"{threshold:.3f}, fitted on training questions held out")
+        if threshold is not None and material.threshold is not None:
+            number = len(material.threshold.examples)
+            fitted = f"{threshold:.3f}, fitted on {counted(number, 'training question')} held out{how_sure(number)}"
+            looked = replace(looked, null_threshold=fitted)
         findings.append(looked)
     write_findings(folder, findings)
     pairs = of_pairs(material.train.examples)
