@@ -1,7 +1,9 @@
 """What a fine-tuning run works with: the model to begin with, and all examples, tokenized once for all seeds."""
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -13,6 +15,7 @@ from openalbert.model.albert import AlbertModel
 from openalbert.model.config import AlbertConfig
 from openalbert.tasks.answers import how_sure
 from openalbert.tasks.encode import Encoding, encode
+from openalbert.tasks.packing import fingerprint
 from openalbert.tasks.registry import open_task
 from openalbert.tasks.settings import Finetune
 from openalbert.tasks.source import divided
@@ -33,6 +36,14 @@ class Part:
 
     examples: tuple[Example, ...]
     encoding: Encoding
+
+    @property
+    def fingerprint(self) -> str:
+        """The same only for the same examples, which say more than their tokens: which answers count as right, say."""
+        sums = hashlib.sha256(fingerprint(self.encoding.sequences).encode())
+        for example in self.examples:
+            sums.update(repr(example).encode())
+        return sums.hexdigest()
 
 
 @dataclass(frozen=True)
@@ -59,6 +70,14 @@ class Material:
     """Which column of the training file was taken for what, in files of one's own."""
     remarks: tuple[str, ...]
     """What the user should know of it, a sentence each."""
+
+    @cached_property
+    def fingerprints(self) -> dict[str, str]:
+        """One of what is learned from, and of each split that is scored on."""
+        learned = [fingerprint(self.train.encoding.sequences), *self.task.labels]
+        learned += [self.threshold.fingerprint] if self.threshold is not None else []
+        train = hashlib.sha256(repr(learned).encode()).hexdigest()
+        return {"train": train, **{split: part.fingerprint for split, part in self.scored.items()}}
 
     def make_model(self, seed: int, from_scratch: bool) -> AlbertModel:
         """The model to be tuned: the encoder of the folder, and heads of its own where they are for this task."""
