@@ -11,6 +11,7 @@ from openalbert.tasks.closer_look import Predicted, look_closely
 from openalbert.tasks.encode import Encoding, encode
 from openalbert.tasks.findings import Findings
 from openalbert.tasks.predict import Outputs, decide, predict
+from openalbert.tasks.reach import out_of_reach
 from openalbert.tasks.source import divided
 from openalbert.tasks.task import QuestionExample, Reading, Task
 from openalbert.tasks.wording import counted
@@ -61,6 +62,7 @@ def examine(
     reading = task.read(split)
     examples = reading.examples
     encoding = encode(task, examples, tokenizer, max_length, stride=stride)
+    reading = replace(reading, remarks=(*reading.remarks, *out_of_reach(examples, encoding, max_length)))
     total = float(len(models) * len(encoding.sequences.ids))
     with Work(f"{task.name} {split}", total=total, unit="k tokens", scale=1e3) as work:
         outputs = predict(models, encoding.sequences, device, tokens_at_a_time=tokens_at_a_time, advance=work.advance)

@@ -16,6 +16,7 @@ from openalbert.model.config import AlbertConfig
 from openalbert.tasks.answers import how_sure
 from openalbert.tasks.encode import Encoding, encode
 from openalbert.tasks.packing import fingerprint
+from openalbert.tasks.reach import learnable, out_of_reach
 from openalbert.tasks.registry import open_task
 from openalbert.tasks.settings import Finetune
 from openalbert.tasks.source import divided
@@ -136,9 +137,12 @@ def gather(settings: Finetune) -> Material:
     readings = {"train": train, **{split: task.read(split) for split in task.splits}}
     parts = {}
     for split, reading in readings.items():
-        parts[split] = Part(
-            reading.examples, encode(task, reading.examples, tokenizer, max_length, stride=settings.stride)
-        )
+        encoding = encode(task, reading.examples, tokenizer, max_length, stride=settings.stride)
+        if split == "train":
+            whole, reading = reading, learnable(reading, encoding, max_length)
+            if len(reading.examples) < len(whole.examples):
+                encoding = encode(task, reading.examples, tokenizer, max_length, stride=settings.stride)
+        parts[split] = Part(reading.examples, encoding)
         remarks += _remarks(split, reading, parts[split], max_length, remarks)
         if (label := lone_class(task, reading.examples)) is not None:
             so = "there is nothing to tell apart" if split == "train" else "a score there says little"
@@ -179,6 +183,7 @@ def _remarks(split: str, reading: Reading, part: Part, max_length: int, told: li
         cut = sequences.num_truncated
         of_all = share(cut, sequences.num_examples)
         told_now.append(f"{split}: {counted(cut, 'example')} ({of_all}) {are(cut)} cut to {max_length} tokens")
+    told_now += [f"{split}: {told}" for told in out_of_reach(part.examples, part.encoding, max_length)]
     return told_now
 
 

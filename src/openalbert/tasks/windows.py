@@ -27,6 +27,9 @@ class Windows:
     """Behind its last character."""
     has_most_context: Bool[np.ndarray, "tokens"]
     """Of the windows that hold this token, is this the one with the most of the passage around it? Exactly one is."""
+    answer_tokens: Int32[np.ndarray, "questions"]
+    """How long the shortest right answer is that can be given: one that is whole in the window with the most context
+    for its first token. 0 where there is none."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +95,10 @@ def most_context(windows: Sequence[tuple[int, int]]) -> list[Bool[np.ndarray, "t
 def encode_questions(
     examples: Sequence[QuestionExample], tokenizer: Tokenizer, max_length: int, stride: int, may_have_no_answer: bool
 ) -> tuple[Sequences, Windows]:
-    """A sequence for each window of each question. The first of the right answers is the one to be learned."""
+    """A sequence for each window of each question.
+
+    Of the right answers the first is learned that is whole in a window.
+    """
     questions = Texts()
     asked = np.array([questions.number(example.question) for example in examples], np.int64)
     question_ids = questions.tokenize(tokenizer)
@@ -101,6 +107,7 @@ def encode_questions(
     rows: list[tuple[int, int, int, int]] = []  # example, passage, start and length of the window
     owned: list[np.ndarray] = []
     spans: list[tuple[int, int]] = []
+    answer_tokens = np.zeros(len(examples), np.int32)
     most = min(MOST_OF_A_QUESTION, (max_length - 3) // 2)
     question_kept = np.minimum(question_ids.lengths, most)
     for number, example in enumerate(examples):
@@ -111,8 +118,10 @@ def encode_questions(
         before = int(question_kept[asked[number]]) + 2
         windows = list(spread(len(passage.ids), max_length - before - 1, stride))
         rows += [(number, place, start, length) for start, length in windows]
-        owned += most_context(windows)
-        spans += _targets(example, passage, windows, before)
+        owned += (owns := most_context(windows))
+        places = _places(example, passage)
+        spans += _targets(places, windows, before)
+        answer_tokens[number] = _shortest(places, windows, owns)
     example_of, passage_of, start, length = np.array(rows, np.int64).reshape(-1, 4).T
     passage_ids = Ids.of([one.ids for one in read], [np.array([len(one.ids) for one in read], np.int64)])
     pool = np.concatenate([question_ids.ids, passage_ids.ids])
@@ -121,28 +130,46 @@ def encode_questions(
     out, starts, second = Rows(
         question_ids.starts[question], question_kept[question], len(question_ids.ids) + at, length
     ).put_together(pool, tokenizer)
-    windows_of = _windows(read, at, length, len(out), starts[:-1] + second, owned)
+    windows_of = _windows(read, at, length, len(out), starts[:-1] + second, owned, answer_tokens)
     is_cut = question_ids.lengths[asked] > most
     targets = _as_arrays(spans, may_have_no_answer) if all(example.is_labelled for example in examples) else {}
     sequences = Sequences(out, starts, second, example_of, targets, len(examples), int(is_cut.sum()))
     return sequences, windows_of
 
 
+def _places(example: QuestionExample, passage: Passage) -> list[tuple[int, int]]:
+    """First and last token of each right answer that has any."""
+    found = [passage.tokens_of(answer.start, answer.start + len(answer.text)) for answer in example.answers]
+    return [place for place in found if place is not None]
+
+
 def _targets(
-    example: QuestionExample, passage: Passage, windows: Sequence[tuple[int, int]], before: int
+    places: Sequence[tuple[int, int]], windows: Sequence[tuple[int, int]], before: int
 ) -> list[tuple[int, int]]:
     """First and last token of the answer in each window, counted from [CLS]; 0 and 0 where it is not whole in it."""
-    found = None
-    if example.answers:
-        answer = example.answers[0]
-        found = passage.tokens_of(answer.start, answer.start + len(answer.text))
-    if found is None:
-        return [(0, 0)] * len(windows)
-    first, last = found
-    return [
-        (before + first - start, before + last - start) if start <= first and last < start + length else (0, 0)
-        for start, length in windows
+    for first, last in places:
+        is_whole = [start <= first and last < start + length for start, length in windows]
+        if any(is_whole):
+            return [
+                (before + first - start, before + last - start) if whole else (0, 0)
+                for (start, _), whole in zip(windows, is_whole, strict=True)
+            ]
+    return [(0, 0)] * len(windows)
+
+
+def _shortest(
+    places: Sequence[tuple[int, int]],
+    windows: Sequence[tuple[int, int]],
+    owned: Sequence[Bool[np.ndarray, "_"]],
+) -> int:
+    """Tokens of the shortest of these answers that is whole in the window which owns its first token; 0 for none."""
+    lengths = [
+        last - first + 1
+        for first, last in places
+        for (start, length), owns in zip(windows, owned, strict=True)
+        if start <= first and last < start + length and owns[first - start]
     ]
+    return min(lengths, default=0)
 
 
 def _as_arrays(spans: Sequence[tuple[int, int]], may_have_no_answer: bool) -> dict[str, np.ndarray]:
@@ -158,6 +185,7 @@ def _windows(
     num_tokens: int,
     into: Int64[np.ndarray, "sequences"],
     owned: Sequence[Bool[np.ndarray, "_"]],
+    answer_tokens: Int32[np.ndarray, "questions"],
 ) -> Windows:
     source, target = stretches(at, length), stretches(into, length)
     begin, end = np.full(num_tokens, -1, np.int32), np.full(num_tokens, -1, np.int32)
@@ -166,4 +194,4 @@ def _windows(
         begin[target] = np.concatenate([passage.begin for passage in passages])[source]
         end[target] = np.concatenate([passage.end for passage in passages])[source]
         has_most[target] = np.concatenate(owned)
-    return Windows(begin, end, has_most)
+    return Windows(begin, end, has_most, answer_tokens)

@@ -1,0 +1,52 @@
+"""Which right answers a model can learn and give at all: what every window cuts is in nobody's reach."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from openalbert.errors import UserError
+from openalbert.tasks.encode import Encoding
+from openalbert.tasks.tables import Exclusions
+from openalbert.tasks.task import Example, QuestionExample, Reading
+from openalbert.tasks.wording import are
+
+
+def learnable(reading: Reading, encoding: Encoding, max_length: int) -> Reading:
+    """The reading without the questions whose answer every window cuts; they are counted among what was left out.
+
+    Each of their windows would teach that there is no answer, to a question that has one. A part of the answer would
+    not do: it would teach to stop short, and where the border falls has nothing to do with what was asked.
+    """
+    sequences = encoding.sequences
+    if "span" not in sequences.targets:
+        return reading
+    is_learned = np.bincount(sequences.example, sequences.targets["span"][:, 0] > 0, len(reading.examples)) > 0
+    kept: list[Example] = []
+    excluded = Exclusions(reading.excluded)
+    for example, learned in zip(reading.examples, is_learned, strict=True):
+        if learned or not _has_answer(example):
+            kept.append(example)
+        else:
+            excluded.add(f"whose answer is whole in no window of {max_length} tokens", f"'{example.id}'")
+    left = replace(reading, examples=tuple(kept), excluded=excluded.counted())
+    if not kept:
+        raise UserError(f"{left.origin}: no question is left to learn from: raise --max-length, or shorten the answers")
+    return left
+
+
+def out_of_reach(examples: Sequence[Example], encoding: Encoding, max_length: int) -> list[str]:
+    """Sentences on right answers that can never be given; none where there are none."""
+    if encoding.windows is None:
+        return []
+    has_answer = np.array([_has_answer(example) for example in examples], bool)
+    tokens = encoding.windows.answer_tokens
+    told = []
+    if cut := int((has_answer & (tokens == 0)).sum()):
+        answers = "answer" if cut == 1 else "answers"
+        told.append(f"{cut:,} {answers} {are(cut)} cut by every window of {max_length} tokens and can never be given")
+    return told
+
+
+def _has_answer(example: Example) -> bool:
+    return isinstance(example, QuestionExample) and bool(example.answers)

@@ -1,0 +1,119 @@
+"""Answers that no window holds, or that are longer than answers may be: never learned as none, and never in silence."""
+
+import json
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.tasks.made_lessons import PLAIN, command, lesson, records
+from tests.tasks.made_tasks import made_task
+
+from openalbert import cli
+from openalbert.errors import UserError
+from openalbert.tasks.answers import best_answers
+from openalbert.tasks.encode import encode
+from openalbert.tasks.material import gather
+from openalbert.tasks.reach import learnable, out_of_reach
+from openalbert.tasks.settings import Finetune
+from openalbert.tasks.source import Source
+from openalbert.tasks.task import Answer, QuestionExample, Reading
+from openalbert.text.tokenizer import Tokenizer
+
+TASK = made_task("question_answering")
+
+
+def long_article(name: str, num_words: int, around: int = 30, seed: int = 0) -> dict[str, object]:
+    """An article with one question, whose answer has so many words."""
+    dice = random.Random(seed)
+    before, answer, behind = (" ".join(dice.choices(PLAIN, k=k)) for k in (around, num_words, around))
+    qas = {"id": name, "question": "what is good", "answers": [{"text": answer, "answer_start": len(before) + 1}]}
+    return {"title": name, "paragraphs": [{"context": f"{before} {answer} {behind}", "qas": [qas]}]}
+
+
+def with_articles(path: Path, *articles: dict[str, object]) -> Path:
+    """A file of questions, with more of them."""
+    whole = json.loads(path.read_text())
+    path.write_text(json.dumps({"data": [*articles, *whole["data"]]}))
+    return path
+
+
+def question(answer: str, passage: str, *others: str) -> QuestionExample:
+    answers = tuple(Answer(text, passage.index(text)) for text in (answer, *others))
+    return QuestionExample("a", passage, "what?", answers)
+
+
+@pytest.mark.parametrize("may_have_no_answer", [False, True])
+def test_a_question_whose_answer_every_window_cuts_is_not_learned_as_one_without(
+    may_have_no_answer: bool, tiny: Path, tmp_path: Path
+) -> None:
+    train = lesson("question_answering", tmp_path / "train", 200, may_have_no_answer=may_have_no_answer)
+    with_articles(train, *(long_article(f"long-{number}", 80, seed=number) for number in range(3)))
+    dev = lesson("question_answering", tmp_path / "dev", 40, 1, may_have_no_answer=may_have_no_answer)
+    with_articles(dev, long_article("long-dev", 80, seed=9))
+    material = gather(Finetune(str(tiny), "question_answering", Source(train=train, dev=dev)))
+    held_out = material.threshold.examples if material.threshold is not None else ()
+    lost = 3 - sum(example.id.startswith("long") for example in held_out)
+    told = f"train: {lost} left out: whose answer is whole in no window of 64 tokens (first: 'long-"
+    assert any(remark.startswith(told) for remark in material.remarks)
+    sequences = material.train.encoding.sequences
+    assert sequences.num_examples == len(material.train.examples)
+    is_learned = np.bincount(sequences.example, sequences.targets["span"][:, 0] > 0) > 0
+    assert is_learned.tolist() == [bool(example.answers) for example in material.train.examples]
+    # What is scored on stays as it is.
+    assert material.scored["dev"].examples[0].id == "long-dev"
+    assert "dev: 1 answer is cut by every window of 64 tokens and can never be given" in material.remarks
+
+
+def test_a_run_says_what_it_leaves_out_and_evaluation_what_can_never_be_given(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = with_articles(lesson("question_answering", tmp_path, 40), long_article("long", 80))
+    cli.main(command(tiny, "question_answering", file, tmp_path / "run", f"--steps 2 --dev {file}"))
+    assert (
+        "train: 1 left out: whose answer is whole in no window of 64 tokens (first: 'long')" in capsys.readouterr().err
+    )
+    assert [record["split"] for record in records(tmp_path / "run", "evaluation")] == ["dev", "dev"]
+    cli.main(["evaluate", str(tmp_path / "run"), "--dev", str(file)])
+    assert "dev: 1 answer is cut by every window of 64 tokens and can never be given" in capsys.readouterr().err
+
+
+def test_where_no_question_is_left_a_sentence_says_so(tiny: Path, tmp_path: Path) -> None:
+    file = tmp_path / "a.json"
+    file.write_text(json.dumps({"data": [long_article(str(number), 80, seed=number) for number in range(3)]}))
+    with pytest.raises(UserError, match=r"a\.json \(3 left out: whose answer .*\): no question is left to learn from"):
+        gather(Finetune(str(tiny), "question_answering", Source(train=file, dev=file)))
+
+
+def test_the_first_right_answer_that_a_window_holds_is_learned(small: Tokenizer) -> None:
+    words = "people time water war old house day school world man state years".split()
+    passage = " ".join(words * 8)
+    example = question(passage, passage, "house day", "school")
+    encoding = encode(TASK, [example], small, 32, stride=8)
+    assert learnable(Reading((example,)), encoding, 32).examples == (example,)
+    sequences, windows = encoding.sequences, encoding.windows
+    assert windows is not None
+    for start, (first, last) in zip(sequences.starts, sequences.targets["span"], strict=False):
+        if first:
+            assert passage[windows.begin[start + first] : windows.end[start + last]] == "house day"
+
+
+def test_what_is_said_to_be_out_of_reach_is_what_no_score_can_bring_about(small: Tokenizer) -> None:
+    """An oracle gives the right tokens the highest scores, in every window; only then is an answer found or not."""
+    dice, reached = random.Random(4), set()
+    for _ in range(150):
+        words = dice.choices(PLAIN, k=dice.randint(5, 60))
+        first, number = dice.randrange(len(words)), dice.choice((1, 3, 8, 15, 25))
+        start = len(" ".join(words[:first])) + (first > 0)
+        text = " ".join(words[first : first + number])
+        example = QuestionExample("a", " ".join(words), "what?", (Answer(text, start),))
+        encoding = encode(TASK, [example], small, dice.choice((20, 32)), stride=dice.choice((4, 16)))
+        windows, sequences = encoding.windows, encoding.sequences
+        assert windows is not None
+        span = np.stack([windows.begin == start, windows.end == start + len(text)], 1).astype(np.float32)
+        none = np.zeros((len(sequences.example), 1), np.float32)
+        (found,) = best_answers([example], encoding, {"span": span, "answerability": none}, max_answer_tokens=64)
+        can_be_given = found.candidates[0].score == 2
+        assert (out_of_reach([example], encoding, 32) == []) == can_be_given
+        reached.add(can_be_given)
+    assert reached == {True, False}
