@@ -36,6 +36,7 @@ def test_the_commands_of_the_guide_tune_score_and_write_what_it_speaks_of(folder
         said.append(done.stdout + done.stderr)
     sst2, rte, squad2, race, scored, submitted, python = said
     assert "train: 24 examples" in sst2
+    assert "train: 2 classes: negative 12, positive 12" in sst2
     assert "the page is runs/sst2/report.html" in sst2
     for line in ("seed 1", "seed 2", "seed 3", "median", "mean", "spread"):
         assert f"\n{line}" in rte

@@ -40,6 +40,7 @@ def test_the_commands_of_the_guide_make_the_models_it_speaks_of(own_files: Path)
     for line in (
         "label from 'label', text from 'text' (guessed",
         "40 of 400 examples are held out to score on",
+        "train: 2 classes: cold 230, warm 130",
         "400 steps of batch 16",
         "step 2: loss",
         "estimate",

@@ -20,6 +20,7 @@ from openalbert.tasks.reach import learnable, out_of_reach
 from openalbert.tasks.registry import open_task
 from openalbert.tasks.settings import Finetune
 from openalbert.tasks.source import divided
+from openalbert.tasks.targets import classes_told
 from openalbert.tasks.task import Example, Reading, Task, lone_class
 from openalbert.tasks.units import Units
 from openalbert.tasks.wording import are, counted, share
@@ -144,6 +145,8 @@ def gather(settings: Finetune) -> Material:
                 encoding = encode(task, reading.examples, tokenizer, max_length, stride=settings.stride)
         parts[split] = Part(reading.examples, encoding)
         remarks += _remarks(split, reading, parts[split], max_length, remarks)
+        if split == "train":
+            remarks += [f"{split}: {told}" for told in classes_told(task, reading.examples)]
         if (label := lone_class(task, reading.examples)) is not None:
             so = "there is nothing to tell apart" if split == "train" else "a score there says little"
             remarks.append(f"{split}: all examples are of one class, '{label}': {so}")

@@ -1,12 +1,24 @@
 """What a row of a table says about its text: its id, its class, its value, each refused with file and row if wrong."""
 
 import math
+import unicodedata
 from collections.abc import Iterable, Mapping
 
 from openalbert.errors import UserError
 from openalbert.tasks.tables import Row, Table
 
 NO_LABEL = ("", "-", "-1")  # what stands where annotators did not agree, or nobody has said
+
+
+# Signs without a shape that Unicode counts among letters, symbols or accents: fillers, an empty braille cell, joiners.
+BLANK = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0\ufe0e\ufe0f")
+
+
+def without_blanks(text: str) -> str:
+    """What is to be seen of a text: no space, no control characters, nothing that has no width."""
+    return "".join(
+        sign for sign in text if not (sign in BLANK or sign.isspace() or unicodedata.category(sign) in ("Cc", "Cf"))
+    )
 
 
 def ids(table: Table, columns: Iterable[str]) -> list[str]:

@@ -1,0 +1,54 @@
+"""What there is to tell apart: how many examples each class has, and where all examples are alike."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from openalbert.tasks.task import Example, Task, TextExample
+from openalbert.tasks.texts import without_blanks
+from openalbert.tasks.wording import counted
+
+MOST_TOLD = 10  # classes, or pairs of names that look alike: a line holds no more
+LONGEST_NAME = 40  # characters of a name in a sentence
+
+
+def classes_told(task: Task, examples: Sequence[Example]) -> list[str]:
+    """How many examples each class has, as a sentence, and one on names that may mean the same."""
+    if not task.labels or task.kind not in ("classification", "multi_label"):
+        return []
+    sets = [_numbers(example) for example in examples]
+    frequency = Counter(number for numbers in sets for number in numbers)
+    order = list(range(len(task.labels)))
+    if len(order) > MOST_TOLD:
+        order.sort(key=lambda number: -frequency[number])
+    shown = ", ".join(f"{_short(task.labels[number])} {frequency[number]:,}" for number in order[:MOST_TOLD])
+    more = f" and {len(order) - MOST_TOLD:,} more" if len(order) > MOST_TOLD else ""
+    without = sum(not numbers for numbers in sets)
+    rest = f"; {counted(without, 'example')} with none" if without else ""
+    what = "class" if task.kind == "classification" else "label"
+    plural = "" if len(order) == 1 else "es" if what == "class" else "s"
+    return [f"{len(order):,} {what}{plural}: {shown}{more}{rest}", *_look_alike(task.labels)]
+
+
+def _numbers(example: Example) -> tuple[int, ...]:
+    label = example.label if isinstance(example, TextExample) else None
+    if isinstance(label, tuple):
+        return label
+    return (label,) if isinstance(label, int) else ()
+
+
+def _look_alike(labels: Sequence[str]) -> list[str]:
+    groups: dict[str, list[str]] = {}
+    for label in labels:
+        groups.setdefault(without_blanks(label).casefold(), []).append(f"'{_short(label)}'")
+    alike = [" and ".join(names) for names in groups.values() if len(names) > 1]
+    if not alike:
+        return []
+    more = f" and {len(alike) - MOST_TOLD:,} more" if len(alike) > MOST_TOLD else ""
+    return [
+        f"{', '.join(alike[:MOST_TOLD])}{more} differ by upper and lower case or by space alone: if they mean the "
+        "same, write them alike"
+    ]
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}…"
