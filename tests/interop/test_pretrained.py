@@ -104,3 +104,25 @@ def test_it_tells_how_much_it_was_pretrained() -> None:
 def test_a_name_that_is_nearly_right_is_set_right() -> None:
     with pytest.raises(UserError, match=NAME):
         find_folder("albert-base-wikibook")
+
+
+def test_where_weights_are_needed_folders_that_are_there_are_named_and_no_presets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in ("r/first", "r/second/model", "r/no-model"):
+        (tmp_path / folder).mkdir(parents=True)
+    for folder in ("r/first", "r/second/model"):
+        (tmp_path / folder / "config.json").touch()
+    monkeypatch.chdir(tmp_path)
+    for name, told in (
+        ("r/frist", "'r/frist' is no model folder: did you mean 'r/first'?"),
+        ("r/secnd", "'r/secnd' is no model folder: did you mean 'r/second/model'?"),
+        ("r/xyz", f"'r/xyz' is no model folder: known are: r/first, r/second/model, {NAME}"),
+        ("xyz", f"'xyz' is no model folder: known are: {NAME}"),
+        ("none/at/xyz", f"'none/at/xyz' is no model folder: known are: {NAME}"),
+    ):
+        with pytest.raises(UserError) as error:
+            find_folder(name)
+        assert str(error.value) == told
+    with pytest.raises(UserError, match="'albert-bsae' is neither a model folder nor a preset: did you mean 'albert-b"):
+        openalbert.load("albert-bsae")

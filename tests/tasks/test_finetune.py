@@ -340,7 +340,7 @@ def test_from_scratch_begins_with_fresh_weights_of_the_seed(tiny: Path, tmp_path
         ("--seeds 0", "seeds is 0: it must be at least 1"),
         ("--dropout 1", "dropout is 1.0: it is a share"),
         ("--from x --from-scratch", "give one of them"),
-        ("--from nowhere", "'nowhere' is neither a model folder nor a preset"),
+        ("--from nowhere", "'nowhere' is no model folder: known are: "),
         ("--max-length 3", "max_length is 3: an input needs 8 tokens at least"),
         ("--speed.compile layer", "packed batches are all different, and a layer would be compiled again and again"),
         ("--speed.compile whole", "needs a GPU, bf16 and no --speed.recompute"),

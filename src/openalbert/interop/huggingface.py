@@ -1,5 +1,7 @@
 """Model folders: what openalbert writes is what Hugging Face loads as it is, and theirs loads here."""
 
+import contextlib
+import difflib
 import json
 import warnings
 from collections.abc import Sequence
@@ -26,6 +28,7 @@ from openalbert.text.tokenizer import Tokenizer
 CONFIG = "config.json"
 PRETRAINED = Path(__file__).resolve().parents[1] / "pretrained"
 """Model folders that come with openalbert, by name."""
+MOST_NAMED = 5  # folders that stand beside one that is missing
 Precision = Literal["float32", "bfloat16", "float16"]
 
 
@@ -54,7 +57,7 @@ def load(folder_or_name: str | Path, heads: Sequence[Head] | None = None) -> Alb
     if name in PRESETS and not Path(name).is_dir():
         model = AlbertModel(PRESETS[name])
     else:
-        model, _ = read_model(find_folder(name))
+        model, _ = read_model(find_folder(name, tuple(PRESETS)))
     return (model if heads is None else with_heads(model, heads)).eval()
 
 
@@ -70,8 +73,11 @@ def local_folder(name: str) -> Path | None:
     return PRETRAINED / name if name in pretrained_names() else None
 
 
-def find_folder(name: str) -> Path:
-    """A model folder by its path, of one that comes with openalbert by its name, or from Hugging Face's hub."""
+def find_folder(name: str, fresh: tuple[str, ...] = ()) -> Path:
+    """A model folder by its path, of one that comes with openalbert by its name, or from Hugging Face's hub.
+
+    `fresh` are names of models without weights that would have done as well.
+    """
     folder = local_folder(name)
     if folder is not None:
         return folder
@@ -82,9 +88,25 @@ def find_folder(name: str) -> Path:
             f"'{name}' is a preset, a fresh model without a tokenizer: give a trained one, "
             f"such as {' or '.join(pretrained_names())}, or its folder"
         )
-    raise UserError(
-        f"'{name}' is neither a model folder nor a preset: {suggestion(name, [*PRESETS, *pretrained_names()])}"
-    )
+    what = "neither a model folder nor a preset" if fresh else "no model folder"
+    beside = _models_beside(Path(name))
+    # Of a path the last word is compared: the rest is the same for all that stand there.
+    close = difflib.get_close_matches(Path(name).name, [*beside, *pretrained_names(), *fresh], n=1, cutoff=0.5)
+    if close:
+        raise UserError(f"'{name}' is {what}: did you mean '{beside.get(close[0], close[0])}'?")
+    known = [*list(beside.values())[:MOST_NAMED], *pretrained_names(), *fresh]
+    raise UserError(f"'{name}' is {what}: known are: {', '.join(known)}")
+
+
+def _models_beside(missing: Path) -> dict[str, str]:
+    """The model folders where one is missing, by their names: those there, and those of the runs there."""
+    found: dict[str, str] = {}
+    with contextlib.suppress(OSError):
+        for child in sorted(missing.parent.iterdir()):
+            model = next((one for one in (child, child / "model") if (one / CONFIG).is_file()), None)
+            if model is not None:
+                found[child.name] = str(model)
+    return found
 
 
 def with_heads(model: AlbertModel, heads: Sequence[Head]) -> AlbertModel:
