@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.tasks.made_data import glue_files
 from tests.tasks.made_lessons import KINDS, command, learn, learned, lesson, records, weights
 
 import openalbert
@@ -312,6 +314,23 @@ def test_another_fine_tuned_model_can_be_begun_with(
     assert torch.equal(second["classifier.weight"], weights(tmp_path / "third")["classifier.weight"])
 
 
+def test_a_model_to_begin_with_that_was_never_tuned_is_told_and_the_papers_way_too(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    learn(tiny, "classification", lesson("classification", tmp_path), tmp_path / "tuned", "--steps 1")
+    elsewhere = Path(shutil.copytree(tmp_path / "tuned" / "model", tmp_path / "elsewhere"))
+    (elsewhere / "task.json").unlink()
+    data = glue_files(tmp_path, "rte")
+    hint = "the paper begins rte with a model of MNLI: give one with --from"
+    for start, is_tuned in ((tiny, False), (tmp_path / "tuned", True), (elsewhere, True)):
+        capsys.readouterr()
+        words = f"finetune --from {start} --task rte --data {data} --out {tmp_path / 'run'} --dry-run --speed.threads 1"
+        cli.main(words.split())
+        told = capsys.readouterr().err
+        assert (f"--from {start} was never tuned for a task" in told) == (not is_tuned)
+        assert (hint in told) == (not is_tuned)
+
+
 def weights_of(folder: Path) -> dict[str, torch.Tensor]:
     return openalbert.interop.weights.read_tensors(folder / "model.safetensors")  # type: ignore[attr-defined]
 
@@ -374,10 +393,45 @@ def test_what_cannot_be_done_is_told_in_a_sentence(
 
 def test_examples_of_one_class_are_told(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "two.csv").write_text("text,label\nthe good time,warm\nthe old war,cold\n")
-    learn(tiny, "classification", tmp_path / "two.csv", tmp_path / "run", "--steps 1")
-    told = capsys.readouterr().err
-    assert "train: all examples are of one class, 'warm': there is nothing to tell apart" in told
-    assert "dev: all examples are of one class, 'cold': a score there says little" in told
+    (tmp_path / "one.csv").write_text("text,label\nthe time,cold\nthe war,cold\n")
+    dev = f"--steps 1 --dev {tmp_path / 'one.csv'}"
+    learn(tiny, "classification", tmp_path / "two.csv", tmp_path / "run", dev)
+    assert "dev: all examples are of one class, 'cold': a score there says little" in capsys.readouterr().err
+    # Where a part is held out, one class may be all that is left.
+    words = command(tiny, "classification", tmp_path / "two.csv", tmp_path / "other", "--steps 1")
+    said = refused(capsys, words)
+    assert f"error: {tmp_path / 'two.csv'}: in train, all examples are of one class, 'warm': there is nothing" in said
+
+
+@pytest.mark.parametrize(
+    ("kind", "train", "alike"),
+    [
+        ("sst2", "sentence\tlabel\nthe good time\t1\nthe old war\t1\n", "all examples are of one class, 'positive'"),
+        ("multi_label", "text\tlabels\nthe good time\tfood\nthe old war\tfood\n", "have the same labels, 'food'"),
+        ("regression", "text\tscore\nthe good time\t3\nthe old war\t3\n", "have the same value, 3"),
+        ("stsb", "sentence1\tsentence2\tscore\nthe time\ta\t3\nthe war\ta\t3\n", "have the same value, 3"),
+    ],
+)
+def test_nothing_can_be_learned_from_examples_that_are_all_alike(
+    kind: str, train: str, alike: str, tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "train.tsv").write_text(train)
+    words = f"--steps 1 --dev {tmp_path / 'train.tsv'}"
+    said = refused(capsys, command(tiny, kind, tmp_path / "train.tsv", tmp_path / "run", words))
+    assert f"error: {tmp_path / 'train.tsv'}: in train, " in said
+    assert alike in said
+
+
+def test_values_to_score_on_that_are_all_the_same_are_told(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "same.csv").write_text("text,score\nthe good time,3\nthe old war,3\n")
+    sentence = "dev: all examples have the same value, 3: no figure says anything there"
+    words = f"--steps 1 --dev {tmp_path / 'same.csv'}"
+    learn(tiny, "regression", lesson("regression", tmp_path), tmp_path / "run", words)
+    assert sentence in capsys.readouterr().err
+    cli.main(["evaluate", str(tmp_path / "run"), "--dev", str(tmp_path / "same.csv")])
+    assert sentence in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("name", "value"), [("steps", "0"), ("steps", "-3"), ("minutes", "0"), ("epochs", "inf")])

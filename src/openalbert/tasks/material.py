@@ -16,12 +16,14 @@ from openalbert.model.config import AlbertConfig
 from openalbert.tasks.answers import how_sure
 from openalbert.tasks.encode import Encoding, encode
 from openalbert.tasks.packing import fingerprint
+from openalbert.tasks.predict import PRETRAINING
 from openalbert.tasks.reach import learnable, out_of_reach
 from openalbert.tasks.registry import open_task
 from openalbert.tasks.settings import Finetune
 from openalbert.tasks.source import divided
-from openalbert.tasks.targets import classes_told
-from openalbert.tasks.task import Example, Reading, Task, lone_class
+from openalbert.tasks.targets import alike_told, all_alike, classes_told
+from openalbert.tasks.task import Example, Reading, Task
+from openalbert.tasks.tuned import read_tuned
 from openalbert.tasks.units import Units
 from openalbert.tasks.wording import are, counted, share
 from openalbert.text.tokenizer import Tokenizer
@@ -122,7 +124,10 @@ def gather(settings: Finetune) -> Material:
     task = open_task(settings.task, settings.source)
     if not task.splits:
         raise UserError(f"{task.name} has nothing to score on here: give a file with --dev")
-    if task.name in FROM_MNLI and not settings.start:
+    never_tuned = not _is_tuned(folder) if settings.start else True
+    if settings.start and never_tuned:
+        remarks.append(f"--from {settings.start} was never tuned for a task: it is begun with as MODEL would be")
+    if task.name in FROM_MNLI and never_tuned:
         remarks.append(f"the paper begins {task.name} with a model of MNLI: give one with --from")
     train, threshold = task.read("train"), None
     if task.may_have_no_answer:
@@ -147,9 +152,10 @@ def gather(settings: Finetune) -> Material:
         remarks += _remarks(split, reading, parts[split], max_length, remarks)
         if split == "train":
             remarks += [f"{split}: {told}" for told in classes_told(task, reading.examples)]
-        if (label := lone_class(task, reading.examples)) is not None:
-            so = "there is nothing to tell apart" if split == "train" else "a score there says little"
-            remarks.append(f"{split}: all examples are of one class, '{label}': {so}")
+        if split != "train":
+            remarks += [f"{split}: {told}" for told in alike_told(task, reading.examples)]
+        elif (alike := all_alike(task, reading.examples)) is not None:
+            raise UserError(f"{reading.origin}: in train, {alike}: there is nothing to tell apart")
     units = None
     if settings.standardize and task.kind == "regression":
         sequences = parts["train"].encoding.sequences
@@ -207,6 +213,13 @@ def _start_folder(settings: Finetune) -> Path:
                 f"--from {settings.start} has another {what} than {settings.model}: leave one of the two out"
             )
     return named
+
+
+def _is_tuned(folder: Path) -> bool:
+    """Whether a model was tuned for a task, here or elsewhere."""
+    return read_tuned(folder) is not None or any(
+        head.kind not in PRETRAINING for head in huggingface.load(folder).head_list
+    )
 
 
 def _shape(config: AlbertConfig) -> AlbertConfig:
