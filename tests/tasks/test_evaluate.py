@@ -319,15 +319,15 @@ def test_how_a_model_is_asked_comes_from_the_line_then_from_tuning_then_from_its
     quick_runs: dict[str, Path], tmp_path: Path
 ) -> None:
     folder = Path(shutil.copytree(quick_runs["some_without_answer"] / "model", tmp_path / "model"))
-    write_tuned(folder, Tuned("question_answering", "question_answering", 48, 20, 1.5))
+    write_tuned(folder, Tuned("question_answering", "question_answering", 48, 20, 1.5, max_answer_tokens=7))
     loaded = load_models([str(folder)])
-    assert asked_how(Evaluate((str(folder),)), loaded) == (48, 20, 1.5)
-    asked = Evaluate((str(folder),), max_length=32, stride=9, null_threshold=0.25)
-    assert asked_how(asked, loaded) == (32, 9, 0.25)
+    assert asked_how(Evaluate((str(folder),)), loaded) == (48, 20, 1.5, 7)
+    asked = Evaluate((str(folder),), max_length=32, stride=9, null_threshold=0.25, max_answer_tokens=40)
+    assert asked_how(asked, loaded) == (32, 9, 0.25, 40)
     with pytest.raises(UserError, match="max_length is 99, but the model has 64 positions"):
         asked_how(Evaluate((str(folder),), max_length=99), loaded)
     (folder / TASK_FILE).unlink()
-    assert asked_how(Evaluate((str(folder),)), load_models([str(folder)])) == (64, 128, None)
+    assert asked_how(Evaluate((str(folder),)), load_models([str(folder)])) == (64, 128, None, 30)
     with pytest.raises(UserError, match="does not say what it was tuned for: name the task with --task"):
         open_for(load_models([str(folder)]), "", Source())
 

@@ -3,21 +3,24 @@
 import json
 import random
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from tests.tasks.made_lessons import PLAIN, command, lesson, records
+from tests.tasks.made_lessons import PLAIN, command, learn, lesson, records
 from tests.tasks.made_tasks import made_task
 
 from openalbert import cli
 from openalbert.errors import UserError
 from openalbert.tasks.answers import best_answers
 from openalbert.tasks.encode import encode
+from openalbert.tasks.findings import read_findings
 from openalbert.tasks.material import gather
 from openalbert.tasks.reach import learnable, out_of_reach
 from openalbert.tasks.settings import Finetune
 from openalbert.tasks.source import Source
 from openalbert.tasks.task import Answer, QuestionExample, Reading
+from openalbert.tasks.tuned import read_tuned
 from openalbert.text.tokenizer import Tokenizer
 
 TASK = made_task("question_answering")
@@ -114,6 +117,53 @@ def test_what_is_said_to_be_out_of_reach_is_what_no_score_can_bring_about(small:
         none = np.zeros((len(sequences.example), 1), np.float32)
         (found,) = best_answers([example], encoding, {"span": span, "answerability": none}, max_answer_tokens=64)
         can_be_given = found.candidates[0].score == 2
-        assert (out_of_reach([example], encoding, 32) == []) == can_be_given
+        assert (out_of_reach([example], encoding, 32, 64) == []) == can_be_given
         reached.add(can_be_given)
     assert reached == {True, False}
+
+
+def long_lesson(folder: Path, num_articles: int, seed: int) -> Path:
+    """Passages that are answers from end to end, of a word that stands nowhere else to another."""
+    dice = random.Random(seed)
+    data: list[dict[str, Any]] = []
+    for number in range(num_articles):
+        passage = " ".join(["war", *dice.choices(PLAIN, k=12), "key"])
+        qas = [{"id": str(number), "question": "what is good", "answers": [{"text": passage, "answer_start": 0}]}]
+        data.append({"title": str(number), "paragraphs": [{"context": passage, "qas": qas}]})
+    folder.mkdir()
+    (folder / "a.json").write_text(json.dumps({"data": data}))
+    return folder / "a.json"
+
+
+def test_how_long_an_answer_may_be_is_told_set_kept_and_used_again(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train, dev = long_lesson(tmp_path / "train", 40, 0), long_lesson(tmp_path / "dev", 10, 1)
+    tokenizer = Tokenizer.load(tiny)
+    lengths = {}
+    for split, file in (("train", train), ("dev", dev)):
+        passages = [article["paragraphs"][0]["context"] for article in json.loads(file.read_text())["data"]]
+        lengths[split] = [len(tokenizer.encode_with_offsets(passage).ids) for passage in passages]
+    short = learn(tiny, "question_answering", train, tmp_path / "short", f"--dev {dev} --max-answer-tokens 9")
+    said = capsys.readouterr().err
+    for split, number in (("train", 40), ("dev", 10)):
+        wanted = max(lengths[split])
+        told = f"{number} answers are longer than 9 tokens and can never be given: --max-answer-tokens {wanted}"
+        assert f"{split}: {told}" in said
+    assert short["scores"]["dev"]["exact_match"] == 0
+    (found,) = read_findings(tmp_path / "short")
+    assert found.mistakes
+    most = max(lengths["train"] + lengths["dev"])
+    long = learn(tiny, "question_answering", train, tmp_path / "long", f"--dev {dev} --max-answer-tokens {most}")
+    assert "can never be given" not in capsys.readouterr().err
+    assert long["scores"]["dev"]["exact_match"] > 50
+    for name, tokens, scores in (("short", 9, short), ("long", most, long)):
+        tuned = read_tuned(tmp_path / name / "model")
+        assert tuned is not None
+        assert tuned.max_answer_tokens == tokens
+        cli.main(["evaluate", str(tmp_path / name), "--dev", str(dev), "--json"])
+        said = capsys.readouterr()
+        assert json.loads(said.out)["splits"]["dev"]["scores"] == scores["scores"]["dev"]
+        assert ("dev: 10 answers are longer than 9 tokens" in said.err) == (tokens == 9)
+    cli.main(["evaluate", str(tmp_path / "long"), "--dev", str(dev), "--json", "--max-answer-tokens", "9"])
+    assert json.loads(capsys.readouterr().out)["splits"]["dev"]["scores"]["exact_match"] == 0

@@ -62,8 +62,8 @@ class Evaluate:
     null_threshold: float | None = None
     """Where a question may have no answer: above which null score it has none. Not given: as fine-tuning found it.
     Without that, one is fitted on half of the passages for the other half."""
-    max_answer_tokens: int = MAX_ANSWER_TOKENS
-    """The longest answer to a question, in tokens."""
+    max_answer_tokens: int | None = None
+    """The longest answer to a question, in tokens. Not given: as in fine-tuning."""
     n_best: int = N_BEST
     """How many candidates for an answer are kept, and written with the predictions."""
     tokens_at_a_time: int = 16384
@@ -110,7 +110,7 @@ def evaluate(settings: Evaluate) -> None:
             durable.make_folder(folder)
     loaded = load_models(settings.models)
     task = open_for(loaded, settings.task, settings.source)
-    max_length, stride, threshold = asked_how(settings, loaded)
+    max_length, stride, threshold, max_answer_tokens = asked_how(settings, loaded)
     splits = tuple(dict.fromkeys(settings.splits)) or task.splits
     if not splits:
         raise UserError(f"{task.name} has nothing with labels here to score on: predict for it with --splits test")
@@ -129,7 +129,7 @@ def evaluate(settings: Evaluate) -> None:
                     stride=stride,
                     null_threshold=threshold,
                     n_best=settings.n_best,
-                    max_answer_tokens=settings.max_answer_tokens,
+                    max_answer_tokens=max_answer_tokens,
                     tokens_at_a_time=settings.tokens_at_a_time,
                 )
             except torch.OutOfMemoryError:
@@ -258,8 +258,8 @@ def _labels_for(loaded: Loaded, name: str) -> tuple[str, ...] | None:
     )
 
 
-def asked_how(settings: Evaluate, loaded: Loaded) -> tuple[int, int, float | None]:
-    """The longest input, the stride and the null threshold: as given, as in fine-tuning, or as usual."""
+def asked_how(settings: Evaluate, loaded: Loaded) -> tuple[int, int, float | None, int]:
+    """The longest input, the stride, the null threshold and the longest answer: as given, as tuned, or as usual."""
     tuned = [one for one in loaded.tuned if one is not None]
     positions = min(model.config.max_positions for model in loaded.models)
     if settings.max_length is not None and settings.max_length > positions:
@@ -270,7 +270,8 @@ def asked_how(settings: Evaluate, loaded: Loaded) -> tuple[int, int, float | Non
     found = [one.null_threshold for one in tuned if one.null_threshold is not None]
     if threshold is None and len(found) == len(loaded.models):
         threshold = sum(found) / len(found)
-    return settings.max_length or usual, stride, threshold
+    longest = settings.max_answer_tokens or max((one.max_answer_tokens for one in tuned), default=MAX_ANSWER_TOKENS)
+    return settings.max_length or usual, stride, threshold, longest
 
 
 def tell(task: Task, examined: Examined) -> None:

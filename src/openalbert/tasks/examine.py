@@ -62,7 +62,8 @@ def examine(
     reading = task.read(split)
     examples = reading.examples
     encoding = encode(task, examples, tokenizer, max_length, stride=stride)
-    reading = replace(reading, remarks=(*reading.remarks, *out_of_reach(examples, encoding, max_length)))
+    beyond = out_of_reach(examples, encoding, max_length, max_answer_tokens)
+    reading = replace(reading, remarks=(*reading.remarks, *beyond))
     total = float(len(models) * len(encoding.sequences.ids))
     with Work(f"{task.name} {split}", total=total, unit="k tokens", scale=1e3) as work:
         outputs = predict(models, encoding.sequences, device, tokens_at_a_time=tokens_at_a_time, advance=work.advance)

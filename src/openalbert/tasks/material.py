@@ -13,7 +13,7 @@ from openalbert.interop import huggingface
 from openalbert.interop.pretraining_json import NONE, Pretraining, read_pretraining
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import AlbertConfig
-from openalbert.tasks.answers import how_sure
+from openalbert.tasks.answers import MAX_ANSWER_TOKENS, how_sure
 from openalbert.tasks.encode import Encoding, encode
 from openalbert.tasks.packing import fingerprint
 from openalbert.tasks.predict import PRETRAINING
@@ -40,6 +40,8 @@ class Part:
 
     examples: tuple[Example, ...]
     encoding: Encoding
+    max_answer_tokens: int = MAX_ANSWER_TOKENS
+    """The longest answer to a question that is given."""
 
     @property
     def fingerprint(self) -> str:
@@ -136,7 +138,8 @@ def gather(settings: Finetune) -> Material:
         rest, held = divided(train, held_out, settings.source.heldout_seed, otherwise)
         # Its remarks speak of a part to score on, which this is not.
         train = replace(train, examples=rest.examples)
-        threshold = Part(held.examples, encode(task, held.examples, tokenizer, max_length, stride=settings.stride))
+        encoding = encode(task, held.examples, tokenizer, max_length, stride=settings.stride)
+        threshold = Part(held.examples, encoding, settings.max_answer_tokens)
         number = len(held.examples)
         told = f"{counted(number, 'training question')} {are(number)} held out to fit the threshold of the null score"
         remarks.append(told + how_sure(number))
@@ -148,7 +151,7 @@ def gather(settings: Finetune) -> Material:
             whole, reading = reading, learnable(reading, encoding, max_length)
             if len(reading.examples) < len(whole.examples):
                 encoding = encode(task, reading.examples, tokenizer, max_length, stride=settings.stride)
-        parts[split] = Part(reading.examples, encoding)
+        parts[split] = Part(reading.examples, encoding, settings.max_answer_tokens)
         remarks += _remarks(split, reading, parts[split], max_length, remarks)
         if split == "train":
             remarks += [f"{split}: {told}" for told in classes_told(task, reading.examples)]
@@ -192,7 +195,8 @@ def _remarks(split: str, reading: Reading, part: Part, max_length: int, told: li
         cut = sequences.num_truncated
         of_all = share(cut, sequences.num_examples)
         told_now.append(f"{split}: {counted(cut, 'example')} ({of_all}) {are(cut)} cut to {max_length} tokens")
-    told_now += [f"{split}: {told}" for told in out_of_reach(part.examples, part.encoding, max_length)]
+    beyond = out_of_reach(part.examples, part.encoding, max_length, part.max_answer_tokens)
+    told_now += [f"{split}: {sentence}" for sentence in beyond]
     return told_now
 
 

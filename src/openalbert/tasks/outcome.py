@@ -13,7 +13,7 @@ from openalbert.tasks.card import tuned_card
 from openalbert.tasks.closer_look import Predicted, look_closely
 from openalbert.tasks.findings import write_findings
 from openalbert.tasks.material import Material
-from openalbert.tasks.scoring import Scored
+from openalbert.tasks.scoring import Scored, answers_to
 from openalbert.tasks.task import of_pairs
 from openalbert.tasks.tuned import Tuned, write_tuned
 from openalbert.tasks.wording import counted
@@ -36,7 +36,8 @@ def write_outcome(
     findings = []
     for split, found in scored.items():
         part = material.scored[split]
-        predicted = Predicted(task, part.examples, part.encoding, found.outputs, found.predictions)
+        answers = answers_to(part, found.outputs)
+        predicted = Predicted(task, part.examples, part.encoding, found.outputs, found.predictions, answers)
         looked = look_closely(predicted, split, found.figures)
         if threshold is not None and material.threshold is not None:
             number = len(material.threshold.examples)
@@ -48,6 +49,6 @@ def write_outcome(
     card = tuned_card(model, task, folder, scores["scores"], collapsed=scores["collapsed"] or "", of_pairs=pairs)
     huggingface.save(model, folder / MODEL, material.tokenizer, card=card, pretraining=material.pretraining)
     split, figures = next(iter(scores["scores"].items()))
-    how = (pairs, task.writing, dict(material.layout))
+    how = (pairs, task.writing, dict(material.layout), material.train.max_answer_tokens)
     tuned = Tuned(task.name, task.kind, material.max_length, stride, threshold, split, figures, *how)
     write_tuned(folder / MODEL, tuned)

@@ -13,7 +13,7 @@ from jaxtyping import Float, Float64, Int64
 from openalbert.errors import UserError
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import HeadKind
-from openalbert.tasks.answers import Answers, best_answers
+from openalbert.tasks.answers import MAX_ANSWER_TOKENS, Answers, best_answers
 from openalbert.tasks.encode import Encoding
 from openalbert.tasks.slices import stretches
 from openalbert.tasks.task import Example, QuestionExample, Sequences, Task
@@ -117,6 +117,7 @@ def decide(
     outputs: Outputs,
     *,
     null_threshold: float = 0.0,
+    max_answer_tokens: int = MAX_ANSWER_TOKENS,
 ) -> list[object]:
     """What the scores come to, as `Task.measure` takes it: one prediction for each example."""
     scores = outputs.scores
@@ -131,7 +132,7 @@ def decide(
     questions = [example for example in examples if isinstance(example, QuestionExample)]
     return [
         answers.text(null_threshold if task.may_have_no_answer else None)
-        for answers in best_answers(questions, encoding, scores)
+        for answers in best_answers(questions, encoding, scores, max_answer_tokens=max_answer_tokens)
     ]
 
 

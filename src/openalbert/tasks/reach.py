@@ -1,4 +1,4 @@
-"""Which right answers a model can learn and give at all: what every window cuts is in nobody's reach."""
+"""Which right answers a model can learn and give at all: not what every window cuts, nor what is too long."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,7 +9,7 @@ from openalbert.errors import UserError
 from openalbert.tasks.encode import Encoding
 from openalbert.tasks.tables import Exclusions
 from openalbert.tasks.task import Example, QuestionExample, Reading
-from openalbert.tasks.wording import are
+from openalbert.tasks.wording import are, counted
 
 
 def learnable(reading: Reading, encoding: Encoding, max_length: int) -> Reading:
@@ -35,7 +35,7 @@ def learnable(reading: Reading, encoding: Encoding, max_length: int) -> Reading:
     return left
 
 
-def out_of_reach(examples: Sequence[Example], encoding: Encoding, max_length: int) -> list[str]:
+def out_of_reach(examples: Sequence[Example], encoding: Encoding, max_length: int, max_answer_tokens: int) -> list[str]:
     """Sentences on right answers that can never be given; none where there are none."""
     if encoding.windows is None:
         return []
@@ -43,8 +43,11 @@ def out_of_reach(examples: Sequence[Example], encoding: Encoding, max_length: in
     tokens = encoding.windows.answer_tokens
     told = []
     if cut := int((has_answer & (tokens == 0)).sum()):
-        answers = "answer" if cut == 1 else "answers"
-        told.append(f"{cut:,} {answers} {are(cut)} cut by every window of {max_length} tokens and can never be given")
+        what = f"{counted(cut, 'answer')} {are(cut)} cut by every window of {max_length} tokens"
+        told.append(f"{what} and can never be given")
+    if long := int((tokens > max_answer_tokens).sum()):
+        what = f"{counted(long, 'answer')} {are(long)} longer than {counted(max_answer_tokens, 'token')}"
+        told.append(f"{what} and can never be given: --max-answer-tokens {tokens.max()} is enough")
     return told
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from openalbert.model.albert import AlbertModel
-from openalbert.tasks.answers import best_answers, fit_threshold
+from openalbert.tasks.answers import Answers, best_answers, fit_threshold
 from openalbert.tasks.material import Part
 from openalbert.tasks.predict import Outputs, decide, predict
 from openalbert.tasks.squad_score import score_answers
@@ -31,7 +31,14 @@ def score_part(
     outputs = predict([model], part.encoding.sequences, device)
     if units is not None:
         outputs = units.told(outputs)
-    predictions = decide(task, part.examples, part.encoding, outputs, null_threshold=null_threshold)
+    predictions = decide(
+        task,
+        part.examples,
+        part.encoding,
+        outputs,
+        null_threshold=null_threshold,
+        max_answer_tokens=part.max_answer_tokens,
+    )
     return Scored(task.measure(part.examples, predictions), predictions, outputs, null_threshold)
 
 
@@ -39,9 +46,20 @@ def threshold_on(model: AlbertModel, part: Part | None, device: Device) -> float
     """The threshold of the null score at which F1 is highest on some held-out questions; 0 where there are none."""
     if part is None:
         return 0.0
-    questions = [example for example in part.examples if isinstance(example, QuestionExample)]
     outputs = predict([model], part.encoding.sequences, device)
-    return fit_threshold(questions, best_answers(questions, part.encoding, outputs.scores), _f1)
+    return fit_threshold(questions_of(part), answers_to(part, outputs), _f1)
+
+
+def questions_of(part: Part) -> list[QuestionExample]:
+    """Its questions on passages; none where it is of something else."""
+    return [example for example in part.examples if isinstance(example, QuestionExample)]
+
+
+def answers_to(part: Part, outputs: Outputs) -> list[Answers]:
+    """The answers to them."""
+    if not (questions := questions_of(part)):
+        return []
+    return best_answers(questions, part.encoding, outputs.scores, max_answer_tokens=part.max_answer_tokens)
 
 
 def _f1(question: QuestionExample, answer: str) -> float:

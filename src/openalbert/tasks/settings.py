@@ -10,6 +10,7 @@ from tyro.conf import OmitArgPrefixes, Positional, Suppress, arg
 from openalbert.errors import UserError
 from openalbert.optim.schedule import Budget, Schedule
 from openalbert.optim.settings import OptimizerSettings
+from openalbert.tasks.answers import MAX_ANSWER_TOKENS
 from openalbert.tasks.source import Source
 from openalbert.train.device import Speed
 
@@ -79,6 +80,8 @@ class Finetune:
     """The longest input in tokens; what is longer is cut, and counted. No more than the model has positions."""
     stride: int = 128
     """For questions on long passages: how many tokens after one window the next one begins, half a window at most."""
+    max_answer_tokens: int = MAX_ANSWER_TOKENS
+    """The longest answer to a question that is ever given, in tokens."""
     seed: int = 1
     """Everything drawn at random hangs on it: the head's first weights, the order of examples, dropout."""
     seeds: int = 1
@@ -110,6 +113,7 @@ class Finetune:
             "batch_size",
             "max_length",
             "stride",
+            "max_answer_tokens",
             "seeds",
             "evaluate_every",
             "patience",

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from openalbert import durable
 from openalbert.settings import from_json, to_json
+from openalbert.tasks.answers import MAX_ANSWER_TOKENS
 from openalbert.tasks.task import Kind, Writing
 
 TASK_FILE = "task.json"
@@ -34,6 +35,8 @@ class Tuned:
     """How the file that it learned from says which option is right; None for what is not a choice of a user's own."""
     layout: dict[str, str] = field(default_factory=dict)
     """Which column of the training file was taken for what, in files of one's own."""
+    max_answer_tokens: int = MAX_ANSWER_TOKENS
+    """The longest answer to a question, in tokens."""
 
 
 def write_tuned(folder: Path, tuned: Tuned) -> None:
