@@ -1,6 +1,8 @@
 """`openalbert evaluate`: the same figures as fine-tuning gave, ensembles, files of predictions, and clear refusals."""
 
 import json
+import re
+import shlex
 import shutil
 from pathlib import Path
 from typing import Any
@@ -53,6 +55,31 @@ def test_a_model_scores_as_it_did_when_it_was_tuned(
     assert found["task"] == scores["task"]
     assert found["splits"]["dev"]["scores"] == pytest.approx(scores["scores"]["dev"])
     assert found["splits"]["dev"].get("null_threshold") == scores["null_threshold"]
+
+
+def test_a_run_that_is_evaluated_without_examples_names_the_command_with_its_own(
+    quick_runs: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = quick_runs["classification"]
+    scores = json.loads((run / "scores.json").read_text())["scores"]["dev"]
+    for model in (run, run / "model"):
+        with pytest.raises(UserError) as error:
+            evaluate(Evaluate((str(model),)))
+        told = str(error.value)
+        assert told.startswith("classification needs examples: give a file with --dev, or --test to predict for, or ")
+        [line] = re.findall("`openalbert evaluate (.*)`", told)
+        assert line == f"{model} --train {file_of(run)}"
+        assert printed(capsys, *shlex.split(line))["splits"]["dev"]["scores"] == pytest.approx(scores)
+    with pytest.raises(UserError) as error:
+        evaluate(Evaluate((str(run),), task="sst2"))
+    assert str(error.value) == (
+        "sst2 needs examples: give its folder with --data, or a file with --dev, or --test to predict for, or --dataset"
+    )
+
+
+def test_where_examples_are_is_written_as_it_is_read() -> None:
+    source = Source(train=Path("my file.csv"), label_columns=("a", "b c"), heldout_share=0.2)
+    assert source.words == "--train 'my file.csv' --label-columns a 'b c' --heldout-share 0.2"
 
 
 @pytest.mark.parametrize("kind", ALL)

@@ -2,6 +2,7 @@
 
 import json as json_text
 import re
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -22,12 +23,12 @@ from openalbert.tasks.examine import Examined, examine
 from openalbert.tasks.material import model_folder
 from openalbert.tasks.paper import shape_of
 from openalbert.tasks.predict import PRETRAINING
-from openalbert.tasks.registry import GLUE, Source, open_task
+from openalbert.tasks.registry import GLUE, TASKS, Source, open_task
 from openalbert.tasks.report import evaluation_page
 from openalbert.tasks.submission import write_files
 from openalbert.tasks.task import Reading, Task, lone_class, of_pairs
 from openalbert.tasks.tuned import Tuned, read_tuned
-from openalbert.tasks.tunings import amount_in_words
+from openalbert.tasks.tunings import amount_in_words, examples_of
 from openalbert.tasks.wording import counted, share, were
 from openalbert.text.tokenizer import Tokenizer
 from openalbert.train.device import Speed, open_device
@@ -199,6 +200,8 @@ def open_for(loaded: Loaded, name: str, source: Source) -> Task:
     name = name or next((tuned.task for tuned in loaded.tuned if tuned is not None), "")
     if not name:
         raise UserError(f"{loaded.names[0]} does not say what it was tuned for: name the task with --task")
+    if name in TASKS and not source.is_given:
+        raise _without_examples(loaded, name)
     given = [head.kind for head in task_heads(loaded.models[0])]
     # A model without that head may yet say that there is no answer, by its spans alone: then the files decide.
     may_have_no_answer = "answerability" in given or None
@@ -219,6 +222,17 @@ def open_for(loaded: Loaded, name: str, source: Source) -> Task:
         return reading
 
     return replace(task, read=read)
+
+
+def _without_examples(loaded: Loaded, task: str) -> UserError:
+    """What to say where no examples are given; a run knows its own."""
+    folder = "" if task == TASKS[task].kind else "its folder with --data, or "
+    sentence = f"{task} needs examples: give {folder}a file with --dev, or --test to predict for, or --dataset"
+    first, tuned = loaded.names[0], loaded.tuned[0]
+    known = examples_of(Path(first)) if tuned is not None and tuned.task == task else None
+    if known is not None and known.is_given:
+        sentence += f"; with those of {first}: `openalbert evaluate {shlex.join(loaded.names)} {known.words}`"
+    return UserError(sentence)
 
 
 def _check_pairs(loaded: Loaded, split: str, are_pairs: bool | None) -> None:

@@ -2,6 +2,7 @@
 
 import fnmatch
 import hashlib
+import shlex
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -68,6 +69,22 @@ class Source:
         """The files that were named, by split."""
         named = {"train": self.train, "dev": self.dev, "test": self.test}
         return {split: path for split, path in named.items() if path is not None}
+
+    @property
+    def is_given(self) -> bool:
+        """Whether anything says where the examples are."""
+        return self.data is not None or self.dataset is not None or bool(self.files)
+
+    @property
+    def words(self) -> str:
+        """How it is written on a command line."""
+        said: list[str] = []
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if value != one.default:
+                several = value if isinstance(value, tuple) else (value,)
+                said += [f"--{one.name.replace('_', '-')}", *map(str, several)]
+        return shlex.join(said)
 
     @property
     def named_columns(self) -> list[str]:

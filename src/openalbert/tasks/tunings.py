@@ -1,5 +1,6 @@
 """Fine-tuning runs as their folders tell of them: settings, records, scores, findings."""
 
+import contextlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,8 +14,9 @@ from openalbert.model.presets import PAPER_TOKENS
 from openalbert.settings import from_dict
 from openalbert.tasks.findings import Findings, read_findings
 from openalbert.tasks.paper import shape_of
+from openalbert.tasks.source import Source
 from openalbert.train.figures import count, percent
-from openalbert.train.run_folder import FACTS, METRICS, Run, read_runs
+from openalbert.train.run_folder import FACTS, METRICS, SETTINGS, Run, read_runs
 
 SCORES, SEEDS, CONFIG = "scores.json", "seeds.json", Path("model") / "config.json"
 NOT_FIGURES = ("kind", "step", "tokens", "split", "seconds")
@@ -49,6 +51,16 @@ class Tuning:
             return shape_of(read_config(read_values(self.run.folder / CONFIG), str(CONFIG)))
         except UserError:
             return ""
+
+
+def examples_of(model: Path) -> Source | None:
+    """Where the examples of a fine-tuning run were, by its folder or that of its model; None where nobody knows."""
+    for folder in (model, model.parent):
+        source = read_values(folder / SETTINGS).get("source")
+        if isinstance(source, dict):
+            with contextlib.suppress(UserError):
+                return from_dict(source, Source, str(folder / SETTINGS))
+    return None
 
 
 def begun_with(run: Run) -> str:
