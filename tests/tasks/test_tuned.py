@@ -51,6 +51,20 @@ def test_a_file_with_other_columns_is_guessed_and_that_they_are_others_is_told(
     assert "label from 'cls' (as in fine-tuning; " in said
 
 
+def test_the_sign_between_labels_is_that_of_fine_tuning(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "tags.csv").write_text("text,tags\nthe good war,a/b\nthe old war,a\nthe time,\n")
+    words = f"--steps 1 --dev {tmp_path / 'tags.csv'} --label-separator /"
+    learn(tiny, "multi_label", tmp_path / "tags.csv", tmp_path / "run", words)
+    capsys.readouterr()
+    main(["evaluate", str(tmp_path / "run"), "--dev", str(tmp_path / "tags.csv")])
+    assert "'/' stands between labels in 'tags' (as in fine-tuning; " in capsys.readouterr().err
+    (tmp_path / "other.csv").write_text('text,tags\nthe good war,"a, b"\nthe old war,a\n')
+    main(["evaluate", str(tmp_path / "run"), "--dev", str(tmp_path / "other.csv")])
+    assert "',' stands between labels in 'tags' (guessed; " in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("kind", ["multiple_choice", "question_answering", "multi_label", "regression"])
 def test_every_kind_of_file_of_ones_own_keeps_its_columns(kind: str, tiny: Path, tmp_path: Path) -> None:
     named = {
@@ -71,4 +85,4 @@ def test_every_kind_of_file_of_ones_own_keeps_its_columns(kind: str, tiny: Path,
     main(["evaluate", str(tmp_path / "run"), "--dev", str(file)])
     tuned = read_tuned(tmp_path / "run" / "model")
     assert tuned is not None
-    assert set(tuned.layout.values()) == row.keys() - {"text", "query"}
+    assert set(tuned.layout.values()) - {";"} == row.keys() - {"text", "query"}

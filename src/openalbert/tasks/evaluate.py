@@ -26,7 +26,8 @@ from openalbert.tasks.predict import PRETRAINING
 from openalbert.tasks.registry import GLUE, TASKS, Source, open_task
 from openalbert.tasks.report import evaluation_page
 from openalbert.tasks.submission import write_files
-from openalbert.tasks.task import Reading, Task, lone_class, of_pairs
+from openalbert.tasks.targets import alike_told
+from openalbert.tasks.task import Reading, Task, of_pairs
 from openalbert.tasks.tuned import Tuned, read_tuned
 from openalbert.tasks.tunings import amount_in_words, examples_of
 from openalbert.tasks.wording import counted, share, were
@@ -292,8 +293,8 @@ def tell(task: Task, examined: Examined) -> None:
     """What the user should know of how a split was read; nothing is left out or cut in silence."""
     for remark in examined.reading.remarks:
         say(f"{examined.split}: {remark}")
-    if (label := lone_class(task, examined.reading.examples)) is not None:
-        say(f"{examined.split}: all examples are of one class, '{label}': a score there says little")
+    for told in alike_told(task, examined.reading.examples):
+        say(f"{examined.split}: {told}")
     for reason, count in examined.reading.excluded.items():
         say(f"{examined.split}: {count:,} left out: {reason}")
     sequences = examined.encoding.sequences

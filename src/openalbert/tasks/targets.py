@@ -29,6 +29,31 @@ def classes_told(task: Task, examples: Sequence[Example]) -> list[str]:
     return [f"{len(order):,} {what}{plural}: {shown}{more}{rest}", *_look_alike(task.labels)]
 
 
+def all_alike(task: Task, examples: Sequence[Example]) -> str | None:
+    """In what way all examples are alike, as half a sentence; None where there is something to tell apart, or nobody
+    has said what is true of them."""
+    found = {example.label for example in examples if isinstance(example, TextExample)}
+    label = found.pop() if len(found) == 1 else None
+    if isinstance(label, tuple):
+        names = ", ".join(f"'{_short(task.labels[number])}'" for number in label)
+        return f"all examples have the same labels, {names}" if label else "no example has a label"
+    if label is None:
+        return None
+    if task.kind == "regression":
+        return f"all examples have the same value, {label:g}"
+    return f"all examples are of one class, '{_short(task.labels[int(label)])}'"
+
+
+def alike_told(task: Task, examples: Sequence[Example]) -> list[str]:
+    """A sentence on examples to score on that are all alike."""
+    alike = all_alike(task, examples)
+    if alike is None:
+        return []
+    if task.kind == "regression":
+        return [f"{alike}: no figure says anything there, and what cannot be computed is told as 0"]
+    return [f"{alike}: a score there says little"]
+
+
 def _numbers(example: Example) -> tuple[int, ...]:
     label = example.label if isinstance(example, TextExample) else None
     if isinstance(label, tuple):

@@ -85,7 +85,7 @@ class Reading:
     file: str = ""
     """Where it was read."""
     layout: Mapping[str, str] = field(default_factory=dict)
-    """Which column was taken for what, where that is not the same in every file of the task."""
+    """Which column was taken for what, and what stands between labels, where that is not the same in every file."""
 
     @property
     def origin(self) -> str:
@@ -122,13 +122,6 @@ class Task:
         if self.kind == "question_answering":
             return (Head("span"), Head("answerability")) if self.may_have_no_answer else (Head("span"),)
         return (Head(self.kind, self.labels),)
-
-
-def lone_class(task: Task, examples: Sequence[Example]) -> str | None:
-    """The class of some examples, if they are all of one; None if they are not, or are not of classes."""
-    found = {example.label for example in examples if isinstance(example, TextExample)}
-    number = found.pop() if task.kind == "classification" and len(found) == 1 else None
-    return task.labels[number] if isinstance(number, int) else None
 
 
 @dataclass(frozen=True)

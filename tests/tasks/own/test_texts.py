@@ -126,6 +126,26 @@ def test_sets_of_labels_stand_in_one_column_or_in_one_each(train: str, tmp_path:
     assert reading.remarks
 
 
+def test_the_sign_between_labels_is_told_and_one_that_would_cut_a_known_label_is_not_taken(tmp_path: Path) -> None:
+    rows = 'text,labels\na,"food, drink"\nb,food\n'
+    task = opened(tmp_path, "multi_label", rows, rows)
+    assert task.labels == ("drink", "food")
+    guess = "',' stands between labels in 'labels' (guessed; --label-separator says otherwise)"
+    assert task.read("dev").remarks[-1] == f"{tmp_path}/dev.csv: {guess}"
+    assert not [
+        told
+        for told in opened(tmp_path, "multi_label", rows, rows, label_separator=",").read("dev").remarks
+        if "stands between" in told
+    ]
+    task = opened(
+        tmp_path, "multi_label", 'text,labels\na,"food, fresh;drink"\nb,drink\n', 'text,labels\na,"food, fresh"\n'
+    )
+    assert task.labels == ("drink", "food, fresh")
+    reading = task.read("dev")
+    assert [example.label for example in reading.examples] == [(1,)]
+    assert not [told for told in reading.remarks if "stands between" in told]
+
+
 def test_sets_of_labels_are_lists_in_json(tmp_path: Path) -> None:
     rows = [
         {"text": "a", "labels": ["war", "new", "new"]},

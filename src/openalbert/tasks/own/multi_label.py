@@ -15,6 +15,7 @@ from openalbert.tasks.tables import Row, Table, as_text
 from openalbert.tasks.task import Reading, Task
 
 SEPARATORS = (";", "|", ",")
+SEPARATOR = "separator"  # its name beside those of the columns, in what is kept for other files
 YES, NO = ("1", "1.0", "true", "True"), ("0", "0.0", "false", "False", "")
 
 
@@ -29,11 +30,12 @@ def open_multi_label(
         labels = _names(opened["train"](), source)
     names = labels
     numbers = {name: number for number, name in enumerate(names)}
+    known = (layout or {}).get(SEPARATOR)
 
     def parse(table: Table, labelled: bool) -> Reading:
         flags = _flag_columns(table, source, names)
         texts = texts_of(table, source, labelled, layout, flags)
-        separator = _separator(table, texts, source)
+        separator = _separator(table, texts, source, names, known)
 
         def labels_of(row: Row) -> tuple[int, ...] | None:
             found = [name for name in flags if _is_set(row, name)] if flags else _listed(row, texts, separator)
@@ -44,7 +46,16 @@ def open_multi_label(
             return None if found is None else tuple(sorted({numbers[name] for name in found}))
 
         reading = read_texts(table, texts, labelled, labels_of)
-        if not flags or source.label_columns:
+        if not flags:
+            remarks = reading.remarks
+            if labelled and not source.label_separator and any(separator in cell for cell in _cells(table, texts)):
+                how = "as in fine-tuning" if separator == known else "guessed"
+                told = (
+                    f"'{separator}' stands between labels in '{texts.label}' ({how}; --label-separator says otherwise)"
+                )
+                remarks += (f"{table.name}: {told}",)
+            return replace(reading, remarks=remarks, layout={**reading.layout, SEPARATOR: separator})
+        if source.label_columns:
             return reading
         remark = (
             f"{table.name}: each of the columns {', '.join(flags)} is a label (guessed; --label-columns says otherwise)"
@@ -60,7 +71,7 @@ def _names(table: Table, source: Source) -> tuple[str, ...]:
     if flags:
         return flags
     texts = texts_of(table, source, labelled=True)
-    separator = _separator(table, texts, source)
+    separator = _separator(table, texts, source, (), None)
     names = in_order([name for row in table.rows for name in _listed(row, texts, separator) or ()])
     if not names:
         raise UserError(f"{table.name} has no labels in '{texts.label}': is the column right?")
@@ -90,12 +101,23 @@ def _is_set(row: Row, column: str) -> bool:
     raise UserError(f"{row.place}: '{value}' in '{column}' is neither 0 nor 1")
 
 
-def _separator(table: Table, texts: Texts, source: Source) -> str:
-    """What stands between labels: as the user says, else the first of the usual signs that is found."""
-    if source.label_separator is not None or texts.label is None:
-        return source.label_separator or SEPARATORS[0]
-    cells = [value for value in sample(table, texts.label) if isinstance(value, str)]
-    return next((sign for sign in SEPARATORS if any(sign in cell for cell in cells)), SEPARATORS[0])
+def _separator(table: Table, texts: Texts, source: Source, labels: tuple[str, ...], known: str | None) -> str:
+    """What stands between labels: as the user says, else a sign that leaves known labels, first of all the one that was
+    learned with, else the first of the usual signs that is found."""
+    if source.label_separator:
+        return source.label_separator
+    cells = _cells(table, texts)
+    signs = ((known,) if known is not None else ()) + SEPARATORS
+    for sign in signs if labels else ():
+        if all(part.strip() in labels for cell in cells for part in cell.split(sign) if part.strip()):
+            return sign
+    return next((sign for sign in signs if any(sign in cell for cell in cells)), signs[0])
+
+
+def _cells(table: Table, texts: Texts) -> list[str]:
+    """What stands in the column of labels as text, in the first rows."""
+    values = sample(table, texts.label) if texts.label is not None else []
+    return [value for value in values if isinstance(value, str)]
 
 
 def _listed(row: Row, texts: Texts, separator: str) -> list[str] | None:
