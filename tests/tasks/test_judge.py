@@ -51,6 +51,17 @@ def test_a_dozen_steps_are_too_few_to_say_that_nothing_was_learned(
         assert ("100 % of the predictions are" in told) == (steps == 100)
 
 
+def test_a_score_that_never_left_0_is_told_however_few_the_steps(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A regression's r2 at a rate of 0 is below 0, a classification's accuracy is not."""
+    remark = "r2 on dev never rose above 0: it has hardly begun to learn; train for longer, or raise"
+    for kind in ("regression", "classification"):
+        file = lesson(kind, tmp_path)
+        learn(tiny, kind, file, tmp_path / kind, "--steps 12 --evaluate-every 6 --optimizer.learning-rate 0")
+        assert (remark in capsys.readouterr().err) == (kind == "regression")
+
+
 @pytest.mark.parametrize(("num_examples", "is_told"), [(4, False), (12, True)])
 def test_a_few_predictions_alike_say_nothing(num_examples: int, is_told: bool) -> None:
     examples = tuple(TextExample(str(number), "a text", None, number % 2) for number in range(num_examples))

@@ -75,7 +75,13 @@ class Judge:
         return collapse(self.material.task, self.baseline, running.recent, self.part.examples, found.predictions)
 
     def sameness(self, found: Scored, steps: int) -> str | None:
-        """In what way the predictions are all the same; None if they are not, or where nobody can tell yet."""
-        if steps < LEAST_STEPS or len(self.part.examples) < LEAST_EXAMPLES:
+        """In what way the predictions are all the same; None if they are not, or where nobody can tell yet.
+
+        However few the steps were, a score that never left 0 can be told.
+        """
+        if len(self.part.examples) < LEAST_EXAMPLES:
             return None
-        return sameness(self.material.task, self.part.examples, found.predictions)
+        same = sameness(self.material.task, self.part.examples, found.predictions) if steps >= LEAST_STEPS else None
+        if same is None and self.standing.best is not None and self.standing.best <= 0:
+            return f"{self.material.task.main_metric} on {self.split} never rose above 0"
+        return same
