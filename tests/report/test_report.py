@@ -179,6 +179,13 @@ def test_a_run_without_evaluation_or_without_records_is_said_to_be_so(tmp_path: 
     assert "There is nothing to draw yet." in page.text
 
 
+def test_one_point_that_is_not_finite_is_one_point(tmp_path: Path) -> None:
+    lines = [line for line in metrics(40) if line["kind"] == "train"]
+    lines[7]["masked_lm_loss"] = float("nan")
+    page = page_of(make_run(tmp_path / "mine", lines=lines))
+    assert " 1 drawn point is not finite: the line has a gap there. " in page.text + " "
+
+
 def test_a_diverged_run_keeps_its_pictures(tmp_path: Path) -> None:
     lines = metrics(200)
     for line in lines[150:]:
@@ -186,7 +193,7 @@ def test_a_diverged_run_keeps_its_pictures(tmp_path: Path) -> None:
     lines[100]["masked_lm_loss"] = 1e30
     page = page_of(make_run(tmp_path / "mine", lines=lines))
     assert "this run has diverged" in page.text
-    assert "the line has gaps there" in page.text
+    assert " drawn points are not finite: the line has gaps there" in page.text
     assert "cut at the top: the highest value is 1e30" in page.text
     for tag, attributes in page.elements:
         if tag == "path":

@@ -73,7 +73,18 @@ def test_a_scale_holds_every_finite_value() -> None:
     scale = scale_for(values, 200.0, 0.0)
     assert 0 < scale.place(3.0) < scale.place(-2.0) < 200
     alone = scale_for(np.array([7.0, 7.0]), 200.0, 0.0)
-    assert alone.place(7.0) == 100.0
+    assert alone.place(0.0) == 200.0
+    assert 0 < alone.place(7.0) < 20
     nothing = scale_for(np.array([np.nan]), 200.0, 0.0, log=True)
     assert nothing.low < nothing.high
     assert scale_for(np.array([2.0, 9.0]), 200.0, 0.0, from_zero=True).low == 0
+
+
+def test_a_share_that_never_changes_has_no_axis_below_0_or_above_100_percent() -> None:
+    for percent in (0.0, 100.0, 37.5):
+        shown = ticks(scale_for(np.full(9, percent), 200.0, 0.0))
+        assert len(shown) > 1
+        assert 0 <= min(shown) <= max(shown) <= 100
+    below = scale_for(np.array([-3.0, -3.0]), 200.0, 0.0)
+    assert (below.high, ticks(below)[-1]) == (0, 0)
+    assert below.low < -3

@@ -201,7 +201,8 @@ def _without_spikes(picture: Picture, values: Float64[np.ndarray, "n"]) -> tuple
     """The values that decide a picture's height: a spike that would flatten all the rest is cut, and said."""
     finite = values[np.isfinite(values)]
     lost = len(values) - len(finite)
-    remark = f"{lost:,} drawn points are not finite: the line has gaps there. " if lost else ""
+    many = f"{lost:,} drawn points are not finite: the line has gaps there. "
+    remark = {0: "", 1: "1 drawn point is not finite: the line has a gap there. "}.get(lost, many)
     if not picture.log and len(finite) >= 20:
         low, usual, high = finite.min(), np.quantile(finite, 0.98), finite.max()
         if high - usual > 4 * (usual - low) > 0:

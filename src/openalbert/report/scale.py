@@ -43,9 +43,9 @@ def scale_for(
         return Scale(low / 1.15, high * 1.15, start, end, log=True)
     if from_zero:
         low = min(low, 0.0)
-    if high - low <= 1e-9 * max(abs(high), abs(low)):  # one value alone
-        room = abs(high) / 2 or 1.0
-        return Scale(0.0 if from_zero and high > 0 else low - room, high + room, start, end)
+    if high - low <= 1e-9 * max(abs(high), abs(low)):
+        # One value alone says how far it is from 0, and no more: nothing below 0 % or far above 100 % is to be read.
+        return Scale(min(1.05 * low, 0.0), max(1.05 * high, 0.0) or float(low == 0), start, end)
     room = (high - low) * 0.05
     return Scale(low if from_zero and low == 0 else low - room, high + room, start, end)
 
