@@ -123,6 +123,7 @@ def test_several_seeds_are_one_page_with_their_median_and_the_best_ones_mistakes
         expected = " ".join(f"{figures[metric][line]:.2f}" for metric in figures)
         assert f"{line} {expected}" in page.text
     assert f"The best is seed-{summary['best_seed']}" in page.text
+    assert "<b>median</b>" in (tmp_path / "all" / "report.html").read_text(encoding="utf-8")
     assert page.data["runs"] == ["seed-1", "seed-2", "seed-3"]
     best = read_findings(tmp_path / "all" / f"seed-{summary['best_seed']}")[0]
     assert best.mistakes == () or best.mistakes[0].id in page.text

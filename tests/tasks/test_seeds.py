@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+from tests.report.parsed_page import Page
 from tests.tasks.made_lessons import command, learned, lesson, weights
 
 from openalbert import cli
 from openalbert.tasks import finetune
+from openalbert.tasks.judge import Judge
 from openalbert.tasks.seeds import summarize, table
 
 WORDS = "--steps 25 --evaluate-every 25"
@@ -85,13 +87,65 @@ def test_median_mean_and_spread_are_those_of_the_runs_and_the_table_names_the_co
     runs[1] = result(2, 69.5, attempts=1)
     summary = summarize(runs)
     figures = summary["figures"]["dev"]["accuracy"]
-    assert figures["median"] == 70.0
-    assert figures["mean"] == pytest.approx(sum(accuracies) / 5)
+    del accuracies[3]
+    assert figures["median"] == 70.5
+    assert figures["mean"] == pytest.approx(sum(accuracies) / 4)
     assert figures["spread"] == pytest.approx(statistics.stdev(accuracies))
-    assert (figures["lowest"], figures["highest"]) == (47.3, 72.5)
+    assert (figures["lowest"], figures["highest"]) == (69.5, 72.5)
     assert (summary["num_collapsed"], summary["num_retried"], summary["best_seed"]) == (1, 2, 3)
     lines = table(summary).splitlines()
     assert lines[0].split() == ["run", "rate", "step", "accuracy", "f1"]
     assert lines[2].endswith("collapsed once, tried again at a lower rate")
     assert lines[4].endswith("collapsed")
-    assert lines[6].split() == ["median", "70.00", "35.00"]
+    assert lines[6].split() == ["median", "70.50", "35.25", *"of 4 of 5 runs: 1 collapsed".split()]
+    assert lines[7].split() == ["mean", "70.75", "35.38"]
+    assert summary["runs"] == runs
+
+
+def test_a_run_that_collapsed_is_never_the_best_however_it_scores() -> None:
+    runs = [result(1, 60.0), result(2, 70.0, collapsed="all the same"), result(3, 50.0)]
+    assert summarize(runs)["best_seed"] == 1
+
+
+def test_where_all_runs_collapsed_there_is_no_result_and_no_best() -> None:
+    summary = summarize([result(seed, 50.0 + seed, collapsed="all the same") for seed in (1, 2, 3)])
+    assert (summary["best_seed"], summary["figures"], summary["num_collapsed"]) == (None, {}, 3)
+    lines = table(summary).splitlines()
+    assert [line.split()[0] for line in lines[:4]] == ["run", "seed", "seed", "seed"]
+    assert lines[4:] == ["all runs collapsed: there is no result"]
+
+
+def test_seeds_that_all_collapsed_leave_a_model_but_no_best(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Judge, "collapse", lambda *_: "made to")
+    summary = several(tiny, lesson("classification", tmp_path), tmp_path / "runs", "--seeds 2 --retries 0")
+    assert summary["best_seed"] is None
+    said = capsys.readouterr()
+    assert f"all runs collapsed: there is no result; {tmp_path / 'runs' / 'model'} is of seed " in said.err
+    assert "the best" not in said.err
+    assert said.out.endswith("all runs collapsed: there is no result\n")
+    assert (tmp_path / "runs" / "model" / "config.json").exists()
+    text = (tmp_path / "runs" / "report.html").read_text(encoding="utf-8")
+    assert "<b>median</b>" not in text
+    page = Page(text)
+    assert "All runs collapsed: there is no result." in page.text
+    assert "The best is" not in page.text
+
+
+def test_fewer_seeds_than_before_are_all_that_is_told_of(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, out = lesson("classification", tmp_path), tmp_path / "runs"
+    words = "--steps 2 --seeds "
+    for seeds in (3, 2, 1):
+        cli.main(command(tiny, "classification", file, out, f"{words}{seeds}"))
+        said = capsys.readouterr().err
+        expected = list(range(1, seeds + 1))
+        assert [run["seed"] for run in json.loads((out / "seeds.json").read_text())["runs"]] == expected
+        page = Page((out / "report.html").read_text(encoding="utf-8"))
+        assert page.data["runs"] == [f"seed-{number}" for number in expected]
+        beyond = f"{out / 'seed-3'} is of an earlier call: it stays, but does not count with --seeds {seeds}"
+        assert (beyond in said) == (seeds < 3)
+    assert (out / "seed-3" / "model").exists()
+    assert not (out / "scores.json").exists()

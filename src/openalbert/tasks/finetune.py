@@ -24,7 +24,8 @@ def finetune(settings: Finetune) -> None:
             Run(settings, material, device).dry_run()
             return
         claim_folder(settings, device, FREE_TO_CHANGE, (SCORES, SEEDS, "seed-*", REPORT, FINDINGS_FILE))
-        if settings.seeds > 1:
+        # One that was one of several before is one of several.
+        if settings.seeds > 1 or any(settings.out.glob("seed-*/run.json")):
             several_seeds(settings, material, device, stop)
         else:
             scores = Run(settings, material, device).carry_out(stop)

@@ -52,8 +52,10 @@ def _first_of_each(tunings: Sequence[Tuning]) -> list[Tuning]:
 
 
 def _best(tunings: Sequence[Tuning]) -> Tuning | None:
-    """The run with the best main figure on the split that decides."""
-    done = [tuning for tuning in tunings if tuning.by_split]
+    """The run with the best main figure on the split that decides; of several, none that collapsed."""
+    done = [
+        tuning for tuning in tunings if tuning.by_split and not (len(tunings) > 1 and tuning.scores.get("collapsed"))
+    ]
     return max(done, key=lambda tuning: _main(tuning)[1]) if done else None
 
 
@@ -162,7 +164,7 @@ def _beside_the_paper(tunings: Sequence[Tuning], folders: Sequence[Path]) -> Mar
     first = tunings[0]
     who, found = "this model", first.by_split
     if len(tunings) > 1:
-        who = f"median of {len(tunings)} runs"
+        who = f"median of {counted(sum(not tuning.scores.get('collapsed') for tuning in tunings), 'run')}"
         summary = read_values(folders[0] / SEEDS).get("figures", {})
         found = {split: {name: one["median"] for name, one in metrics.items()} for split, metrics in summary.items()}
     sizes = {split: figures.present(first.run.fact("data", "scored", split)) for split in found}
@@ -221,10 +223,11 @@ def _several(tunings: Sequence[Tuning], folders: Sequence[Path], now: datetime) 
         )
     if len(folders) == 1:
         of_split: Mapping[str, Any] = next(iter(read_values(folders[0] / SEEDS).get("figures", {}).values()), {})
+        note = "without the collapsed" if any(tuning.scores.get("collapsed") for tuning in tunings) else ""
         for line in ("median", "mean", "spread"):
             cells = [f"{of_split[metric][line]:.2f}" if metric in of_split else NOTHING for metric in metrics]
             if of_split:
-                rows.append([element("b", line), "", *cells, "", "", "", ""])
+                rows.append([element("b", line), "", *cells, "", "", "", note])
     head = ["run", "task", *(metric.replace("_", " ") for metric in metrics), "rate", "steps", "training time", ""]
     best = _best(tunings)
     said = []
@@ -232,6 +235,8 @@ def _several(tunings: Sequence[Tuning], folders: Sequence[Path], now: datetime) 
         said = [
             element("p", f"The best is {best.run.name}: the model folder has its weights, the closer look is at it.")
         ]
+    if len(folders) == 1 and best is None and all(tuning.by_split for tuning in tunings):
+        said = [element("p", "All runs collapsed: there is no result.")]
     return [table(head, rows, numbers_from=2), *said, *_notes(tunings, now)]
 
 

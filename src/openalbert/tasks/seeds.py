@@ -31,35 +31,53 @@ def several_seeds(settings: Finetune, material: Material, device: Device, stop: 
         results.append(Run(one, material, device, peak).carry_out(stop))
     if device.is_main:
         summary = summarize(results)
-        best = settings.out / f"seed-{summary['best_seed']}" / MODEL
+        # Where all have collapsed, a model is there to be looked at, but it is nobody's best.
+        kept = _highest(results)["seed"] if summary["best_seed"] is None else summary["best_seed"]
         with durable.new_folder(settings.out / MODEL) as aside:
-            shutil.copytree(best, aside, dirs_exist_ok=True)
+            shutil.copytree(settings.out / f"seed-{kept}" / MODEL, aside, dirs_exist_ok=True)
         durable.write_text(settings.out / SEEDS, json.dumps(summary, indent=2) + "\n")
         write_report([settings.out], settings.out / REPORT)
-        say_plainly(device, f"the model of seed {summary['best_seed']}, the best, is in {settings.out / MODEL}")
+        if summary["best_seed"] is None:
+            say_plainly(device, f"all runs collapsed: there is no result; {settings.out / MODEL} is of seed {kept}")
+        else:
+            say_plainly(device, f"the model of seed {kept}, the best, is in {settings.out / MODEL}")
+        counted_in = {of_seed(settings, number).out for number in range(settings.seeds)}
+        for other in sorted(path.parent for path in settings.out.glob("seed-*/run.json")):
+            if other not in counted_in:
+                say_plainly(
+                    device, f"{other} is of an earlier call: it stays, but does not count with --seeds {settings.seeds}"
+                )
         print(table(summary))
     device.wait_for_all()
 
 
 def summarize(results: list[dict[str, Any]]) -> dict[str, Any]:
-    """Median, mean and spread of every figure, the runs they are of, and which of them is best."""
+    """Median, mean and spread of every figure, the runs they are of, and which of them is best.
+
+    A run that collapsed is no result, so it counts in none of them; where all have, there are none, and no best.
+    """
     main_metric = results[0]["main_metric"]
     split = next(iter(results[0]["scores"]))
+    counting = [result for result in results if result["collapsed"] is None]
     figures = {
-        name: {metric: _summary([result["scores"][name][metric] for result in results]) for metric in metrics}
-        for name, metrics in results[0]["scores"].items()
+        name: {metric: _summary([result["scores"][name][metric] for result in counting]) for metric in metrics}
+        for name, metrics in (results[0]["scores"].items() if counting else ())
     }
-    best = max(results, key=lambda result: result["scores"][split][main_metric])
     return {
         "task": results[0]["task"],
         "main_metric": main_metric,
         "split": split,
-        "num_collapsed": sum(result["collapsed"] is not None for result in results),
+        "num_collapsed": len(results) - len(counting),
         "num_retried": sum(bool(result["attempts"]) for result in results),
-        "best_seed": best["seed"],
+        "best_seed": _highest(counting)["seed"] if counting else None,
         "figures": figures,
         "runs": results,
     }
+
+
+def _highest(results: list[dict[str, Any]]) -> dict[str, Any]:
+    split, main_metric = next(iter(results[0]["scores"])), results[0]["main_metric"]
+    return max(results, key=lambda result: result["scores"][split][main_metric])
 
 
 def _summary(values: list[float]) -> dict[str, float]:
@@ -76,7 +94,8 @@ def _summary(values: list[float]) -> dict[str, float]:
 def table(summary: dict[str, Any]) -> str:
     """A line for each run and for what they come to, with a word on those that collapsed."""
     split = summary["split"]
-    metrics = list(summary["figures"][split])
+    metrics = list(summary["runs"][0]["scores"][split])
+    num_runs, num_collapsed = len(summary["runs"]), summary["num_collapsed"]
     rows = [["run", "rate", "step", *metrics, ""]]
     for result in summary["runs"]:
         figures = [f"{result['scores'][split][metric]:.2f}" for metric in metrics]
@@ -89,16 +108,19 @@ def table(summary: dict[str, Any]) -> str:
                 "collapsed" if result["collapsed"] else _retries(len(result["attempts"])),
             ]
         )
-    for line in ("median", "mean", "spread"):
-        rows.append([line, "", "", *(f"{summary['figures'][split][metric][line]:.2f}" for metric in metrics), ""])
+    for line in ("median", "mean", "spread") if num_collapsed < num_runs else ():
+        of = f"of {num_runs - num_collapsed} of {num_runs} runs: {num_collapsed} collapsed" if num_collapsed else ""
+        figures = [f"{summary['figures'][split][metric][line]:.2f}" for metric in metrics]
+        rows.append([line, "", "", *figures, of if line == "median" else ""])
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return "\n".join(
+    lines = [
         "  ".join(
             word.ljust(width) if column in (0, len(widths) - 1) else word.rjust(width)
             for column, (word, width) in enumerate(zip(row, widths, strict=True))
         ).rstrip()
         for row in rows
-    )
+    ]
+    return "\n".join([*lines, *(["all runs collapsed: there is no result"] if num_collapsed == num_runs else [])])
 
 
 def _retries(count: int) -> str:

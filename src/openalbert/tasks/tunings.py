@@ -100,10 +100,7 @@ def open_tunings(folders: Sequence[Path]) -> list[Tuning]:
     """The runs of these folders; one of several seeds gives the run of each."""
     each = []
     for folder in folders:
-        seeds = sorted(
-            (path.parent for path in folder.glob("seed-*/run.json")), key=lambda path: (len(path.name), path.name)
-        )
-        each += seeds or [folder]
+        each += _seeds(folder) or [folder]
     fields = {folder: _metric_names(folder / METRICS) for folder in each}
     more = list(dict.fromkeys(name for names in fields.values() for name in names))
     runs = read_runs(each, more_fields=more)
@@ -116,6 +113,18 @@ def open_tunings(folders: Sequence[Path]) -> list[Tuning]:
         metrics = [name for name in metrics if run.evaluation.has(name)]
         tunings.append(Tuning(run, read_values(folder / SCORES), read_findings(folder), tuple(metrics)))
     return tunings
+
+
+def _seeds(folder: Path) -> list[Path]:
+    """The runs of several seeds that the last call asked for: what an earlier one left beyond them does not count."""
+    found = sorted(
+        (path.parent for path in folder.glob("seed-*/run.json")), key=lambda path: (len(path.name), path.name)
+    )
+    asked = read_values(folder / "run.json")
+    first, count = asked.get("seed"), asked.get("seeds")
+    if not isinstance(first, int) or not isinstance(count, int):
+        return found
+    return [path for path in found if path.name in {f"seed-{first + number}" for number in range(count)}]
 
 
 def read_values(path: Path) -> dict[str, Any]:
