@@ -18,7 +18,7 @@ from openalbert.train.running import Running, Step
 
 LINE = re.compile(
     r"step [\d,]+  loss \d+\.\d{3}  words \d+\.\d %  order \d+\.\d %  [\d,]+\.\d ktok/s  \d+ % of peak  "
-    r"rate \d\.\d\de[-+]\d\d  depth \d+  left \d+:\d\d:\d\d"
+    r"rate \d\.\d\de[-+]\d\d  left \d+:\d\d:\d\d"
 )
 
 
@@ -64,6 +64,17 @@ def test_what_was_recorded_after_a_checkpoint_is_cut_off_when_a_run_goes_on(tmp_
     assert [event["text"] for event in records(tmp_path, "event")] == ["kept"]
     with pytest.raises(UserError, match="it was changed"):
         journal.resume(size + 1, {}, Running())
+
+
+@pytest.mark.parametrize("deepens", [True, False])
+def test_the_depth_is_told_only_where_it_changes(
+    deepens: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    journal = Journal(tmp_path, True, False, lambda depth: 1.0, 1.0, deepens)
+    journal.take(step(1), Running(step=1, tokens=10, seconds=1.0), 0.1)
+    line = capsys.readouterr().err
+    assert "step 1  loss 2.7" in line
+    assert ("depth 2" in line) == deepens
 
 
 def test_only_the_main_process_speaks_and_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -57,9 +57,19 @@ class Journal:
     """The record of a run. Only the main process has one that writes."""
 
     def __init__(
-        self, folder: Path, writes: bool, tensorboard: bool, flops_per_token: Callable[[int], float], peak: float
+        self,
+        folder: Path,
+        writes: bool,
+        tensorboard: bool,
+        flops_per_token: Callable[[int], float],
+        peak: float,
+        deepens: bool = False,
     ) -> None:
-        """`flops_per_token` takes the depth that is run; `peak` is the matmul rate of all devices together."""
+        """`flops_per_token` takes the depth that is run; `peak` is the matmul rate of all devices together.
+
+        `deepens` is whether the depth changes on the way, and is to be shown.
+        """
+        self.deepens = deepens
         self.folder, self.writes = folder, writes
         self.flops_per_token, self.peak = flops_per_token, peak
         self.window = Window()
@@ -171,7 +181,7 @@ class Journal:
             f"{100 * self.share_of_peak(step.depth):.0f} % of peak",
             f"rate {step.learning_rate:.2e}",
         ]
-        if step.depth:
+        if self.deepens:
             words.append(f"depth {step.depth}")
         if self.note:
             words.append(self.note)

@@ -87,7 +87,8 @@ class Run:
         self.peak = measure_matmul_peak(device)
         writes = device.is_main and not settings.dry_run
         peak = self.peak * device.world
-        self.journal = Journal(self.folder, writes, settings.tensorboard, self._flops_per_token, peak)
+        deepens = len(settings.depths.stages) > 1
+        self.journal = Journal(self.folder, writes, settings.tensorboard, self._flops_per_token, peak, deepens)
         self.saving = Saving(self.folder, self.model, self.optimizer, self.journal, device, settings.speed.micro_batch)
 
     def _flops_per_token(self, depth: int) -> float:

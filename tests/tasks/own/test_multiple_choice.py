@@ -37,19 +37,23 @@ def test_the_right_option_is_written_in_any_of_four_ways(
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("text", "where"),
     [
-        "context,question,option1,option2,option3,answer\np,q,red,blue,,B\np,q,red,blue,green,C\n",
-        "Passage,Question,A,B,C,Answer\np,q,red,blue,,B\np,q,red,blue,green,C\n",
-        "article,question,options,label\np,q,red|blue,1\np,q,red | blue | green,2\n",
+        (
+            "context,question,option1,option2,option3,answer\np,q,red,blue,,B\np,q,red,blue,green,C\n",
+            "columns option1, option2, option3",
+        ),
+        ("Passage,Question,A,B,C,Answer\np,q,red,blue,,B\np,q,red,blue,green,C\n", "columns A, B, C"),
+        ("article,question,options,label\np,q,red|blue,1\np,q,red | blue | green,2\n", "column options"),
     ],
 )
-def test_options_stand_in_columns_or_in_one(text: str, tmp_path: Path) -> None:
+def test_options_stand_in_columns_or_in_one(text: str, where: str, tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text(text)
     first, second = read(path).examples
     assert first.options == ("red", "blue")
     assert second.options == ("red", "blue", "green")
+    assert f"{path}: the options stand in the {where}" in read(path).remarks
     assert (first.label, second.label) == (1, 2)
     assert (first.passage, first.question) == ("p", "q")
 

@@ -88,7 +88,8 @@ def _choices(table: Table, source: Source, labelled: bool, layout: Mapping[str, 
         raise columns.missing("answer")
     options = [_options(row, option_names, source.label_separator) for row in table.rows]
     answers = [row.text(answer).strip() if answer is not None and labelled else "" for row in table.rows]
-    listed = f"{table.name}: the options are {', '.join(option_names)}"
+    where = "the column" if len(option_names) == 1 else "the columns"
+    listed = f"{table.name}: the options stand in {where} {', '.join(option_names)}"
     remarks = (*table.remarks, *columns.remark(), listed, *((id_remark,) if id_remark else ()))
     return Choices(question, passage, ids, options, answers, remarks, columns.roles)
 
