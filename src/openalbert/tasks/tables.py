@@ -7,6 +7,7 @@ are refused with file and line, or left out and counted where the task's own fil
 import csv
 import io
 import json
+import math
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -87,14 +88,22 @@ class Exclusions:
 
 
 def as_text(value: Any, what: str) -> str:
-    """A value as text; `what` names it in an error. Lone surrogates, which JSON can escape, become U+FFFD."""
+    """A value as text; `what` names it in an error. Lone surrogates, which JSON can escape, become U+FFFD.
+
+    NaN is no text: Parquet files and data frames have it where nothing stands.
+    """
     if value is None:
         return ""
     if isinstance(value, str):
         return _LONE_SURROGATE.sub("\ufffd", value)
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, (int, float)):
+    if isinstance(value, float):
+        if math.isnan(value):
+            return ""
+        # A column of whole numbers becomes one of floats as soon as a row has none there.
+        return str(int(value)) if value.is_integer() and abs(value) < 2**53 else str(value)
+    if isinstance(value, int):
         return str(value)
     raise UserError(f"{what} is {_kind(value)}, but a text is needed there")
 

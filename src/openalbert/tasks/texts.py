@@ -5,7 +5,8 @@ import unicodedata
 from collections.abc import Iterable, Mapping
 
 from openalbert.errors import UserError
-from openalbert.tasks.tables import Row, Table
+from openalbert.tasks.tables import Exclusions, Row, Table
+from openalbert.tasks.wording import counted
 
 NO_LABEL = ("", "-", "-1")  # what stands where annotators did not agree, or nobody has said
 
@@ -16,9 +17,17 @@ BLANK = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0\ufe0e\ufe0f"
 
 def without_blanks(text: str) -> str:
     """What is to be seen of a text: no space, no control characters, nothing that has no width."""
-    return "".join(
-        sign for sign in text if not (sign in BLANK or sign.isspace() or unicodedata.category(sign) in ("Cc", "Cf"))
-    )
+    return "".join(filter(_is_seen, text))
+
+
+def _is_seen(sign: str) -> bool:
+    return not (sign in BLANK or sign.isspace() or unicodedata.category(sign) in ("Cc", "Cf"))
+
+
+def seen_text(row: Row, column: str) -> str:
+    """The row's text; "" where there is nothing to be seen in it."""
+    text = row.text(column).strip()
+    return text if any(map(_is_seen, text)) else ""
 
 
 def ids(table: Table, columns: Iterable[str]) -> list[str]:
@@ -35,6 +44,13 @@ def ids(table: Table, columns: Iterable[str]) -> list[str]:
             )
         seen[name] = row
     return list(seen)
+
+
+def predicted_all_the_same(empty: Exclusions) -> tuple[str, ...]:
+    """What to say of rows to predict for that should have been left out; every row needs its prediction."""
+    return tuple(
+        f"{counted(count, 'row')} {reason}: predicted all the same" for reason, count in empty.counted().items()
+    )
 
 
 def class_number(row: Row, column: str, numbers: Mapping[str, int]) -> int | None:

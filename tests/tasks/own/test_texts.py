@@ -60,12 +60,54 @@ def test_rows_without_text_or_label_are_left_out_and_counted(tmp_path: Path) -> 
     }
 
 
-def test_every_row_of_a_test_file_gives_an_example(tmp_path: Path) -> None:
+INVISIBLE = ["\u200b", "\ufeff", "\x00\x1b", " \u00ad\u2060 ", "\u3164", "\u2800\ufe0f", "\u202e\u200f"]
+
+
+@pytest.mark.parametrize("blank", INVISIBLE)
+def test_texts_in_which_nothing_is_to_be_seen_are_none(blank: str, tmp_path: Path) -> None:
+    rows = [{"text": "so good", "label": "a"}, {"text": "so\u200bbad", "label": "b"}, {"text": blank, "label": "b"}]
+    path = write_jsonl(tmp_path / "a.jsonl", rows)
+    reading = open_task("classification", Source(train=path, dev=path)).read("dev")
+    assert [example.first for example in reading.examples] == ["so good", "so\u200bbad"]
+    assert reading.excluded == {f"without a text (first: {path}, line 3)": 1}
+    (tmp_path / "dev.tsv").write_text(f"sentence\tlabel\nso good\t1\n{blank}\t0\n")
+    reading = open_task("sst2", Source(dev=tmp_path / "dev.tsv")).read("dev")
+    assert (len(reading.examples), sum(reading.excluded.values())) == (1, 1)
+
+
+def test_every_row_of_a_test_file_gives_an_example_and_those_without_a_text_are_told(tmp_path: Path) -> None:
     path = tmp_path / "test.csv"
-    path.write_text('text\n"one"\n""\n" "\ntwo\n')
+    path.write_text('text\n"one"\n""\n" "\n\u200b\ntwo\n')
     (tmp_path / "train.csv").write_text(CLASSES)
     task = open_task("classification", Source(train=tmp_path / "train.csv", test=path))
-    assert [example.first for example in task.read("test").examples] == ["one", "", "", "two"]
+    reading = task.read("test")
+    assert [example.first for example in reading.examples] == ["one", "", "", "", "two"]
+    assert reading.remarks[-1] == f"3 rows without a text (first: {path}, line 3): predicted all the same"
+    (tmp_path / "test.tsv").write_text("index\tsentence\n0\tone\n1\t\u200b\n")
+    reading = open_task("sst2", Source(test=tmp_path / "test.tsv")).read("test")
+    assert len(reading.examples) == 2
+    assert reading.remarks == (f"1 row without a text (first: {tmp_path}/test.tsv, line 3): predicted all the same",)
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "parquet"])
+@pytest.mark.parametrize("task", ["classification", "regression", "multi_label"])
+def test_a_label_that_is_nan_is_none_and_whole_numbers_are_written_as_such(
+    task: str, ending: str, tmp_path: Path
+) -> None:
+    rows = [{"text": f"t{n}", "label": label} for n, label in enumerate([0.0, 1.0, float("nan"), 1.0])]
+    path = tmp_path / f"a.{ending}"
+    if ending == "jsonl":
+        write_jsonl(path, rows)
+    else:
+        pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+        parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    opened = open_task(task, Source(train=path, dev=path))
+    assert opened.labels == (() if task == "regression" else ("0", "1"))
+    reading = opened.read("dev")
+    expected = [(0,), (1,), (1,)] if task == "multi_label" else [0, 1, 1]
+    assert [example.label for example in reading.examples] == expected
+    [(reason, count)] = reading.excluded.items()
+    assert (reason.split(" (")[0], count) == ("without a label", 1)
 
 
 def test_labels_may_be_numbers_or_yes_and_no_in_json(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from openalbert.tasks.metrics import Measure
 from openalbert.tasks.source import Source, assemble, openings
 from openalbert.tasks.tables import Exclusions, Quoting, Table, read_table
 from openalbert.tasks.task import Kind, Reading, Task, TextExample
-from openalbert.tasks.texts import class_number, ids, value
+from openalbert.tasks.texts import class_number, ids, predicted_all_the_same, seen_text, value
 
 # Whole sets have the plain names; subsets that were published elsewhere say that they are.
 PLAIN_NAMES = {
@@ -82,12 +82,13 @@ class Glue:
         numbers = {name: names.index(name) for name in self.labels}
         numbers |= {code: numbers[name] for code, name in zip(self.codes, self.labels, strict=bool(self.codes))}
         examples: list[TextExample] = []
-        excluded = Exclusions(table.excluded)
+        excluded, empty = Exclusions(table.excluded), Exclusions()
         for row, row_id in zip(table.rows, ids(table, ("index", "idx")), strict=True):
-            texts = row.text(first).strip(), row.text(second).strip() if second else None
-            if labelled and "" in texts:
-                excluded.add("without a text", row.place)
-                continue
+            texts = seen_text(row, first), seen_text(row, second) if second else None
+            if "" in texts:
+                (excluded if labelled else empty).add("without a text", row.place)
+                if labelled:
+                    continue
             answer: int | float | None = None
             if labelled:
                 answer = class_number(row, label, numbers) if self.labels else value(row, label)
@@ -95,4 +96,5 @@ class Glue:
                     excluded.add("without a label", row.place)
                     continue
             examples.append(TextExample(row_id, *texts, answer))
-        return Reading(tuple(examples), excluded.counted(), table.remarks)
+        remarks = (*table.remarks, *predicted_all_the_same(empty))
+        return Reading(tuple(examples), excluded.counted(), remarks)

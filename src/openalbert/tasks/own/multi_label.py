@@ -122,7 +122,7 @@ def _cells(table: Table, texts: Texts) -> list[str]:
 
 def _listed(row: Row, texts: Texts, separator: str) -> list[str] | None:
     given = row.values.get(texts.label or "")
-    if given is None:
+    if given is None or given != given:  # NaN, which stands where nothing does
         return None
     if isinstance(given, list):
         parts = [as_text(part, f"{row.place}: a label") for part in given]

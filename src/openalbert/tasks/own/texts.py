@@ -8,6 +8,7 @@ from openalbert.tasks.own.columns import Columns
 from openalbert.tasks.source import Opening, Source, openings
 from openalbert.tasks.tables import Exclusions, Row, Table, read_table
 from openalbert.tasks.task import Reading, TextExample
+from openalbert.tasks.texts import predicted_all_the_same, seen_text
 
 Label: TypeAlias = int | float | tuple[int, ...]
 
@@ -73,16 +74,18 @@ def texts_of(
 def read_texts(table: Table, texts: Texts, labelled: bool, label_of: Callable[[Row], Label | None]) -> Reading:
     """An example from each row that has text and label. Where labels are not needed, every row gives one."""
     examples: list[TextExample] = []
-    excluded = Exclusions(table.excluded)
+    excluded, empty = Exclusions(table.excluded), Exclusions()
     for row, row_id in zip(table.rows, texts.ids, strict=True):
-        first = row.text(texts.first).strip()
-        second = row.text(texts.second).strip() if texts.second else None
-        if labelled and (not first or second == ""):
-            excluded.add("without a text", row.place)
-            continue
+        first = seen_text(row, texts.first)
+        second = seen_text(row, texts.second) if texts.second else None
+        if not first or second == "":
+            (excluded if labelled else empty).add("without a text", row.place)
+            if labelled:
+                continue
         label = label_of(row) if labelled else None
         if labelled and label is None:
             excluded.add("without a label", row.place)
             continue
         examples.append(TextExample(row_id, first, second, label))
-    return Reading(tuple(examples), excluded.counted(), texts.remarks, layout=texts.layout)
+    remarks = (*texts.remarks, *predicted_all_the_same(empty))
+    return Reading(tuple(examples), excluded.counted(), remarks, layout=texts.layout)
