@@ -422,6 +422,35 @@ def test_nothing_can_be_learned_from_examples_that_are_all_alike(
     assert alike in said
 
 
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        (("1e300", "-1e300"), "regression.csv, line 2: 1e300 in 'label' is too large to be computed with: 1e+30 is"),
+        (("1", "1e31"), "regression.csv, line 3: 1e31 in 'label' is too large"),
+        (("1e-300", "-1e-300"), "regression.csv: the values differ by 2e-300 at most, and reach 1e-300: that is"),
+        (("1000000000.001", "1000000000"), "the values differ by 0.001 at most, and reach 1e+09: that is too little"),
+    ],
+)
+def test_values_that_32_bits_cannot_hold_are_refused(
+    values: tuple[str, str], sentence: str, tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "regression.csv"
+    file.write_text("text,label\n" + "".join(f"the {n},{values[n % 2]}\n" for n in range(20)))
+    dev = lesson("regression", tmp_path / "dev", 20)
+    words = f"--steps 1 --dev {dev}"
+    assert sentence in refused(capsys, command(tiny, "regression", file, tmp_path / "run", words))
+
+
+@pytest.mark.parametrize("unit", ["1e28", "1e-25"])
+def test_values_of_almost_any_size_are_learned(unit: str, tiny: Path, tmp_path: Path) -> None:
+    file = tmp_path / "regression.csv"
+    file.write_text(
+        "text,label\n" + "".join(f"{('good', 'old')[n % 2]} {n},{n % 2 * float(unit)}\n" for n in range(40))
+    )
+    scores = learn(tiny, "regression", file, tmp_path / "run", f"--dev {file} --steps 60")
+    assert scores["scores"]["dev"]["r2"] > 80
+
+
 def test_values_to_score_on_that_are_all_the_same_are_told(
     tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -21,7 +21,7 @@ from openalbert.tasks.reach import learnable, out_of_reach
 from openalbert.tasks.registry import open_task
 from openalbert.tasks.settings import Finetune
 from openalbert.tasks.source import divided
-from openalbert.tasks.targets import alike_told, all_alike, classes_told
+from openalbert.tasks.targets import alike_told, all_alike, check_spread, classes_told
 from openalbert.tasks.task import Example, Reading, Task
 from openalbert.tasks.tuned import read_tuned
 from openalbert.tasks.units import Units
@@ -160,6 +160,8 @@ def gather(settings: Finetune) -> Material:
         elif (alike := all_alike(task, reading.examples)) is not None:
             raise UserError(f"{reading.origin}: in train, {alike}: there is nothing to tell apart")
     units = None
+    if task.kind == "regression":
+        check_spread(train)
     if settings.standardize and task.kind == "regression":
         sequences = parts["train"].encoding.sequences
         units = Units.of(sequences, readings["train"])

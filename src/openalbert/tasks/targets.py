@@ -3,11 +3,16 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from openalbert.tasks.task import Example, Task, TextExample
+import numpy as np
+
+from openalbert.errors import UserError
+from openalbert.tasks.task import Example, Reading, Task, TextExample
 from openalbert.tasks.texts import without_blanks
 from openalbert.tasks.wording import counted
 
 MOST_TOLD = 10  # classes, or pairs of names that look alike: a line holds no more
+SMALLEST_SPREAD = 1e-30  # of values
+SMALLEST_SHARE = 2.0**-20  # of the largest value that they must spread by: 32-bit floats have 24 bits of digits
 LONGEST_NAME = 40  # characters of a name in a sentence
 
 
@@ -42,6 +47,17 @@ def all_alike(task: Task, examples: Sequence[Example]) -> str | None:
     if task.kind == "regression":
         return f"all examples have the same value, {label:g}"
     return f"all examples are of one class, '{_short(task.labels[int(label)])}'"
+
+
+def check_spread(reading: Reading) -> None:
+    """Refuse values to learn that a model, which computes in 32 bits, could not tell from one another."""
+    values = np.array([example.label for example in reading.examples if isinstance(example, TextExample)], np.float64)
+    spread, largest = float(np.ptp(values)), float(np.abs(values).max())
+    if spread < max(SMALLEST_SPREAD, SMALLEST_SHARE * largest):
+        raise UserError(
+            f"{reading.origin}: the values differ by {spread:.3g} at most, and reach {largest:.3g}: that is too "
+            "little to be computed with; give them as differences from their mean, or in a smaller unit"
+        )
 
 
 def alike_told(task: Task, examples: Sequence[Example]) -> list[str]:

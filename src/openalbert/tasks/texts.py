@@ -8,6 +8,7 @@ from openalbert.errors import UserError
 from openalbert.tasks.tables import Exclusions, Row, Table
 from openalbert.tasks.wording import counted
 
+LARGEST_VALUE = 1e30  # a model computes in 32 bits, and what it says of values may be a multiple of them
 NO_LABEL = ("", "-", "-1")  # what stands where annotators did not agree, or nobody has said
 
 
@@ -75,4 +76,9 @@ def value(row: Row, column: str) -> float | None:
         number = math.nan
     if not math.isfinite(number):
         raise UserError(f"{row.place}: '{text[:40]}' in '{column}' is not a number")
+    if abs(number) > LARGEST_VALUE:
+        raise UserError(
+            f"{row.place}: {text[:40]} in '{column}' is too large to be computed with: {LARGEST_VALUE:g} is the most, "
+            "give the values in a larger unit"
+        )
     return number
