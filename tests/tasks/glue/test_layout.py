@@ -51,9 +51,9 @@ def test_real_files_to_score_on_give_all_their_examples(name: str, real_data: Pa
 
 def test_real_classes_are_as_frequent_as_published(real_data: Path) -> None:
     shares = {"cola": 721 / 1043, "sst2": 444 / 872, "mrpc": 279 / 408, "rte": 131 / 277, "wnli": 31 / 71}
-    for name, share in shares.items():
+    for name, wanted in shares.items():
         labels = [example.label for example in open_task(name, Source(data=real_data / "glue")).read("dev").examples]
-        assert sum(labels) / len(labels) == share
+        assert sum(labels) / len(labels) == wanted
 
 
 @pytest.mark.parametrize("name", GLUE)
