@@ -17,6 +17,7 @@ from openalbert.interop.convert import ClassifierKind, Convert, classifier_value
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import Head
 from openalbert.model.presets import preset
+from openalbert.tasks.tuned import read_tuned
 from openalbert.text.tokenizer import Tokenizer
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "google"
@@ -118,6 +119,15 @@ def test_the_tokenizer_travels_with_the_model(
     text = "a line, of text"
     auto = transformers.AutoTokenizer.from_pretrained(tmp_path / "model")
     assert auto(text)["input_ids"][1:-1] == Tokenizer.load(tmp_path / "model").encode(text) == tokenizer.encode(text)
+
+
+def test_what_a_model_was_tuned_for_travels_with_it(tmp_path: Path) -> None:
+    huggingface.save(AlbertModel(preset("albert-micro"), (Head("classification", ("no", "yes")),)), tmp_path / "tuned")
+    (tmp_path / "tuned" / "task.json").write_text('{"task": "sst2", "kind": "classification", "max_length": 64}')
+    convert(Convert(str(tmp_path / "tuned"), tmp_path / "target", precision="bfloat16"))
+    tuned = read_tuned(tmp_path / "target")
+    assert tuned is not None
+    assert (tuned.task, tuned.max_length) == ("sst2", 64)
 
 
 def test_a_tokenizer_that_is_too_large_leaves_no_target(tokenizer: Tokenizer, tmp_path: Path) -> None:

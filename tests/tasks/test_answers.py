@@ -11,11 +11,11 @@ from tests.tasks.made_lessons import learn, lesson
 from tests.tasks.made_tasks import EXAMPLES, is_right, made_task
 
 from openalbert import cli
+from openalbert.interop.huggingface import TASK
 from openalbert.tasks.answers import best_answers, best_cut, fit_threshold
 from openalbert.tasks.encode import Encoding, encode
 from openalbert.tasks.findings import read_findings
 from openalbert.tasks.task import Example, QuestionExample
-from openalbert.tasks.tuned import TASK_FILE
 from openalbert.text.tokenizer import Tokenizer
 
 WORDS = "the people said that a house of the old world was found in January 1900, by Mr. Smith".split()
@@ -150,7 +150,7 @@ def test_a_threshold_that_few_questions_gave_is_told_as_unsure(
     (found,) = read_findings(tmp_path / "run")
     assert ("so few that" in found.null_threshold) == is_few
     # Without a fitted one, evaluation fits its own.
-    (tmp_path / "run" / "model" / TASK_FILE).unlink()
+    (tmp_path / "run" / "model" / TASK).unlink()
     dev = lesson("question_answering", tmp_path / "dev", num_examples // 6, 7, may_have_no_answer=True)
     cli.main(["evaluate", str(tmp_path / "run"), "--task", "question_answering", "--dev", str(dev)])
     told = next(line for line in capsys.readouterr().err.splitlines() if "fitted on the other" in line)

@@ -17,7 +17,7 @@ from tests.tasks.made_lessons import KINDS, MADE_PRETRAINING, learn, lesson
 from openalbert.interop import huggingface
 from openalbert.interop.pretraining_json import read_pretraining
 from openalbert.tasks.card import tuned_card
-from openalbert.tasks.evaluate import load_models, open_for
+from openalbert.tasks.ensemble import load_models, open_for
 from openalbert.tasks.registry import Source
 from openalbert.tasks.task import Task
 from openalbert.tasks.tunings import open_tunings

@@ -18,13 +18,15 @@ from tests.tasks.micro_models import micro_model
 from openalbert.cli import main
 from openalbert.errors import UserError
 from openalbert.interop import huggingface
+from openalbert.interop.huggingface import TASK
 from openalbert.interop.pretraining_json import read_pretraining
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import Head
-from openalbert.tasks.evaluate import Evaluate, asked_how, evaluate, load_models, open_for
+from openalbert.tasks.ensemble import load_models, open_for
+from openalbert.tasks.evaluate import Evaluate, asked_how, evaluate
 from openalbert.tasks.examine import examine
 from openalbert.tasks.registry import Source, open_task
-from openalbert.tasks.tuned import TASK_FILE, Tuned, read_tuned, write_tuned
+from openalbert.tasks.tuned import Tuned, read_tuned, write_tuned
 from openalbert.tasks.tunings import amount_in_words
 from openalbert.text.tokenizer import Tokenizer
 from openalbert.train.device import Device
@@ -173,7 +175,7 @@ def test_predictions_come_with_how_likely_they_are(kind: str, quick_runs: dict[s
             parameter.mul_(-0.5)
     other = tmp_path / "other"
     huggingface.save(model, other, Tokenizer.load(run / "model"))
-    shutil.copy(run / "model" / TASK_FILE, other)
+    shutil.copy(run / "model" / TASK, other)
     main(["evaluate", str(run), str(other), "--train", str(file_of(run)), "--predictions", str(tmp_path / "out")])
     name = "question_answering" if kind == "some_without_answer" else kind
     lines = [
@@ -353,7 +355,7 @@ def test_how_a_model_is_asked_comes_from_the_line_then_from_tuning_then_from_its
     assert asked_how(asked, loaded) == (32, 9, 0.25, 40)
     with pytest.raises(UserError, match="max_length is 99, but the model has 64 positions"):
         asked_how(Evaluate((str(folder),), max_length=99), loaded)
-    (folder / TASK_FILE).unlink()
+    (folder / TASK).unlink()
     assert asked_how(Evaluate((str(folder),)), load_models([str(folder)])) == (64, 128, None, 30)
     with pytest.raises(UserError, match="does not say what it was tuned for: name the task with --task"):
         open_for(load_models([str(folder)]), "", Source())
@@ -486,7 +488,7 @@ def test_what_a_model_was_tuned_for_reads_back_and_damage_is_told(tmp_path: Path
     write_tuned(tmp_path, tuned)
     assert read_tuned(tmp_path) == tuned
     assert read_tuned(tmp_path / "nowhere") is None
-    (tmp_path / TASK_FILE).write_text('{"task": "squad2", "kind": "question_answering", "max_length": "long"}')
+    (tmp_path / TASK).write_text('{"task": "squad2", "kind": "question_answering", "max_length": "long"}')
     with pytest.raises(UserError, match=r"task\.json: Tuned\.max_length does not fit: expected a whole number"):
         read_tuned(tmp_path)
 

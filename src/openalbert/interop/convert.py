@@ -12,10 +12,12 @@ from rich.table import Table
 from torch import Tensor
 from tyro.conf import Positional
 
+from openalbert import durable
 from openalbert.errors import UserError
 from openalbert.interop import google
 from openalbert.interop.config_json import write_config
 from openalbert.interop.huggingface import (
+    TASK,
     Account,
     Precision,
     build,
@@ -64,6 +66,8 @@ def convert(settings: Convert) -> None:
         model, account, folder = read_source(settings)
     tokenizer = find_tokenizer(folder)
     save(model, settings.target, tokenizer, settings.precision, pretraining=read_pretraining(folder))
+    if (folder / TASK).is_file():  # how a fine-tuned model is to be asked holds for it in any precision
+        durable.write_bytes(settings.target / TASK, (folder / TASK).read_bytes())
     check_reading_back(model, settings.target, settings.precision)
     differences = {}
     if family_of(model.config) is not None and importlib.util.find_spec("transformers") is not None:

@@ -26,6 +26,7 @@ from openalbert.model.presets import PRESETS
 from openalbert.text.tokenizer import Tokenizer
 
 CONFIG = "config.json"
+TASK = "task.json"  # of a fine-tuned model: what it was tuned for
 PRETRAINED = Path(__file__).resolve().parents[1] / "pretrained"
 """Model folders that come with openalbert, by name."""
 MOST_NAMED = 5  # folders that stand beside one that is missing

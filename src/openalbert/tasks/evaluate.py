@@ -1,11 +1,8 @@
 """`openalbert evaluate`: how well a model does a task, or several models together (the paper's ensembles)."""
 
 import json as json_text
-import re
-import shlex
-import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
@@ -14,27 +11,19 @@ from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from openalbert import durable
 from openalbert.errors import UserError
-from openalbert.interop import huggingface
-from openalbert.interop.pretraining_json import Pretraining, read_pretraining
-from openalbert.model.albert import AlbertModel
-from openalbert.model.config import Head
 from openalbert.tasks.answers import MAX_ANSWER_TOKENS, N_BEST
+from openalbert.tasks.ensemble import Loaded, load_models, open_for, say
 from openalbert.tasks.examine import Examined, examine
-from openalbert.tasks.material import model_folder
 from openalbert.tasks.paper import shape_of
-from openalbert.tasks.predict import PRETRAINING
-from openalbert.tasks.registry import GLUE, TASKS, Source, open_task
+from openalbert.tasks.registry import Source
 from openalbert.tasks.report import evaluation_page
 from openalbert.tasks.submission import write_files
 from openalbert.tasks.targets import alike_told
-from openalbert.tasks.task import Reading, Task, of_pairs
-from openalbert.tasks.tuned import Tuned, read_tuned
-from openalbert.tasks.tunings import amount_in_words, examples_of
+from openalbert.tasks.task import Task
+from openalbert.tasks.tunings import amount_in_words
 from openalbert.tasks.wording import counted, share, were
-from openalbert.text.tokenizer import Tokenizer
 from openalbert.train.device import Speed, open_device
 
-_UNNAMED = re.compile(r"LABEL_\d+|\d+")  # what Hugging Face writes where nobody named the classes
 LONGEST = 512  # tokens of an input, where nothing says otherwise
 
 
@@ -86,22 +75,6 @@ class Evaluate:
             raise UserError(f"--report is {self.report}, but the page is HTML: give a name that ends in .html")
         if self.report is not None and self.report.is_dir():
             raise UserError(f"--report {self.report} is a folder, and the page is a file: give another name")
-
-
-@dataclass(frozen=True)
-class Loaded:
-    """Models that answer together, and how they are to be asked."""
-
-    names: tuple[str, ...]
-    models: tuple[AlbertModel, ...]
-    tokenizer: Tokenizer
-    tuned: tuple[Tuned | None, ...]
-    pretraining: tuple[Pretraining | None, ...]
-
-    @property
-    def head(self) -> Head:
-        """The first of the heads that do a task."""
-        return next(head for head in self.models[0].head_list if head.kind not in PRETRAINING)
 
 
 def evaluate(settings: Evaluate) -> None:
@@ -162,117 +135,6 @@ def _write_page(path: Path, loaded: Loaded, examined: Sequence[Examined]) -> Non
     say(f"a closer look: {path}")
 
 
-def load_models(names: Sequence[str]) -> Loaded:
-    """The models of these names; they must know the same pieces and answer the same question."""
-    folders = [model_folder(name) for name in names]
-    models = [huggingface.load(folder) for folder in folders]
-    tokenizers = [Tokenizer.load(folder) for folder in folders]
-    for name, model, tokenizer in zip(names, models, tokenizers, strict=True):
-        if tokenizer.fingerprint != tokenizers[0].fingerprint:
-            raise UserError(f"{name} has another vocabulary than {names[0]}: only models of one can answer together")
-        if tokenizer.vocab_size > model.config.vocab_size:
-            raise UserError(
-                f"{name}: its tokenizer has {tokenizer.vocab_size} pieces, but the model knows "
-                f"{model.config.vocab_size}: they do not belong together"
-            )
-        heads, first = task_heads(model), task_heads(models[0])
-        if not heads:
-            raise UserError(f"{name} has no head for a task: fine-tune it first, with `openalbert finetune`")
-        if heads != first:
-            raise UserError(
-                f"{name} answers {_in_words(heads)}, but {names[0]} answers {_in_words(first)}: "
-                "models of one task can be averaged"
-            )
-    tuned, pretraining = tuple(map(read_tuned, folders)), tuple(map(read_pretraining, folders))
-    return Loaded(tuple(names), tuple(models), tokenizers[0], tuned, pretraining)
-
-
-def task_heads(model: AlbertModel) -> list[Head]:
-    """The heads that do a task."""
-    return [head for head in model.head_list if head.kind not in PRETRAINING]
-
-
-def _in_words(heads: Sequence[Head]) -> str:
-    return " and ".join(head.kind + (f" ({', '.join(head.labels)})" if head.labels else "") for head in heads)
-
-
-def open_for(loaded: Loaded, name: str, source: Source) -> Task:
-    """The task, with the classes in the model's order; a model that cannot do it is refused."""
-    name = name or next((tuned.task for tuned in loaded.tuned if tuned is not None), "")
-    if not name:
-        raise UserError(f"{loaded.names[0]} does not say what it was tuned for: name the task with --task")
-    if name in TASKS and not source.is_given:
-        raise _without_examples(loaded, name)
-    given = [head.kind for head in task_heads(loaded.models[0])]
-    # A model without that head may yet say that there is no answer, by its spans alone: then the files decide.
-    may_have_no_answer = "answerability" in given or None
-    writings = {tuned.writing for tuned in loaded.tuned if tuned is not None}
-    # Where models learned from files that are written otherwise, what is scored has to tell by itself.
-    writing = writings.pop() if len(writings) == 1 else None
-    layout = next((tuned.layout for tuned in loaded.tuned if tuned is not None and tuned.layout), None)
-    task = open_task(name, source, _labels_for(loaded, name), may_have_no_answer, writing, layout)
-    needed = task.heads[0].kind
-    if needed not in given:
-        raise UserError(
-            f"{name} needs a {needed} head, but {loaded.names[0]} has {', '.join(given)}: is it tuned for another task?"
-        )
-
-    def read(split: str) -> Reading:
-        reading = task.read(split)
-        _check_pairs(loaded, split, of_pairs(reading.examples))
-        return reading
-
-    return replace(task, read=read)
-
-
-def _without_examples(loaded: Loaded, task: str) -> UserError:
-    """What to say where no examples are given; a run knows its own."""
-    folder = "" if task == TASKS[task].kind else "its folder with --data, or "
-    sentence = f"{task} needs examples: give {folder}a file with --dev, or --test to predict for, or --dataset"
-    first, tuned = loaded.names[0], loaded.tuned[0]
-    known = examples_of(Path(first)) if tuned is not None and tuned.task == task else None
-    if known is not None and known.is_given:
-        sentence += f"; with those of {first}: `openalbert evaluate {shlex.join(loaded.names)} {known.words}`"
-    return UserError(sentence)
-
-
-def _check_pairs(loaded: Loaded, split: str, are_pairs: bool | None) -> None:
-    """Refuse pairs of texts for a model that learned from single ones, and the other way round, where it is known."""
-    for name, tuned in zip(loaded.names, loaded.tuned, strict=True):
-        wants = tuned.of_pairs if tuned is not None else None
-        if wants is None and tuned is not None and tuned.task in GLUE:
-            wants = bool(GLUE[tuned.task].second)
-        if wants is None or are_pairs is None or wants == are_pairs:
-            continue
-        if are_pairs:
-            raise UserError(
-                f"{name} learned from single texts, but {split} has pairs: take the column of the second text out of "
-                "the file, or name a model that learned from pairs"
-            )
-        raise UserError(
-            f"{name} learned from pairs of texts, but {split} has single ones: name the column of the second text with "
-            "--second-column, or a model that learned from single texts"
-        )
-
-
-def _labels_for(loaded: Loaded, name: str) -> tuple[str, ...] | None:
-    """The model's classes by the task's own names, in the model's order."""
-    labels = loaded.head.labels
-    known = GLUE[name].labels if name in GLUE else ()
-    if not known or not labels:
-        return labels or None
-    by_name = {label.lower(): label for label in known}
-    if sorted(label.lower() for label in labels) == sorted(by_name):
-        return tuple(by_name[label.lower()] for label in labels)
-    if len(labels) == len(known) and all(_UNNAMED.fullmatch(label) for label in labels):
-        say(f"the model's classes have no names ({', '.join(labels)}): taken for {', '.join(known)}")
-        return known
-    raise UserError(
-        f"{loaded.names[0]} knows the classes {', '.join(labels)}, but {name} has {', '.join(known)}: "
-        "is it tuned for another task?"
-    )
-
-
 def asked_how(settings: Evaluate, loaded: Loaded) -> tuple[int, int, float | None, int]:
     """The longest input, the stride, the null threshold and the longest answer: as given, as tuned, or as usual."""
     tuned = [one for one in loaded.tuned if one is not None]
@@ -304,11 +166,6 @@ def tell(task: Task, examined: Examined) -> None:
         say(f"{examined.split}: {counted(number, 'example')} ({of_all}) {were(number)} too long, and cut")
     if examined.findings is not None and examined.findings.null_threshold:
         say(f"{examined.split}: threshold of the null score: {examined.findings.null_threshold}")
-
-
-def say(sentence: str) -> None:
-    """Tell the user something beside the result."""
-    print(sentence, file=sys.stderr, flush=True)
 
 
 def as_table(task: Task, examined: Sequence[Examined]) -> str:

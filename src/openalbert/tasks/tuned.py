@@ -4,11 +4,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from openalbert import durable
+from openalbert.interop.huggingface import TASK
 from openalbert.settings import from_json, to_json
 from openalbert.tasks.answers import MAX_ANSWER_TOKENS
 from openalbert.tasks.task import Kind, Writing
-
-TASK_FILE = "task.json"
 
 
 @dataclass(frozen=True)
@@ -41,10 +40,10 @@ class Tuned:
 
 def write_tuned(folder: Path, tuned: Tuned) -> None:
     """Put it beside the weights."""
-    durable.write_text(folder / TASK_FILE, to_json(tuned))
+    durable.write_text(folder / TASK, to_json(tuned))
 
 
 def read_tuned(folder: Path) -> Tuned | None:
     """What the folder says; nothing where the model was tuned elsewhere."""
-    path = folder / TASK_FILE
+    path = folder / TASK
     return from_json(path.read_text(encoding="utf-8"), Tuned, str(path)) if path.is_file() else None
