@@ -80,6 +80,18 @@ def result(seed: int, accuracy: float, collapsed: str | None = None, attempts: i
     }
 
 
+def test_seeds_are_not_mixed_with_a_single_run(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, out = lesson("classification", tmp_path), tmp_path / "run"
+    cli.main(command(tiny, "classification", file, out, "--steps 2"))
+    before = (out / "scores.json").read_bytes()
+    with pytest.raises(SystemExit):
+        cli.main(command(tiny, "classification", file, out, "--steps 2 --seeds 2"))
+    assert "holds a single run: give several seeds another --out, or --fresh" in capsys.readouterr().err
+    assert (out / "scores.json").read_bytes() == before
+    cli.main(command(tiny, "classification", file, out, "--steps 2 --seeds 2 --fresh"))
+    assert not (out / "scores.json").exists()
+
+
 def test_median_mean_and_spread_are_those_of_the_runs_and_the_table_names_the_collapsed() -> None:
     accuracies = [71.0, 69.5, 72.5, 47.3, 70.0]
     runs = [result(seed, accuracy) for seed, accuracy in enumerate(accuracies, 1)]

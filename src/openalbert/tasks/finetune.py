@@ -10,6 +10,7 @@ from openalbert.tasks.settings import FREE_TO_CHANGE, Finetune
 from openalbert.train.claim import claim_folder, locked
 from openalbert.train.device import open_device
 from openalbert.train.interruption import Stop
+from openalbert.train.journal import METRICS
 
 
 def finetune(settings: Finetune) -> None:
@@ -23,6 +24,8 @@ def finetune(settings: Finetune) -> None:
         if settings.dry_run:
             Run(settings, material, device).dry_run()
             return
+        if settings.seeds > 1 and not settings.fresh and (settings.out / METRICS).exists():
+            raise UserError(f"{settings.out} holds a single run: give several seeds another --out, or --fresh")
         claim_folder(settings, device, FREE_TO_CHANGE, (SCORES, SEEDS, "seed-*", REPORT, FINDINGS_FILE))
         # One that was one of several before is one of several.
         if settings.seeds > 1 or any(settings.out.glob("seed-*/run.json")):
