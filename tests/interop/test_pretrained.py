@@ -109,15 +109,16 @@ def test_a_name_that_is_nearly_right_is_set_right() -> None:
 def test_where_weights_are_needed_folders_that_are_there_are_named_and_no_presets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for folder in ("r/first", "r/second/model", "r/no-model"):
+    for folder in ("r/first", "r/second/model", "r/no-model", "s/x1/model"):
         (tmp_path / folder).mkdir(parents=True)
-    for folder in ("r/first", "r/second/model"):
+    for folder in ("r/first", "r/second/model", "s/x1/model"):
         (tmp_path / folder / "config.json").touch()
     monkeypatch.chdir(tmp_path)
     for name, told in (
         ("r/frist", "'r/frist' is no model folder: did you mean 'r/first'?"),
         ("r/secnd", "'r/secnd' is no model folder: did you mean 'r/second/model'?"),
         ("r/xyz", f"'r/xyz' is no model folder: known are: r/first, r/second/model, {NAME}"),
+        ("s/kx", f"'s/kx' is no model folder: known are: s/x1/model, {NAME}"),
         ("xyz", f"'xyz' is no model folder: known are: {NAME}"),
         ("none/at/xyz", f"'none/at/xyz' is no model folder: known are: {NAME}"),
     ):

@@ -30,6 +30,7 @@ TASK = "task.json"  # of a fine-tuned model: what it was tuned for
 PRETRAINED = Path(__file__).resolve().parents[1] / "pretrained"
 """Model folders that come with openalbert, by name."""
 MOST_NAMED = 5  # folders that stand beside one that is missing
+NEARLY_THE_SAME = 0.7  # of 1: below it names of two or three letters are near to each other by chance
 Precision = Literal["float32", "bfloat16", "float16"]
 
 
@@ -92,7 +93,8 @@ def find_folder(name: str, fresh: tuple[str, ...] = ()) -> Path:
     what = "neither a model folder nor a preset" if fresh else "no model folder"
     beside = _models_beside(Path(name))
     # Of a path the last word is compared: the rest is the same for all that stand there.
-    close = difflib.get_close_matches(Path(name).name, [*beside, *pretrained_names(), *fresh], n=1, cutoff=0.5)
+    names = [*beside, *pretrained_names(), *fresh]
+    close = difflib.get_close_matches(Path(name).name, names, n=1, cutoff=NEARLY_THE_SAME)
     if close:
         raise UserError(f"'{name}' is {what}: did you mean '{beside.get(close[0], close[0])}'?")
     known = [*list(beside.values())[:MOST_NAMED], *pretrained_names(), *fresh]
