@@ -103,6 +103,20 @@ def test_records_of_an_attempt_that_collapsed_are_not_said_to_be_of_a_restart(tm
     )
 
 
+def test_a_restart_before_a_collapse_is_told_as_a_restart(tmp_path: Path) -> None:
+    first = [line for line in metrics(10, seed=1) if line["kind"] == "train"]
+    second = [line for line in metrics(10, seed=2) if line["kind"] == "train"]
+    collapsed = {"kind": "event", "step": first[5]["step"], "what": "collapsed", "text": "collapsed"}
+    # Steps 3 to 5 come again after a restart; then all of the six collapse, twice; then step 4 again after a restart.
+    attempt = [*first[:5], *first[2:6], collapsed]
+    run = read_run(make_run(tmp_path / "run", lines=[*attempt, *first[:2], collapsed, *second[:4], *second[3:]]))
+    assert run.train.columns["masked_lm_loss"].tolist() == [line["masked_lm_loss"] for line in second]
+    assert run.remarks == (
+        "8 train records were written again after a collapse: the later count.",
+        "4 train records were written again after a restart: the later count.",
+    )
+
+
 def test_time_and_tokens_between_records_are_in_proportion(tmp_path: Path) -> None:
     run = read_run(make_run(tmp_path / "run", lines=metrics(10)))
     seconds, tokens = run.train.columns["seconds"], run.train.columns["tokens"]

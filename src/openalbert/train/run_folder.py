@@ -261,12 +261,28 @@ class _Metrics:
         steps = records.columns["step"]
         later = np.append(np.minimum.accumulate(steps[::-1])[::-1][1:], np.inf)
         kept = steps < later
-        border = max(self.collapses.get(kind, []), default=0)
-        for again, why in ((~kept[:border], "collapse"), (~kept[border:], "restart")):
+        of_a_collapse = _ended_by(self.collapses.get(kind, []), steps)
+        for again, why in ((~kept & of_a_collapse, "collapse"), (~kept & ~of_a_collapse, "restart")):
             if number := np.count_nonzero(again):
                 were = "record was" if number == 1 else "records were"
                 self.remarks.append(f"{number:,} {kind} {were} written again after a {why}: the later count.")
         return records.where(kept)
+
+
+def _ended_by(collapses: Sequence[int], steps: Float64[np.ndarray, "n"]) -> Bool[np.ndarray, "n"]:
+    """Which records a collapse made void: it comes before the first of their step, or of an earlier one, that follows.
+
+    `collapses` are how many records were written before each.
+    """
+    found = np.zeros(len(steps), bool)
+    is_open = np.ones(len(steps), bool)
+    # Only where steps do not rise can a record be the first of a step that was there.
+    for place in np.flatnonzero(np.diff(steps) <= 0) + 1:
+        void = is_open[:place] & (steps[:place] >= steps[place])
+        last = max((border for border in collapses if border <= place), default=0)
+        found[:last] |= void[:last]
+        is_open[:place] &= ~void
+    return found
 
 
 def _parsed(lines: list[bytes]) -> Iterator[tuple[int, dict[str, Any] | None]]:
