@@ -18,7 +18,7 @@ from openalbert.tasks.outcome import REPORT, SCORES, write_outcome
 from openalbert.tasks.packing import Packing, num_units, tokens_in_memory
 from openalbert.tasks.recording import Recording, is_recorded
 from openalbert.tasks.report import write_report
-from openalbert.tasks.run_facts import first_facts
+from openalbert.tasks.run_facts import check_data, first_facts
 from openalbert.tasks.scoring import score_part
 from openalbert.tasks.settings import Finetune, plan
 from openalbert.tasks.standing import Standing
@@ -63,7 +63,7 @@ class Run:
     def carry_out(self, stop: Stop) -> dict[str, Any]:
         """Train until it is done, and once more at a lower rate if it collapsed; gives the scores."""
         if is_done(self.folder):
-            self._check_data(read_facts(self.folder))
+            check_data(self.folder, read_facts(self.folder), self.material)
             scores: dict[str, Any] = json.loads((self.folder / SCORES).read_text(encoding="utf-8"))
             if self.device.is_main and not (self.folder / REPORT).exists():  # it was killed on its last metres
                 write_report([self.folder], self.folder / REPORT)
@@ -182,7 +182,8 @@ class Run:
                 "matmul_peak_flops": self.peak,
                 "baseline_loss": self.baseline,
             }
-        self._check_data(self.facts)
+        check_data(self.folder, self.facts, self.material, found.state.get("fingerprint") if found else None)
+        self.facts["data"]["fingerprints"] = self.material.fingerprints
         if found:
             self.running = self.saving.go_on(found, parts=1)
             self.judge.standing, self.journal.note = Standing(**found.state["standing"]), found.state["note"]
@@ -192,18 +193,6 @@ class Run:
             self._introduce()
         write_facts(self.folder, self.facts, self.device)
         self.device.wait_for_all()
-
-    def _check_data(self, facts: dict[str, Any]) -> None:
-        """Refuse examples that are not those that the run began with."""
-        now = self.material.fingerprints
-        before: dict[str, str] = facts["data"].get("fingerprints", now)
-        changed = [split for split in {**before, **now} if before.get(split) != now.get(split)]
-        if changed:
-            what = "training examples" if "train" in changed else f"examples to score on ({', '.join(changed)})"
-            raise UserError(
-                f"{self.folder} holds a run that began with other {what}: the file was changed since. "
-                "Give another --out, or --fresh to start over"
-            )
 
     def _introduce(self) -> None:
         chosen = self.plan.sentence(self.settings, len(self.material.train.examples), self.packing.num_units)

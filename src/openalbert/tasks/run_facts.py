@@ -1,16 +1,19 @@
-"""facts.json of a fine-tuning run: what it began with."""
+"""facts.json of a fine-tuning run: what it began with, and whether it goes on with the same."""
 
 import platform
 import shlex
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from openalbert.errors import UserError
 from openalbert.model.albert import AlbertModel
 from openalbert.settings import to_dict
 from openalbert.tasks.material import Material
+from openalbert.tasks.packing import fingerprint
 from openalbert.tasks.settings import Plan
 from openalbert.train.device import Device
 from openalbert.version import __version__
@@ -47,3 +50,26 @@ def first_facts(material: Material, plan: Plan, model: AlbertModel, device: Devi
         "attempts": [],
         "restarts": 0,
     }
+
+
+def check_data(folder: Path, facts: dict[str, Any], material: Material, learned: str | None = None) -> None:
+    """Refuse examples that are not those that the run began with; `learned` is what its checkpoint says, if anything.
+
+    A run that began before facts had fingerprints has the number of its examples there, and the fingerprint of what is
+    learned from in its checkpoints.
+    """
+    data, why = facts["data"], "the file was changed since"
+    before: dict[str, Any] | None = data.get("fingerprints")
+    now: dict[str, Any] = dict(material.fingerprints)
+    if before is None:
+        before = {"train": (data["train_examples"], learned), **data["scored"]}
+        now = {split: len(part.examples) for split, part in material.scored.items()}
+        tokens = fingerprint(material.train.encoding.sequences) if learned is not None else None
+        now["train"] = (len(material.train.examples), tokens)
+        why += ", or is read otherwise now"
+    changed = [split for split in {**before, **now} if before.get(split) != now.get(split)]
+    if changed:
+        what = "training examples" if "train" in changed else f"examples to score on ({', '.join(changed)})"
+        raise UserError(
+            f"{folder} holds a run that began with other {what}: {why}. Give another --out, or --fresh to start over"
+        )
