@@ -127,6 +127,12 @@ def test_several_seeds_are_one_page_with_their_median_and_the_best_ones_mistakes
     assert page.data["runs"] == ["seed-1", "seed-2", "seed-3"]
     best = read_findings(tmp_path / "all" / f"seed-{summary['best_seed']}")[0]
     assert best.mistakes == () or best.mistakes[0].id in page.text
+    # Where all but one have collapsed there is no spread.
+    for metric in figures:
+        figures[metric]["spread"] = None
+    (tmp_path / "all" / "seeds.json").write_text(json.dumps(summary))
+    expected = " ".join("–" for _ in figures)
+    assert f"spread {expected}" in page_of(tmp_path / "all", out=tmp_path / "page.html").text
 
 
 def test_runs_are_compared_by_scores_and_settings(quick_runs: dict[str, Path], tmp_path: Path) -> None:

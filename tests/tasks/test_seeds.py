@@ -114,6 +114,14 @@ def test_median_mean_and_spread_are_those_of_the_runs_and_the_table_names_the_co
     assert summary["runs"] == runs
 
 
+def test_one_run_that_counts_has_no_spread() -> None:
+    summary = summarize([result(1, 72.5), result(2, 50.0, collapsed="all the same")])
+    assert summary["figures"]["dev"]["accuracy"]["spread"] is None
+    lines = table(summary).splitlines()
+    assert lines[4].split() == ["mean", "72.50", "36.25"]
+    assert lines[5].split() == ["spread", "–", "–"]
+
+
 def test_a_run_that_collapsed_is_never_the_best_however_it_scores() -> None:
     runs = [result(1, 60.0), result(2, 70.0, collapsed="all the same"), result(3, 50.0)]
     assert summarize(runs)["best_seed"] == 1

@@ -225,7 +225,8 @@ def _several(tunings: Sequence[Tuning], folders: Sequence[Path], now: datetime) 
         of_split: Mapping[str, Any] = next(iter(read_values(folders[0] / SEEDS).get("figures", {}).values()), {})
         note = "without the collapsed" if any(tuning.scores.get("collapsed") for tuning in tunings) else ""
         for line in ("median", "mean", "spread"):
-            cells = [f"{of_split[metric][line]:.2f}" if metric in of_split else NOTHING for metric in metrics]
+            told = [of_split.get(metric, {}).get(line) for metric in metrics]
+            cells = [NOTHING if figure is None else f"{figure:.2f}" for figure in told]
             if of_split:
                 rows.append([element("b", line), "", *cells, "", "", "", note])
     head = ["run", "task", *(metric.replace("_", " ") for metric in metrics), "rate", "steps", "training time", ""]

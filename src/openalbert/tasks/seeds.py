@@ -14,6 +14,7 @@ from openalbert.tasks.run import Run, say_plainly
 from openalbert.tasks.settings import FREE_TO_CHANGE, Finetune, of_seed
 from openalbert.train.claim import MODEL, claim_folder
 from openalbert.train.device import Device, measure_matmul_peak
+from openalbert.train.figures import NOTHING
 from openalbert.train.interruption import Stop
 
 SEEDS = "seeds.json"
@@ -80,12 +81,12 @@ def _highest(results: list[dict[str, Any]]) -> dict[str, Any]:
     return max(results, key=lambda result: result["scores"][split][main_metric])
 
 
-def _summary(values: list[float]) -> dict[str, float]:
-    """`spread` is the standard deviation between runs."""
+def _summary(values: list[float]) -> dict[str, float | None]:
+    """`spread` is the standard deviation between runs; one run alone has none."""
     return {
         "median": statistics.median(values),
         "mean": statistics.fmean(values),
-        "spread": statistics.stdev(values) if len(values) > 1 else 0.0,
+        "spread": statistics.stdev(values) if len(values) > 1 else None,
         "lowest": min(values),
         "highest": max(values),
     }
@@ -110,7 +111,7 @@ def table(summary: dict[str, Any]) -> str:
         )
     for line in ("median", "mean", "spread") if num_collapsed < num_runs else ():
         of = f"of {num_runs - num_collapsed} of {num_runs} runs: {num_collapsed} collapsed" if num_collapsed else ""
-        figures = [f"{summary['figures'][split][metric][line]:.2f}" for metric in metrics]
+        figures = [_told(summary["figures"][split][metric][line]) for metric in metrics]
         rows.append([line, "", "", *figures, of if line == "median" else ""])
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = [
@@ -121,6 +122,11 @@ def table(summary: dict[str, Any]) -> str:
         for row in rows
     ]
     return "\n".join([*lines, *(["all runs collapsed: there is no result"] if num_collapsed == num_runs else [])])
+
+
+def _told(figure: float | None) -> str:
+    """What several runs come to, or a sign that there is no such figure: no spread, where only one counts."""
+    return NOTHING if figure is None else f"{figure:.2f}"
 
 
 def _retries(count: int) -> str:
