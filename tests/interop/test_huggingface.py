@@ -421,3 +421,13 @@ def test_saving_never_replaces_a_folder_of_other_things(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="holds other things than a model"):
         huggingface.save(AlbertModel(preset("albert-micro")), tmp_path)
     assert (tmp_path / "thesis.txt").read_text() == "years of work"
+
+
+@pytest.mark.parametrize("sharing", [Sharing(), Sharing(1, 2)])  # Hugging Face has no name for the second
+def test_whether_a_folder_is_for_a_task_is_known_without_its_weights(sharing: Sharing, tmp_path: Path) -> None:
+    for number, heads in enumerate([(), PRETRAINING_HEADS, (Head("classification", ("a", "b")),), (Head("span"),)]):
+        folder = tmp_path / str(number)
+        huggingface.save(make(replace(MICRO, num_layers=2, sharing=sharing), heads), folder)
+        (folder / "model.safetensors").unlink()
+        assert ("openalbert" in json.loads((folder / "config.json").read_text())) == (sharing.ffn == 2)
+        assert huggingface.is_for_a_task(folder) == (number > 1)

@@ -21,7 +21,7 @@ from openalbert.interop.pretraining_json import Pretraining, write_pretraining
 from openalbert.interop.tokenizer_files import write_tokenizer_files
 from openalbert.interop.weights import INDEX, WEIGHTS, read_folder_tensors, write_tensors
 from openalbert.model.albert import AlbertModel, initialize
-from openalbert.model.config import AlbertConfig, Head
+from openalbert.model.config import PRETRAINING_HEADS, AlbertConfig, Head
 from openalbert.model.presets import PRESETS
 from openalbert.text.tokenizer import Tokenizer
 
@@ -147,6 +147,15 @@ def read_model(folder: Path) -> tuple[AlbertModel, Account]:
 def read_folder_config(folder: Path) -> AlbertConfig:
     """The configuration of a model folder."""
     return read_config(_read_config_file(folder), str(folder / CONFIG))
+
+
+def is_for_a_task(folder: Path) -> bool:
+    """Whether a model folder has a head beside those of pretraining, as its config.json says: no weights are read."""
+    values = _read_config_file(folder)
+    if OWN_SECTION in values:
+        return any(head not in PRETRAINING_HEADS for head in read_heads(values, (), str(folder / CONFIG)))
+    kinds = ("SequenceClassification", "MultipleChoice", "QuestionAnswering", "TokenClassification")
+    return any(f"For{kind}" in str(values.get("architectures")) for kind in kinds)
 
 
 def _read_config_file(folder: Path) -> dict[str, Any]:

@@ -16,7 +16,6 @@ from openalbert.model.config import AlbertConfig
 from openalbert.tasks.answers import MAX_ANSWER_TOKENS, how_sure
 from openalbert.tasks.encode import Encoding, encode
 from openalbert.tasks.packing import fingerprint
-from openalbert.tasks.predict import PRETRAINING
 from openalbert.tasks.reach import learnable, out_of_reach
 from openalbert.tasks.registry import open_task
 from openalbert.tasks.settings import Finetune
@@ -223,9 +222,7 @@ def _start_folder(settings: Finetune) -> Path:
 
 def _is_tuned(folder: Path) -> bool:
     """Whether a model was tuned for a task, here or elsewhere."""
-    return read_tuned(folder) is not None or any(
-        head.kind not in PRETRAINING for head in huggingface.load(folder).head_list
-    )
+    return read_tuned(folder) is not None or huggingface.is_for_a_task(folder)
 
 
 def _shape(config: AlbertConfig) -> AlbertConfig:
