@@ -427,8 +427,11 @@ def test_nothing_can_be_learned_from_examples_that_are_all_alike(
     [
         (("1e300", "-1e300"), "regression.csv, line 2: 1e300 in 'label' is too large to be computed with: 1e+30 is"),
         (("1", "1e31"), "regression.csv, line 3: 1e31 in 'label' is too large"),
-        (("1e-300", "-1e-300"), "regression.csv: the values differ by 2e-300 at most, and reach 1e-300: that is"),
-        (("1000000000.001", "1000000000"), "the values differ by 0.001 at most, and reach 1e+09: that is too little"),
+        (("1e-300", "-1e-300"), "regression.csv: the values differ by 2e-300 at most, which is too little"),
+        (
+            ("1000000000.001", "1000000000"),
+            "which go in steps of 64 there, so it could not tell them from one another; give",
+        ),
     ],
 )
 def test_values_that_32_bits_cannot_hold_are_refused(
@@ -449,6 +452,18 @@ def test_values_of_almost_any_size_are_learned(unit: str, tiny: Path, tmp_path: 
     )
     scores = learn(tiny, "regression", file, tmp_path / "run", f"--dev {file} --steps 60")
     assert scores["scores"]["dev"]["r2"] > 80
+
+
+def test_times_within_20_minutes_are_learned_and_how_coarse_the_model_gives_them_is_told(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "regression.csv"
+    times = [1_700_000_000 + 1200 * (n % 2) for n in range(40)]
+    file.write_text("text,label\n" + "".join(f"{('good', 'old')[n % 2]} {n},{time}\n" for n, time in enumerate(times)))
+    scores = learn(tiny, "regression", file, tmp_path / "run", f"--dev {file} --steps 60")
+    assert scores["scores"]["dev"]["r2"] > 80
+    told = "train: the model gives 32-bit numbers, which go in steps of 128 where values reach 1.7e+09: for finer ones"
+    assert told in capsys.readouterr().err
 
 
 def test_values_to_score_on_that_are_all_the_same_are_told(

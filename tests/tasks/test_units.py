@@ -9,12 +9,10 @@ import torch
 from tests.tasks.made_lessons import learn, lesson, weights
 from tests.tasks.made_sequences import made_sequences
 
-from openalbert.errors import UserError
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import Head
 from openalbert.model.presets import PRESETS
 from openalbert.tasks.predict import predict
-from openalbert.tasks.task import Reading, Sequences
 from openalbert.tasks.units import Units
 from openalbert.train.device import Device
 
@@ -57,8 +55,9 @@ def test_a_head_that_gives_prices_is_gone_on_with_where_it_was(tiny: Path, price
 def test_what_is_learned_and_what_is_told_are_the_same_values() -> None:
     sequences = made_sequences({"regression": 1}, 30)
     sequences.targets["regression"][:] = 1000 + 50 * sequences.targets["regression"]
-    units = Units.of(sequences, Reading(()))
-    learned = units.learned(sequences).targets["regression"]
+    values = sequences.targets["regression"].astype(np.float64)
+    units = Units.of(values)
+    learned = units.learned(sequences, values).targets["regression"]
     assert abs(float(learned.mean())) < 1e-5
     assert float(learned.std()) == pytest.approx(1, abs=1e-5)
     torch.manual_seed(0)
@@ -72,15 +71,7 @@ def test_what_is_learned_and_what_is_told_are_the_same_values() -> None:
     np.testing.assert_allclose(again, told, rtol=1e-5)
 
 
-def test_values_that_are_all_the_same_are_refused() -> None:
-    made = made_sequences({"regression": 1}, 5)
-    same = Sequences(
-        made.ids, made.starts, made.second, made.example, {"regression": np.full(5, 2.0, np.float32)}, 5, 0
-    )
-    reading = Reading((), {"without a label (first: prices.csv, row 3)": 2}, (), "prices.csv")
-    with pytest.raises(UserError) as told:
-        Units.of(same, reading)
-    assert str(told.value) == (
-        "prices.csv (2 left out: without a label (first: prices.csv, row 3)): all training examples have the same "
-        "value: there is nothing to learn from them"
-    )
+def test_times_of_one_hour_are_told_apart_while_they_are_learned() -> None:
+    times = 1.7e9 + np.arange(0.0, 1200.0, 40.0)
+    learned = Units.of(times).learned(made_sequences({"regression": 1}, 30), times).targets["regression"]
+    np.testing.assert_allclose(learned, (times - times.mean()) / times.std(), rtol=1e-5)

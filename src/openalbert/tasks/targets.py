@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
+from jaxtyping import Float64
 
 from openalbert.errors import UserError
 from openalbert.tasks.task import Example, Reading, Task, TextExample
@@ -12,7 +13,7 @@ from openalbert.tasks.wording import counted
 
 MOST_TOLD = 10  # classes, or pairs of names that look alike: a line holds no more
 SMALLEST_SPREAD = 1e-30  # of values
-SMALLEST_SHARE = 2.0**-20  # of the largest value that they must spread by: 32-bit floats have 24 bits of digits
+COARSE = 0.01  # of the standard deviation of values: steps between 32-bit numbers that are larger are told
 LONGEST_NAME = 40  # characters of a name in a sentence
 
 
@@ -49,15 +50,36 @@ def all_alike(task: Task, examples: Sequence[Example]) -> str | None:
     return f"all examples are of one class, '{_short(task.labels[int(label)])}'"
 
 
-def check_spread(reading: Reading) -> None:
-    """Refuse values to learn that a model, which computes in 32 bits, could not tell from one another."""
-    values = np.array([example.label for example in reading.examples if isinstance(example, TextExample)], np.float64)
+def values_of(examples: Sequence[Example]) -> Float64[np.ndarray, "examples"]:
+    """The values of examples to learn from, with all digits that were read."""
+    return np.array([example.label for example in examples if isinstance(example, TextExample)], np.float64)
+
+
+def check_spread(reading: Reading) -> list[str]:
+    """Refuse values to learn that are one and the same as 32-bit numbers, which is what a model gives.
+
+    A sentence where they are not, but their differences are a few steps between such numbers only.
+    """
+    values = values_of(reading.examples)
     spread, largest = float(np.ptp(values)), float(np.abs(values).max())
-    if spread < max(SMALLEST_SPREAD, SMALLEST_SHARE * largest):
+    step = float(np.spacing(np.float32(largest)))
+    if spread < SMALLEST_SPREAD:
         raise UserError(
-            f"{reading.origin}: the values differ by {spread:.3g} at most, and reach {largest:.3g}: that is too "
-            "little to be computed with; give them as differences from their mean, or in a smaller unit"
+            f"{reading.origin}: the values differ by {spread:.3g} at most, which is too little to be computed with: "
+            "give them in a smaller unit"
         )
+    if np.ptp(values.astype(np.float32)) == 0:
+        raise UserError(
+            f"{reading.origin}: the values differ by {spread:.3g} at most, and reach {largest:.3g}: a model gives "
+            f"32-bit numbers, which go in steps of {step:.3g} there, so it could not tell them from one another; "
+            "give them as differences from their mean"
+        )
+    if step > COARSE * float(values.std()):
+        return [
+            f"the model gives 32-bit numbers, which go in steps of {step:.3g} where values reach {largest:.3g}: "
+            "for finer ones give the values as differences from their mean"
+        ]
+    return []
 
 
 def alike_told(task: Task, examples: Sequence[Example]) -> list[str]:

@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from jaxtyping import Float64
 from torch import nn
 
-from openalbert.errors import UserError
 from openalbert.model.albert import AlbertModel
 from openalbert.tasks.predict import Outputs
-from openalbert.tasks.task import Reading, Sequences
+from openalbert.tasks.task import Sequences
 
 
 @dataclass(frozen=True)
@@ -24,19 +24,17 @@ class Units:
     spread: float
 
     @classmethod
-    def of(cls, sequences: Sequences, reading: Reading) -> "Units":
-        """Those of some training examples, as they were read and as a model takes them."""
-        values = sequences.targets["regression"].astype(np.float64)
-        if not len(values) or values.min() == values.max():
-            raise UserError(
-                f"{reading.origin}: all training examples have the same value: there is nothing to learn from them"
-            )
+    def of(cls, values: Float64[np.ndarray, "examples"]) -> "Units":
+        """Those of some values, which are not all the same."""
         return cls(float(values.mean()), float(values.std()))
 
-    def learned(self, sequences: Sequences) -> Sequences:
-        """The same examples with the values as they are learned."""
-        values = (sequences.targets["regression"].astype(np.float64) - self.mean) / self.spread
-        return replace(sequences, targets={**sequences.targets, "regression": values.astype(np.float32)})
+    def learned(self, sequences: Sequences, values: Float64[np.ndarray, "examples"]) -> Sequences:
+        """The same examples with their values as they are learned.
+
+        The mean is taken from the values as they were read: as 32-bit numbers, times of one hour would be few.
+        """
+        learned = ((values - self.mean) / self.spread).astype(np.float32)
+        return replace(sequences, targets={**sequences.targets, "regression": learned})
 
     def told(self, outputs: Outputs) -> Outputs:
         """What a model that learns says, in values as they are."""
