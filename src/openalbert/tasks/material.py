@@ -20,7 +20,7 @@ from openalbert.tasks.reach import learnable, out_of_reach
 from openalbert.tasks.registry import open_task
 from openalbert.tasks.settings import Finetune
 from openalbert.tasks.source import divided
-from openalbert.tasks.targets import alike_told, all_alike, check_spread, classes_told
+from openalbert.tasks.targets import alike_told, all_alike, check_spread, classes_told, values_of
 from openalbert.tasks.task import Example, Reading, Task
 from openalbert.tasks.tuned import read_tuned
 from openalbert.tasks.units import Units
@@ -160,11 +160,11 @@ def gather(settings: Finetune) -> Material:
             raise UserError(f"{reading.origin}: in train, {alike}: there is nothing to tell apart")
     units = None
     if task.kind == "regression":
-        check_spread(train)
+        remarks += [f"train: {told}" for told in check_spread(train)]
     if settings.standardize and task.kind == "regression":
-        sequences = parts["train"].encoding.sequences
-        units = Units.of(sequences, readings["train"])
-        parts["train"] = replace(parts["train"], encoding=Encoding(units.learned(sequences)))
+        values, sequences = values_of(train.examples), parts["train"].encoding.sequences
+        units = Units.of(values)
+        parts["train"] = replace(parts["train"], encoding=Encoding(units.learned(sequences, values)))
     return Material(
         task,
         folder,
