@@ -7,6 +7,7 @@ from openalbert.tasks.outcome import REPORT, SCORES
 from openalbert.tasks.run import Run, say_plainly
 from openalbert.tasks.seeds import SEEDS, several_seeds
 from openalbert.tasks.settings import FREE_TO_CHANGE, Finetune
+from openalbert.tasks.tunings import seed_folders
 from openalbert.train.claim import claim_folder, locked
 from openalbert.train.device import open_device
 from openalbert.train.interruption import Stop
@@ -28,7 +29,7 @@ def finetune(settings: Finetune) -> None:
             raise UserError(f"{settings.out} holds a single run: give several seeds another --out, or --fresh")
         claim_folder(settings, device, FREE_TO_CHANGE, (SCORES, SEEDS, "seed-*", REPORT, FINDINGS_FILE))
         # One that was one of several before is one of several.
-        if settings.seeds > 1 or any(settings.out.glob("seed-*/run.json")):
+        if settings.seeds > 1 or seed_folders(settings.out):
             several_seeds(settings, material, device, stop)
         else:
             scores = Run(settings, material, device).carry_out(stop)

@@ -12,6 +12,7 @@ from openalbert.tasks.outcome import REPORT, SCORES
 from openalbert.tasks.report import write_report
 from openalbert.tasks.run import Run, say_plainly
 from openalbert.tasks.settings import FREE_TO_CHANGE, Finetune, of_seed
+from openalbert.tasks.tunings import seed_folders
 from openalbert.train.claim import MODEL, claim_folder
 from openalbert.train.device import Device, measure_matmul_peak
 from openalbert.train.figures import NOTHING
@@ -43,7 +44,7 @@ def several_seeds(settings: Finetune, material: Material, device: Device, stop: 
         else:
             say_plainly(device, f"the model of seed {kept}, the best, is in {settings.out / MODEL}")
         counted_in = {of_seed(settings, number).out for number in range(settings.seeds)}
-        for other in sorted(path.parent for path in settings.out.glob("seed-*/run.json")):
+        for other in seed_folders(settings.out):
             if other not in counted_in:
                 say_plainly(
                     device, f"{other} is of an earlier call: it stays, but does not count with --seeds {settings.seeds}"

@@ -93,7 +93,7 @@ def amount_in_words(known: Pretraining | None) -> str:
 
 def is_finetuning(folder: Path) -> bool:
     """Does this folder hold a fine-tuning run?"""
-    return "task" in read_values(folder / "run.json")
+    return "task" in read_values(folder / SETTINGS)
 
 
 def open_tunings(folders: Sequence[Path]) -> list[Tuning]:
@@ -115,12 +115,17 @@ def open_tunings(folders: Sequence[Path]) -> list[Tuning]:
     return tunings
 
 
+def seed_folders(folder: Path) -> list[Path]:
+    """The runs of several seeds that a folder holds, by their seed."""
+    return sorted(
+        (path.parent for path in folder.glob(f"seed-*/{SETTINGS}")), key=lambda path: (len(path.name), path.name)
+    )
+
+
 def _seeds(folder: Path) -> list[Path]:
     """The runs of several seeds that the last call asked for: what an earlier one left beyond them does not count."""
-    found = sorted(
-        (path.parent for path in folder.glob("seed-*/run.json")), key=lambda path: (len(path.name), path.name)
-    )
-    asked = read_values(folder / "run.json")
+    found = seed_folders(folder)
+    asked = read_values(folder / SETTINGS)
     first, count = asked.get("seed"), asked.get("seeds")
     if not isinstance(first, int) or not isinstance(count, int):
         return found
