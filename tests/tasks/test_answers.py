@@ -46,10 +46,10 @@ def by_loops(
         empty.append(scores["span"][start, 0] + scores["span"][start, 1])
         absent.append(scores["answerability"][window, 0])
         for first in range(start, end):
-            if not windows.has_most_context[first] or windows.begin[first] < 0:
+            if windows.begin[first] < 0:
                 continue
             for last in range(first, min(first + most, end)):
-                if windows.begin[last] >= 0:
+                if windows.begin[last] >= 0 and last - first + 1 >= windows.own_from[first]:
                     place = int(windows.begin[first]), int(windows.end[last])
                     score = float(scores["span"][first, 0] + scores["span"][last, 1])
                     found[place] = max(score, found.get(place, score))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Bool, Float32, Float64, Int32
+from jaxtyping import Float32, Float64, Int32
 
 from openalbert.tasks.encode import Encoding
 from openalbert.tasks.task import QuestionExample
@@ -74,7 +74,7 @@ def best_answers(
                 span,
                 windows.begin[tokens],
                 windows.end[tokens],
-                windows.has_most_context[tokens],
+                windows.own_from[tokens],
                 n_best,
                 max_answer_tokens,
             ):
@@ -88,16 +88,20 @@ def _best_spans(
     span: Float32[np.ndarray, "tokens 2"],
     begin: Int32[np.ndarray, "tokens"],
     end: Int32[np.ndarray, "tokens"],
-    may_start: Bool[np.ndarray, "tokens"],
+    own_from: Int32[np.ndarray, "tokens"],
     n_best: int,
     max_answer_tokens: int,
 ) -> list[tuple[tuple[int, int], float]]:
-    """The best spans of one window, as characters of the passage: first and last token have visible text."""
+    """The best spans of one window, as characters of the passage: first and last token have visible text.
+
+    Every span is scored in one window alone, so that those which stand in many have no better chance.
+    """
     is_visible = begin >= 0
-    first = np.where(is_visible & may_start, span[:, 0], -np.inf)
+    first = np.where(is_visible, span[:, 0], -np.inf)
     last = np.concatenate([np.where(is_visible, span[:, 1], -np.inf), np.full(max_answer_tokens - 1, -np.inf)])
     sums = first[:, None] + np.lib.stride_tricks.sliding_window_view(last, max_answer_tokens)
-    flat = sums.ravel()
+    is_own = np.arange(1, max_answer_tokens + 1) >= own_from[:, None]
+    flat = np.where(is_own, sums, -np.inf).ravel()
     few = min(n_best, len(flat))
     best = np.argpartition(-flat, few - 1)[:few]
     best = best[np.isfinite(flat[best])]

@@ -8,13 +8,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Bool, Int32, Int64
+from jaxtyping import Int32, Int64
 
 from openalbert.tasks.slices import Ids, Rows, Texts, stretches
 from openalbert.tasks.task import QuestionExample, Sequences
 from openalbert.text.tokenizer import Tokenizer
 
 MOST_OF_A_QUESTION = 64  # tokens, as in Google's code
+NEVER = np.iinfo(np.int32).max  # tokens
 
 
 @dataclass(frozen=True)
@@ -25,11 +26,11 @@ class Windows:
     """The first character of the token; -1 for what is not of the passage, or stands for nothing visible in it."""
     end: Int32[np.ndarray, "tokens"]
     """Behind its last character."""
-    has_most_context: Bool[np.ndarray, "tokens"]
-    """Of the windows that hold this token, is this the one with the most of the passage around it? Exactly one is."""
+    own_from: Int32[np.ndarray, "tokens"]
+    """From how many tokens on a stretch that begins here is this window's own: of all windows that hold the whole of
+    it, this one has the most of the passage around its first token. Every stretch is one window's own."""
     answer_tokens: Int32[np.ndarray, "questions"]
-    """How long the shortest right answer is that can be given: one that is whole in the window with the most context
-    for its first token. 0 where there is none."""
+    """How long the shortest right answer is that is whole in a window. 0 where there is none."""
 
 
 @dataclass(frozen=True)
@@ -74,10 +75,12 @@ def spread(num_tokens: int, room: int, stride: int) -> Iterator[tuple[int, int]]
         start += step
 
 
-def most_context(windows: Sequence[tuple[int, int]]) -> list[Bool[np.ndarray, "tokens"]]:
-    """For each window and token: does no other window have more around it? The first one does where they are equal.
+def own_stretches(windows: Sequence[tuple[int, int]]) -> list[Int32[np.ndarray, "_"]]:
+    """For each window and token: from how many tokens on is a stretch that begins there the window's own?
 
-    What counts is the shorter side of the two, and the length of the window a little, as in BERT's code.
+    It is of the window with the most context for its first token: what counts is the shorter side of the two, and the
+    length of the window a little, as in BERT's code; the first one where they are equal. BERT gives no stretch that
+    this window does not hold whole. Here the next one does, whose context is the most of those that reach further.
     """
     num_tokens = windows[-1][0] + windows[-1][1]
     best = np.full(num_tokens, -1.0)
@@ -89,7 +92,15 @@ def most_context(windows: Sequence[tuple[int, int]]) -> list[Bool[np.ndarray, "t
         is_better = context > best[inside]
         owner[inside] = np.where(is_better, number, owner[inside])
         best[inside] = np.where(is_better, context, best[inside])
-    return [owner[start : start + length] == number for number, (start, length) in enumerate(windows)]
+    found = []
+    for number, (start, length) in enumerate(windows):
+        tokens = np.arange(start, start + length)
+        reached = sum(windows[number - 1]) if number else 0
+        # Behind the owner contexts only fall: what the window before this one holds is never its own. Windows before
+        # the owner reach less far than it.
+        later = np.where(owner[tokens] < number, reached - tokens + 1, NEVER)
+        found.append(np.where(owner[tokens] == number, 1, later).astype(np.int32))
+    return found
 
 
 def encode_questions(
@@ -118,10 +129,10 @@ def encode_questions(
         before = int(question_kept[asked[number]]) + 2
         windows = list(spread(len(passage.ids), max_length - before - 1, stride))
         rows += [(number, place, start, length) for start, length in windows]
-        owned += (owns := most_context(windows))
+        owned += own_stretches(windows)
         places = _places(example, passage)
         spans += _targets(places, windows, before)
-        answer_tokens[number] = _shortest(places, windows, owns)
+        answer_tokens[number] = _shortest(places, windows)
     example_of, passage_of, start, length = np.array(rows, np.int64).reshape(-1, 4).T
     passage_ids = Ids.of([one.ids for one in read], [np.array([len(one.ids) for one in read], np.int64)])
     pool = np.concatenate([question_ids.ids, passage_ids.ids])
@@ -157,17 +168,12 @@ def _targets(
     return [(0, 0)] * len(windows)
 
 
-def _shortest(
-    places: Sequence[tuple[int, int]],
-    windows: Sequence[tuple[int, int]],
-    owned: Sequence[Bool[np.ndarray, "_"]],
-) -> int:
-    """Tokens of the shortest of these answers that is whole in the window which owns its first token; 0 for none."""
+def _shortest(places: Sequence[tuple[int, int]], windows: Sequence[tuple[int, int]]) -> int:
+    """Tokens of the shortest of these answers that is whole in a window; 0 for none."""
     lengths = [
         last - first + 1
         for first, last in places
-        for (start, length), owns in zip(windows, owned, strict=True)
-        if start <= first and last < start + length and owns[first - start]
+        if any(start <= first and last < start + length for start, length in windows)
     ]
     return min(lengths, default=0)
 
@@ -184,14 +190,14 @@ def _windows(
     length: Int64[np.ndarray, "sequences"],
     num_tokens: int,
     into: Int64[np.ndarray, "sequences"],
-    owned: Sequence[Bool[np.ndarray, "_"]],
+    owned: Sequence[Int32[np.ndarray, "_"]],
     answer_tokens: Int32[np.ndarray, "questions"],
 ) -> Windows:
     source, target = stretches(at, length), stretches(into, length)
     begin, end = np.full(num_tokens, -1, np.int32), np.full(num_tokens, -1, np.int32)
-    has_most = np.zeros(num_tokens, bool)
+    own_from = np.full(num_tokens, NEVER, np.int32)
     if len(passages):
         begin[target] = np.concatenate([passage.begin for passage in passages])[source]
         end[target] = np.concatenate([passage.end for passage in passages])[source]
-        has_most[target] = np.concatenate(owned)
-    return Windows(begin, end, has_most, answer_tokens)
+        own_from[target] = np.concatenate(owned)
+    return Windows(begin, end, own_from, answer_tokens)
