@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.tasks.made_data import glue_files, own_rows, squad_json, write_jsonl
 
 from openalbert.errors import UserError
-from openalbert.tasks.registry import open_task
+from openalbert.tasks.registry import Known, open_task
 from openalbert.tasks.source import Source, divided
 from openalbert.tasks.task import Answer, ChoiceExample, QuestionExample, Reading, TextExample
 from openalbert.tasks.wording import counted
@@ -143,7 +143,7 @@ def test_scoring_alone_needs_no_training_file(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "a.jsonl", own_rows("classification"))
     with pytest.raises(UserError, match="has no labels yet: give the training file"):
         open_task("classification", Source(dev=path))
-    task = open_task("classification", Source(dev=path), labels=("so-so", "good", "bad", "other"))
+    task = open_task("classification", Source(dev=path), Known(labels=("so-so", "good", "bad", "other")))
     assert [example.label for example in task.read("dev").examples[:3]] == [1, 2, 0]
     with pytest.raises(UserError, match="has no split 'train' here: known are: dev, or give it with --train"):
         task.read("train")

@@ -1,13 +1,15 @@
 """What a model folder says of its task: the columns that it learned from are those that it is scored on."""
 
 import json
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.tasks.made_lessons import learn
 
 from openalbert.cli import main
-from openalbert.tasks.tuned import read_tuned
+from openalbert.tasks.tuned import read_tuned, write_tuned
 
 WORDS = "good people time water war old house day".split()
 
@@ -57,6 +59,9 @@ def test_the_sign_between_labels_is_that_of_fine_tuning(
     (tmp_path / "tags.csv").write_text("text,tags\nthe good war,a/b\nthe old war,a\nthe time,\n")
     words = f"--steps 1 --dev {tmp_path / 'tags.csv'} --label-separator /"
     learn(tiny, "multi_label", tmp_path / "tags.csv", tmp_path / "run", words)
+    tuned = read_tuned(tmp_path / "run" / "model")
+    assert tuned is not None
+    assert (tuned.separator, tuned.layout) == ("/", {"label": "tags", "text": "text"})
     capsys.readouterr()
     main(["evaluate", str(tmp_path / "run"), "--dev", str(tmp_path / "tags.csv")])
     assert "'/' stands between labels in 'tags' (as in fine-tuning; " in capsys.readouterr().err
@@ -85,4 +90,56 @@ def test_every_kind_of_file_of_ones_own_keeps_its_columns(kind: str, tiny: Path,
     main(["evaluate", str(tmp_path / "run"), "--dev", str(file)])
     tuned = read_tuned(tmp_path / "run" / "model")
     assert tuned is not None
-    assert set(tuned.layout.values()) - {";"} == row.keys() - {"text", "query"}
+    assert set(tuned.layout.values()) == row.keys() - {"text", "query"}
+
+
+def test_models_that_learned_from_other_columns_are_asked_together_only_of_columns_that_are_named(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.csv").write_text("id,body,category\n1,the good war,x\n2,the old war,y\n3,the time,x\n")
+    (tmp_path / "b.csv").write_text("idx,text,label\n1,the good war,x\n2,the old war,y\n3,the time,x\n")
+    both = tmp_path / "both.csv"
+    both.write_text("text,label,body,category\nthe good war,x,the old war,y\nthe time,x,the house,x\n")
+    runs = []
+    for name in "ab":
+        runs.append(str(tmp_path / name))
+        learn(tiny, "classification", tmp_path / f"{name}.csv", tmp_path / name, f"--steps 1 --dev {both}")
+    for first, second, columns in ((*runs, ("body", "text")), (*runs[::-1], ("text", "body"))):
+        capsys.readouterr()
+        with pytest.raises(SystemExit):
+            main(["evaluate", first, second, "--dev", str(both)])
+        said = capsys.readouterr().err
+        assert f"{first} learned the text from '{columns[0]}', but {second} from '{columns[1]}'" in said
+        assert "say which is to be read here with --label-column and --text-column" in said
+    found = []
+    for models in (runs, runs[::-1]):
+        named = ["--text-column", "text", "--label-column", "label"]
+        main(["evaluate", *models, "--dev", str(both), "--json", *named])
+        found.append(json.loads(capsys.readouterr().out)["splits"])
+    assert found[0] == found[1]
+
+
+def test_a_model_that_does_not_say_how_answers_were_written_leaves_it_to_one_that_does(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, answers in {"one": (1, 2, 3), "zero": (0, 1, 2), "dev": (1, 2)}.items():
+        rows = [
+            {"question": f"what {n}", "options": ["good", "war", "old"], "answer": a} for n, a in enumerate(answers)
+        ]
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    dev = str(tmp_path / "dev.jsonl")
+    for name in ("one", "zero"):
+        learn(tiny, "multiple_choice", tmp_path / f"{name}.jsonl", tmp_path / name, f"--steps 1 --dev {dev}")
+    older = shutil.copytree(tmp_path / "zero" / "model", tmp_path / "older")
+    tuned = read_tuned(older)
+    assert tuned is not None
+    write_tuned(older, replace(tuned, writing=None))
+    one, zero = str(tmp_path / "one"), str(tmp_path / "zero")
+    for models in ((str(older), one), (one, str(older))):
+        capsys.readouterr()
+        main(["evaluate", *models, "--dev", dev])
+        assert "read as its number from 1, as in the file that the model learned from" in capsys.readouterr().err
+    main(["evaluate", one, zero, "--dev", dev])
+    said = capsys.readouterr().err
+    assert f"'its number from 1' for {one}, 'its number from 0' for {zero}; it is guessed from the file" in said
+    assert "the answer is read as its number from 0" in said

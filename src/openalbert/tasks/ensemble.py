@@ -3,9 +3,10 @@
 import re
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 from openalbert.errors import UserError
 from openalbert.interop import huggingface
@@ -13,13 +14,15 @@ from openalbert.interop.pretraining_json import Pretraining, read_pretraining
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import Head
 from openalbert.tasks.material import model_folder
+from openalbert.tasks.own.columns import setting_of
 from openalbert.tasks.predict import PRETRAINING
-from openalbert.tasks.registry import GLUE, TASKS, Source, open_task
+from openalbert.tasks.registry import GLUE, TASKS, Known, Source, open_task
 from openalbert.tasks.task import Reading, Task, of_pairs
 from openalbert.tasks.tuned import Tuned, read_tuned
 from openalbert.tasks.tunings import examples_of
 from openalbert.text.tokenizer import Tokenizer
 
+Said = TypeVar("Said", bound=str)
 _UNNAMED = re.compile(r"LABEL_\d+|\d+")  # what Hugging Face writes where nobody named the classes
 
 
@@ -83,11 +86,15 @@ def open_for(loaded: Loaded, name: str, source: Source) -> Task:
     given = [head.kind for head in task_heads(loaded.models[0])]
     # A model without that head may yet say that there is no answer, by its spans alone: then the files decide.
     may_have_no_answer = "answerability" in given or None
-    writings = {tuned.writing for tuned in loaded.tuned if tuned is not None}
-    # Where models learned from files that are written otherwise, what is scored has to tell by itself.
-    writing = writings.pop() if len(writings) == 1 else None
-    layout = next((tuned.layout for tuned in loaded.tuned if tuned is not None and tuned.layout), None)
-    task = open_task(name, source, _labels_for(loaded, name), may_have_no_answer, writing, layout)
+    known = Known(_labels_for(loaded, name), may_have_no_answer)
+    if name in TASKS and TASKS[name].kind == name:  # only files of one's own can be read in several ways
+        known = replace(
+            known,
+            writing=_agreed(loaded, "how the right option is written", lambda tuned: tuned.writing),
+            layout=_layout(loaded, source),
+            separator=_agreed(loaded, "what stands between labels", lambda tuned: tuned.separator),
+        )
+    task = open_task(name, source, known)
     needed = task.heads[0].kind
     if needed not in given:
         raise UserError(
@@ -100,6 +107,49 @@ def open_for(loaded: Loaded, name: str, source: Source) -> Task:
         return reading
 
     return replace(task, read=read)
+
+
+def _agreed(loaded: Loaded, what: str, said: Callable[[Tuned], Said | None]) -> Said | None:
+    """What all models say that know it. Where they differ, nothing is known, so that their order does not matter."""
+    by_name = {
+        name: found
+        for name, tuned in zip(loaded.names, loaded.tuned, strict=True)
+        if tuned is not None and (found := said(tuned)) is not None
+    }
+    if len(set(by_name.values())) < 2:
+        return next(iter(by_name.values()), None)
+    each = ", ".join(f"'{found}' for {name}" for name, found in by_name.items())
+    say(f"the models learned from files that differ in {what}: {each}; it is guessed from the file that is read")
+    return None
+
+
+def _layout(loaded: Loaded, source: Source) -> dict[str, str]:
+    """The columns that the models learned from. Where they differ, the user has to name the one that is read."""
+    layout: dict[str, str] = {}
+    first: dict[str, str] = {}  # the model that each is of
+    differing: dict[str, str] = {}
+    for name, tuned in zip(loaded.names, loaded.tuned, strict=True):
+        for role, column in tuned.layout.items() if tuned is not None else ():
+            if layout.setdefault(role, column) == column:
+                first.setdefault(role, name)
+            else:
+                sentence = f"{first[role]} learned the {role} from '{layout[role]}', but {name} from '{column}'"
+                differing.setdefault(role, sentence)
+    if {True, False} <= {tuned.of_pairs for tuned in loaded.tuned if tuned is not None}:
+        return {}  # one of them is refused once the file is read
+    unsettled = []
+    for role, sentence in differing.items():
+        del layout[role]
+        setting = setting_of(role)
+        # Ids are no part of what is learned, and where an answer begins is not asked for.
+        if setting is not None and role != "id" and not getattr(source, setting):
+            unsettled.append((sentence, f"--{setting.replace('_', '-')}"))
+    if unsettled:
+        sentences, settings = zip(*unsettled, strict=True)
+        raise UserError(
+            f"{'; '.join(sentences)}: say which is to be read here with {' and '.join(dict.fromkeys(settings))}"
+        )
+    return layout
 
 
 def _without_examples(loaded: Loaded, task: str) -> UserError:

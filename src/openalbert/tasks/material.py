@@ -73,6 +73,8 @@ class Material:
     """Where a question may have no answer: training questions held out to fit the threshold of the null score."""
     layout: Mapping[str, str]
     """Which column of the training file was taken for what, in files of one's own."""
+    separator: str | None
+    """What stands between labels there, where several stand in one cell."""
     remarks: tuple[str, ...]
     """What the user should know of it, a sentence each."""
 
@@ -130,6 +132,11 @@ def gather(settings: Finetune) -> Material:
         remarks.append(f"--from {settings.start} was never tuned for a task: it is begun with as MODEL would be")
     if task.name in FROM_MNLI and never_tuned:
         remarks.append(f"the paper begins {task.name} with a model of MNLI: give one with --from")
+
+    def encoded(examples: tuple[Example, ...]) -> Part:
+        encoding = encode(task, examples, tokenizer, max_length, stride=settings.stride)
+        return Part(examples, encoding, settings.max_answer_tokens)
+
     train, threshold = task.read("train"), None
     if task.may_have_no_answer:
         held_out = min(THRESHOLD_SHARE, MOST_FOR_THRESHOLD / len(train.examples))
@@ -137,47 +144,47 @@ def gather(settings: Finetune) -> Material:
         rest, held = divided(train, held_out, settings.source.heldout_seed, otherwise)
         # Its remarks speak of a part to score on, which this is not.
         train = replace(train, examples=rest.examples)
-        encoding = encode(task, held.examples, tokenizer, max_length, stride=settings.stride)
-        threshold = Part(held.examples, encoding, settings.max_answer_tokens)
+        threshold = encoded(held.examples)
         number = len(held.examples)
         told = f"{counted(number, 'training question')} {are(number)} held out to fit the threshold of the null score"
         remarks.append(told + how_sure(number))
-    readings = {"train": train, **{split: task.read(split) for split in task.splits}}
-    parts = {}
-    for split, reading in readings.items():
-        encoding = encode(task, reading.examples, tokenizer, max_length, stride=settings.stride)
-        if split == "train":
-            whole, reading = reading, learnable(reading, encoding, max_length)
-            if len(reading.examples) < len(whole.examples):
-                encoding = encode(task, reading.examples, tokenizer, max_length, stride=settings.stride)
-        parts[split] = Part(reading.examples, encoding, settings.max_answer_tokens)
-        remarks += _remarks(split, reading, parts[split], max_length, remarks)
-        if split == "train":
-            remarks += [f"{split}: {told}" for told in classes_told(task, reading.examples)]
-        if split != "train":
-            remarks += [f"{split}: {told}" for told in alike_told(task, reading.examples)]
-        elif (alike := all_alike(task, reading.examples)) is not None:
-            raise UserError(f"{reading.origin}: in train, {alike}: there is nothing to tell apart")
+    readings = {split: task.read(split) for split in task.splits}
+
+    learned = encoded(train.examples)
+    train = learnable(train, learned.encoding, max_length)
+    if len(train.examples) < len(learned.examples):
+        learned = encoded(train.examples)
+    remarks += _remarks("train", train, learned, max_length, remarks)
+    remarks += [f"train: {told}" for told in classes_told(task, train.examples)]
+    if (alike := all_alike(task, train.examples)) is not None:
+        raise UserError(f"{train.origin}: in train, {alike}: there is nothing to tell apart")
     units = None
     if task.kind == "regression":
         remarks += [f"train: {told}" for told in check_spread(train)]
     if settings.standardize and task.kind == "regression":
-        values, sequences = values_of(train.examples), parts["train"].encoding.sequences
+        values = values_of(train.examples)
         units = Units.of(values)
-        parts["train"] = replace(parts["train"], encoding=Encoding(units.learned(sequences, values)))
+        learned = replace(learned, encoding=Encoding(units.learned(learned.encoding.sequences, values)))
+
+    scored = {}
+    for split, reading in readings.items():
+        scored[split] = encoded(reading.examples)
+        remarks += _remarks(split, reading, scored[split], max_length, remarks)
+        remarks += [f"{split}: {told}" for told in alike_told(task, reading.examples)]
     return Material(
-        task,
-        folder,
-        pretraining,
-        config,
-        tokenizer,
-        max_length,
-        parts.pop("train"),
-        parts,
-        units,
-        threshold,
-        train.layout,
-        tuple(remarks),
+        task=task,
+        folder=folder,
+        pretraining=pretraining,
+        config=config,
+        tokenizer=tokenizer,
+        max_length=max_length,
+        train=learned,
+        scored=scored,
+        units=units,
+        threshold=threshold,
+        layout=train.layout,
+        separator=train.separator,
+        remarks=tuple(remarks),
     )
 
 

@@ -49,6 +49,18 @@ def write_outcome(
     card = tuned_card(model, task, folder, scores["scores"], collapsed=scores["collapsed"] or "", of_pairs=pairs)
     huggingface.save(model, folder / MODEL, material.tokenizer, card=card, pretraining=material.pretraining)
     split, figures = next(iter(scores["scores"].items()))
-    how = (pairs, task.writing, dict(material.layout), material.train.max_answer_tokens)
-    tuned = Tuned(task.name, task.kind, material.max_length, stride, threshold, split, figures, *how)
+    tuned = Tuned(
+        task=task.name,
+        kind=task.kind,
+        max_length=material.max_length,
+        stride=stride,
+        null_threshold=threshold,
+        split=split,
+        scores=figures,
+        of_pairs=pairs,
+        writing=task.writing,
+        layout=dict(material.layout),
+        separator=material.separator,
+        max_answer_tokens=material.train.max_answer_tokens,
+    )
     write_tuned(folder / MODEL, tuned)

@@ -1,6 +1,6 @@
 """All tasks by name: `open_task("sst2", Source(data=…))`."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from openalbert.errors import UserError, suggestion
@@ -22,20 +22,9 @@ from openalbert.tasks.own.regression import open_regression
 from openalbert.tasks.race import open_race
 from openalbert.tasks.source import Source
 from openalbert.tasks.squad import open_squad
-from openalbert.tasks.task import Kind, Task, Writing
+from openalbert.tasks.task import Kind, Known, Task
 
 __all__ = ["GLUE", "TASKS", "Definition", "Known", "Source", "open_task"]
-
-
-@dataclass(frozen=True)
-class Known:
-    """What a model was already taught, for tasks whose own files say it otherwise."""
-
-    labels: tuple[str, ...] | None = None
-    may_have_no_answer: bool | None = None
-    writing: Writing | None = None
-    layout: Mapping[str, str] | None = None
-    """Which column of its file was taken for what."""
 
 
 @dataclass(frozen=True)
@@ -74,44 +63,34 @@ TASKS: dict[str, Definition] = {
     "classification": Definition(
         "classification",
         "a class for each of your texts or pairs",
-        lambda source, known: open_classification(source, known.labels, known.layout),
+        open_classification,
     ),
     "regression": Definition(
         "regression",
         "a value for each of your texts or pairs",
-        lambda source, known: open_regression(source, known.labels, known.layout),
+        open_regression,
     ),
     "multi_label": Definition(
         "multi_label",
         "any number of labels for each of your texts or pairs",
-        lambda source, known: open_multi_label(source, known.labels, known.layout),
+        open_multi_label,
     ),
     "multiple_choice": Definition(
         "multiple_choice",
         "which of your options is right?",
-        lambda source, known: open_multiple_choice(source, known.writing, known.layout),
+        open_multiple_choice,
     ),
     "question_answering": Definition(
         "question_answering",
         "where in your passage is the answer, if it may be there?",
-        lambda source, known: open_question_answering(source, known.may_have_no_answer, known.layout),
+        open_question_answering,
     ),
 }
 
 
-def open_task(
-    name: str,
-    source: Source,
-    labels: tuple[str, ...] | None = None,
-    may_have_no_answer: bool | None = None,
-    writing: Writing | None = None,
-    layout: Mapping[str, str] | None = None,
-) -> Task:
-    """A task with its examples from a source; nothing but what own files say of labels is read before it is asked for.
-
-    `labels`, `may_have_no_answer`, `writing` and `layout`, its columns, are what a model was taught already: what it
-    learned from need not be at hand to score it.
-    """
+def open_task(name: str, source: Source, known: Known | None = None) -> Task:
+    """A task with its examples from a source; nothing but what own files say of labels and columns is read before it is
+    asked for. `known` is what a model was taught already."""
     if name not in TASKS:
         raise UserError(f"'{name}' is not a task: {suggestion(name, TASKS)}")
-    return TASKS[name].open(source, Known(labels, may_have_no_answer, writing, layout))
+    return TASKS[name].open(source, known or Known())

@@ -85,13 +85,29 @@ class Reading:
     file: str = ""
     """Where it was read."""
     layout: Mapping[str, str] = field(default_factory=dict)
-    """Which column was taken for what, and what stands between labels, where that is not the same in every file."""
+    """Which column was taken for what, where that is not the same in every file."""
+    separator: str | None = None
+    """What stands between labels, where several stand in one cell."""
 
     @property
     def origin(self) -> str:
         """The file, and what was left out of it: to stand before what is wrong with the rest."""
         lost = "; ".join(f"{count:,} left out: {reason}" for reason, count in self.excluded.items())
         return (self.file or "these examples") + (f" ({lost})" if lost else "")
+
+
+@dataclass(frozen=True)
+class Known:
+    """What a model was already taught, for tasks whose own files say it otherwise: what it learned from need not be at
+    hand to score it."""
+
+    labels: tuple[str, ...] | None = None
+    may_have_no_answer: bool | None = None
+    writing: Writing | None = None
+    layout: Mapping[str, str] = field(default_factory=dict)
+    """Which column of its file was taken for what."""
+    separator: str | None = None
+    """What stood between labels there."""
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,8 @@ class Tuned:
     """How the file that it learned from says which option is right; None for what is not a choice of a user's own."""
     layout: dict[str, str] = field(default_factory=dict)
     """Which column of the training file was taken for what, in files of one's own."""
+    separator: str | None = None
+    """What stands between labels there, where several stand in one cell."""
     max_answer_tokens: int = MAX_ANSWER_TOKENS
     """The longest answer to a question, in tokens."""
 

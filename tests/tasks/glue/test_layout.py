@@ -6,7 +6,7 @@ import pytest
 from tests.tasks.made_data import SENTENCES, glue_files, write_tsv
 
 from openalbert.errors import UserError
-from openalbert.tasks.registry import GLUE, Source, open_task
+from openalbert.tasks.registry import GLUE, Known, Source, open_task
 from openalbert.tasks.wording import share
 
 # Name: examples of each split in the folder of real data.
@@ -125,8 +125,8 @@ def test_wrong_labels_ids_and_columns_are_refused_with_their_place(tmp_path: Pat
 
 def test_a_models_own_order_of_classes_is_kept(tmp_path: Path) -> None:
     source = Source(data=glue_files(tmp_path, "mnli"))
-    turned = open_task("mnli", source, labels=("contradiction", "entailment", "neutral"))
+    turned = open_task("mnli", source, Known(labels=("contradiction", "entailment", "neutral")))
     assert turned.labels == ("contradiction", "entailment", "neutral")
     assert [example.label for example in turned.read("dev_matched").examples[:3]] == [1, 2, 0]
     with pytest.raises(UserError, match=r"mnli has the classes entailment, .* and not bad, good"):
-        open_task("mnli", source, labels=("bad", "good"))
+        open_task("mnli", source, Known(labels=("bad", "good")))

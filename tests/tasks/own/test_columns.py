@@ -1,13 +1,14 @@
 """Which column holds what: by the user's word, by name, by what stands in it; guesses are shown."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from openalbert.errors import UserError
 from openalbert.tasks.own.columns import in_order
-from openalbert.tasks.registry import Source, open_task
-from openalbert.tasks.task import Reading
+from openalbert.tasks.registry import Known, Source, open_task
+from openalbert.tasks.task import ChoiceExample, QuestionExample, Reading
 
 
 def read(folder: Path, text: str, task: str = "classification", **named: object) -> Reading:
@@ -106,7 +107,7 @@ def test_a_file_with_one_column_is_told_what_it_lacks_and_what_it_is_good_for(tm
 
 def test_one_setting_says_and_several_say(tmp_path: Path) -> None:
     (tmp_path / "mine.csv").write_text("text\nit was good\n")
-    task = open_task("classification", Source(test=tmp_path / "mine.csv"), labels=("a", "b"))
+    task = open_task("classification", Source(test=tmp_path / "mine.csv"), Known(labels=("a", "b")))
     [remark] = task.read("test").remarks
     assert remark.endswith("mine.csv: text from 'text' (guessed; --text-column says otherwise)")
 
@@ -117,3 +118,59 @@ def test_one_column_has_one_role(tmp_path: Path) -> None:
         read(tmp_path, body, text_column="label")
     with pytest.raises(UserError, match=r"'sentence' is named as the second .* but is taken for the text"):
         read(tmp_path, body, second_column="sentence")
+
+
+TWO_WAYS = "text,label,body,category\nwrong 1,x,right 1,a\nwrong 2,y,right 2,b\n"
+
+
+@pytest.mark.parametrize("split", ["dev", "test"])
+def test_the_columns_of_the_training_file_are_those_of_the_other_files(split: str, tmp_path: Path) -> None:
+    train, both = tmp_path / "t1.csv", tmp_path / "both.csv"
+    train.write_text("body,category\none,a\ntwo,b\n")
+    both.write_text(TWO_WAYS)
+    task = open_task("classification", Source(train=train, **{split: both}))
+    reading = task.read(split)
+    assert [example.first for example in reading.examples] == ["right 1", "right 2"]
+    assert [example.label for example in reading.examples] == ([0, 1] if split == "dev" else [None, None])
+    assert f"{both}: label from 'category', text from 'body' (as in {train}; " in reading.remarks[0]
+    assert "(guessed; " in task.read("train").remarks[0]
+
+
+def test_a_file_without_the_training_files_columns_is_guessed_and_that_they_are_others_is_told(tmp_path: Path) -> None:
+    train, dev = tmp_path / "t1.csv", tmp_path / "dev.csv"
+    train.write_text("body,category\none,a\ntwo,b\n")
+    dev.write_text("text,category\nthree,a\n")
+    reading = open_task("classification", Source(train=train, dev=dev)).read("dev")
+    assert reading.examples[0].first == "three"
+    told = f"{dev}: the text is read from 'text', but in {train} it is 'body': is that the same? --text-column"
+    assert any(remark.startswith(told) for remark in reading.remarks)
+
+
+@pytest.mark.parametrize(
+    ("kind", "learned", "scored", "seen"),
+    [
+        ("regression", {"body": "one", "score": 1}, {"text": "wrong", "label": 9, "body": "two", "score": 2},
+         ("two", 2)),
+        ("multi_label", {"body": "one", "tags": "a;b"},
+         {"text": "wrong", "label": "b", "body": "two", "tags": "a", "a": 0, "b": 1}, ("two", (0,))),
+        ("multiple_choice", {"query": "one", "choices": ["x", "y"], "gold": "x"},
+         {"question": "wrong", "options": ["v", "w"], "answer": "w", "query": "two", "choices": ["x", "y"],
+          "gold": "y"}, ("two", 1)),
+        ("question_answering", {"article": "one two", "query": "one", "gold": "one"},
+         {"passage": "wrong", "question": "wrong", "answer": "wrong", "article": "one two", "query": "two",
+          "gold": "two"}, ("two", "two")),
+    ],
+)  # fmt: skip
+def test_the_training_files_columns_hold_for_every_kind(
+    kind: str, learned: dict[str, object], scored: dict[str, object], seen: tuple[object, object], tmp_path: Path
+) -> None:
+    for name, row in (("train", learned), ("dev", scored)):
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps(row) + "\n")
+    task = open_task(kind, Source(train=tmp_path / "train.jsonl", dev=tmp_path / "dev.jsonl"))
+    (example,) = task.read("dev").examples
+    if isinstance(example, QuestionExample):
+        assert (example.question, example.answers[0].text) == seen
+    elif isinstance(example, ChoiceExample):
+        assert (example.question, example.label) == seen
+    else:
+        assert (example.first, example.label) == seen

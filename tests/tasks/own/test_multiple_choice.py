@@ -7,7 +7,7 @@ import pytest
 from tests.tasks.made_data import write_jsonl
 
 from openalbert.errors import UserError
-from openalbert.tasks.registry import Source, open_task
+from openalbert.tasks.registry import Known, Source, open_task
 from openalbert.tasks.task import Reading
 
 
@@ -143,14 +143,14 @@ def test_the_training_files_way_of_writing_the_answer_holds_for_what_is_scored_o
     assert [example.label for example in reading.examples] == [0, 1]
     assert f"{dev}: the answer is read as its number from 1, as in {train}" in reading.remarks
     assert [example.label for example in task.read("train").examples] == [0, 1, 2]
-    taught = open_task("multiple_choice", Source(dev=dev), writing="its number from 1")
+    taught = open_task("multiple_choice", Source(dev=dev), Known(writing="its number from 1"))
     assert [example.label for example in taught.read("dev").examples] == [0, 1]
 
 
 @pytest.mark.parametrize(
-    ("learned", "odd"), [((1, 2, 3), 0), ((1, 2, 3), "red"), (("A", "C"), "red"), (("A", "C"), 1), (("red",), "A")]
+    ("learned", "odd"), [((1, 2, 3), "red"), (("A", "C"), "red"), (("A", "C"), 1), (("red",), "A"), ((1, 2, 3), 7)]
 )
-def test_an_answer_that_is_not_written_as_in_the_training_file_is_refused(
+def test_an_answer_that_is_written_in_another_way_than_the_others_is_refused(
     learned: tuple[object, ...], odd: object, tmp_path: Path
 ) -> None:
     train = write_jsonl(tmp_path / "train.jsonl", rows(*learned))
@@ -158,3 +158,36 @@ def test_an_answer_that_is_not_written_as_in_the_training_file_is_refused(
     told = rf"dev\.jsonl, line 2: the answer '{odd}', read as .*, as in .*train\.jsonl, is none of the 3 options"
     with pytest.raises(UserError, match=told):
         open_task("multiple_choice", Source(train=train, dev=dev)).read("dev")
+
+
+@pytest.mark.parametrize(
+    ("learned", "scored", "writing"),
+    [
+        ((1, 2, 3), ("A", "c"), "its letter"),
+        ((1, 2, 3), ("red", "green"), "the option itself"),
+        ((1, 2, 3), (0, 2), "its number from 0"),
+        ((0, 1, 2), (1, 3), "its number from 1"),
+        (("A", "C"), ("red", "green"), "the option itself"),
+        (("red", "blue"), (1, 3), "its number from 1"),
+        (("red", "blue"), (0, 2), "its number from 0"),
+    ],
+)
+def test_a_file_that_is_written_in_another_way_throughout_is_read_in_that_and_it_is_told(
+    learned: tuple[object, ...], scored: tuple[object, ...], writing: str, tmp_path: Path
+) -> None:
+    train = write_jsonl(tmp_path / "train.jsonl", rows(*learned))
+    dev = write_jsonl(tmp_path / "dev.jsonl", rows(*scored))
+    task = open_task("multiple_choice", Source(train=train, dev=dev))
+    reading = task.read("dev")
+    assert [example.label for example in reading.examples] == [0, 2]
+    told = f"{dev}: the answer is read as {writing}, but in {train} it is {task.writing}"
+    assert told in reading.remarks
+    assert len(task.read("train").examples) == len(learned)
+
+
+def test_numbers_that_could_count_from_0_or_1_say_so_where_nothing_tells(tmp_path: Path) -> None:
+    train = write_jsonl(tmp_path / "train.jsonl", rows("A", "C"))
+    dev = write_jsonl(tmp_path / "dev.jsonl", rows(1, 2))
+    reading = open_task("multiple_choice", Source(train=train, dev=dev)).read("dev")
+    assert [example.label for example in reading.examples] == [1, 2]
+    assert any("read as its number from 0" in told and "from 1 would fit as well" in told for told in reading.remarks)

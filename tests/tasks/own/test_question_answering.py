@@ -7,7 +7,7 @@ import pytest
 from tests.tasks.made_data import squad_json, write_jsonl
 
 from openalbert.errors import UserError
-from openalbert.tasks.registry import Source, open_task
+from openalbert.tasks.registry import Known, Source, open_task
 from openalbert.tasks.task import Answer
 
 PASSAGE = "It was 1900, and again 1900."
@@ -54,7 +54,7 @@ def test_questions_without_an_answer_make_a_task_that_may_say_so(tmp_path: Path)
 
 def test_what_a_model_can_say_comes_before_what_the_file_shows(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "a.jsonl", [{"context": PASSAGE, "question": "When?", "answer": "1900"}])
-    task = open_task("question_answering", Source(dev=path), may_have_no_answer=True)
+    task = open_task("question_answering", Source(dev=path), Known(may_have_no_answer=True))
     assert task.may_have_no_answer
     assert "has_answer_f1" in task.measure(task.read("dev").examples, ["1900"])
 

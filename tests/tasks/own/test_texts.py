@@ -7,7 +7,7 @@ import pytest
 from tests.tasks.made_data import write_jsonl
 
 from openalbert.errors import UserError
-from openalbert.tasks.registry import Source, open_task
+from openalbert.tasks.registry import Known, Source, open_task
 from openalbert.tasks.task import Task
 
 
@@ -172,8 +172,9 @@ def test_the_sign_between_labels_is_told_and_one_that_would_cut_a_known_label_is
     rows = 'text,labels\na,"food, drink"\nb,food\n'
     task = opened(tmp_path, "multi_label", rows, rows)
     assert task.labels == ("drink", "food")
-    guess = "',' stands between labels in 'labels' (guessed; --label-separator says otherwise)"
-    assert task.read("dev").remarks[-1] == f"{tmp_path}/dev.csv: {guess}"
+    told = "',' stands between labels in 'labels' ({}; --label-separator says otherwise)"
+    assert task.read("train").remarks[-1] == f"{tmp_path}/train.csv: {told.format('guessed')}"
+    assert f"{tmp_path}/dev.csv: {told.format(f'as in {tmp_path}/train.csv')}" in task.read("dev").remarks
     assert not [
         told
         for told in opened(tmp_path, "multi_label", rows, rows, label_separator=",").read("dev").remarks
@@ -222,7 +223,7 @@ def test_a_label_in_a_set_that_train_does_not_have_is_refused(tmp_path: Path) ->
 
 def test_a_models_labels_are_known_without_its_training_file(tmp_path: Path) -> None:
     (tmp_path / "dev.csv").write_text("text,labels\na,x;z\n")
-    task = open_task("multi_label", Source(dev=tmp_path / "dev.csv"), labels=("z", "y", "x"))
+    task = open_task("multi_label", Source(dev=tmp_path / "dev.csv"), Known(labels=("z", "y", "x")))
     assert task.read("dev").examples[0].label == (0, 2)
     assert task.measure(task.read("dev").examples, [(0, 2)])["exact_match"] == 100
 

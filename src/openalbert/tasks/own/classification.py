@@ -1,22 +1,20 @@
 """Classes of a user's own texts or pairs of texts."""
 
-from collections.abc import Mapping
-
 from openalbert.errors import UserError
 from openalbert.tasks.metrics import accuracy, macro_f1, matthews, measure_classes
-from openalbert.tasks.own.columns import in_order
+from openalbert.tasks.own.columns import in_order, layout_of
 from openalbert.tasks.own.texts import own_openings, read_texts, texts_of
 from openalbert.tasks.source import Source, assemble
 from openalbert.tasks.tables import Table
-from openalbert.tasks.task import Reading, Task
+from openalbert.tasks.task import Known, Reading, Task
 from openalbert.tasks.texts import class_number
 
 
-def open_classification(
-    source: Source, labels: tuple[str, ...] | None = None, layout: Mapping[str, str] | None = None
-) -> Task:
-    """The task; its labels are those of the training file, unless a model's own are given."""
+def open_classification(source: Source, known: Known) -> Task:
+    """The task; its labels are those of the training file, unless a model's own are known."""
     opened = own_openings("classification", source)
+    layout = layout_of(known, opened, lambda table: texts_of(table, source, labelled=True).layout)
+    labels = known.labels
     if labels is None:
         if "train" not in opened:
             raise UserError("classification has no labels yet: give the training file with --train")

@@ -1,10 +1,13 @@
 """Which column holds what in a user's own file: named by the user, or guessed by its name, or by what stands in it."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from openalbert.errors import UserError, suggestion
+from openalbert.tasks.source import Opening
 from openalbert.tasks.tables import Row, Table
+from openalbert.tasks.task import Known
 
 LONGEST_NAME = 5  # words; what is longer is no name of a column
 SAMPLE = 1000  # rows that a guess looks at
@@ -27,13 +30,49 @@ SETTINGS = {"text": "text_column", "second": "second_column", "label": "label_co
 OPTION = re.compile(r"(?:option|choice|ending|answer)?([a-h]|[0-9])$")
 
 
-class Columns:
-    """The columns of one table that have been given a role; `layout` are those of the table that a model learned from,
-    which are taken where they are found again."""
+@dataclass(frozen=True)
+class Layout:
+    """The columns of the file that is learned from, by role: other files are read by them too."""
 
-    def __init__(self, table: Table, layout: Mapping[str, str] | None = None) -> None:
+    columns: Mapping[str, str]
+    file: str | None = None
+    """Its name; None where a model has learned from it already, and it need not be at hand."""
+
+    @property
+    def like(self) -> str:
+        """To stand behind what was taken over from it."""
+        return f"as in {self.file or 'fine-tuning'}"
+
+    def differs(self, role: str) -> str:
+        """To stand behind what a role is read from in another file."""
+        where = f"in {self.file} it is" if self.file else "the model learned it from"
+        return f"but {where} '{self.columns[role]}'"
+
+
+def layout_of(
+    known: Known, opened: Mapping[str, Opening], columns_of: Callable[[Table], Mapping[str, str]]
+) -> Layout | None:
+    """The columns that hold for all files: those that a model learned from, else those of the training file."""
+    if known.layout:
+        return Layout(known.layout)
+    if "train" not in opened:
+        return None
+    table = opened["train"]()
+    return Layout(columns_of(table), table.name)
+
+
+def of_another(layout: Layout | None, table: Table) -> Layout | None:
+    """What a table is read by, unless it is its own: a file is not like itself, what was guessed there is a guess."""
+    return layout if layout is not None and layout.file != table.name else None
+
+
+class Columns:
+    """The columns of one table that have been given a role; those of `layout` are taken where they are found again."""
+
+    def __init__(self, table: Table, layout: Layout | None = None) -> None:
         self.table = table
-        self.layout = dict(layout or {})
+        self.learned = of_another(layout, table)
+        self.layout = dict(self.learned.columns if self.learned is not None else {})
         self.roles: dict[str, str] = {}
         self.guessed: list[str] = []
         self.known: list[str] = []
@@ -128,7 +167,8 @@ class Columns:
         if not self.guessed and not self.known:
             return ()
         told = []
-        for roles, how in ((self.known, "as in fine-tuning"), (self.guessed, "guessed")):
+        like = self.learned.like if self.learned is not None else ""
+        for roles, how in ((self.known, like), (self.guessed, "guessed")):
             settings = [f"--{SETTINGS[role].replace('_', '-')}" for role in roles if role in SETTINGS]
             otherwise = f"; {', '.join(settings)} say{'s' if len(settings) == 1 else ''} otherwise" if settings else ""
             if roles:
@@ -137,12 +177,17 @@ class Columns:
         free = [column or "a column without a name" for column in self.free]
         unused = f"; not used: {', '.join(free)}" if free else ""
         differs = [
-            f"{self.table.name}: the {role} is read from '{self.roles[role]}', but the model learned it from "
-            f"'{self.layout[role]}': is that the same? --{SETTINGS[role].replace('_', '-')} says otherwise"
+            f"{self.table.name}: the {role} is read from '{self.roles[role]}', {self.learned.differs(role)}: "
+            f"is that the same? --{SETTINGS[role].replace('_', '-')} says otherwise"
             for role in self.guessed
-            if role in self.layout and role in SETTINGS and role != "id"
+            if self.learned is not None and role in self.layout and role in SETTINGS and role != "id"
         ]
         return (f"{self.table.name}: {', '.join(told)}{unused}", *differs)
+
+
+def setting_of(role: str) -> str | None:
+    """The setting that names a role's column; None where there is none."""
+    return SETTINGS["options"] if role.startswith("option ") else SETTINGS.get(role)
 
 
 def simple(name: str) -> str:

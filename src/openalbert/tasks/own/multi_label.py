@@ -8,53 +8,52 @@ from dataclasses import replace
 
 from openalbert.errors import UserError
 from openalbert.tasks.metrics import measure_label_sets
-from openalbert.tasks.own.columns import KNOWN, in_order, sample, simple
+from openalbert.tasks.own.columns import KNOWN, Layout, in_order, layout_of, of_another, sample, simple
 from openalbert.tasks.own.texts import Texts, own_openings, read_texts, texts_of
 from openalbert.tasks.source import Source, assemble
 from openalbert.tasks.tables import Row, Table, as_text
-from openalbert.tasks.task import Reading, Task
+from openalbert.tasks.task import Known, Reading, Task
 
 SEPARATORS = (";", "|", ",")
-SEPARATOR = "separator"  # its name beside those of the columns, in what is kept for other files
 YES, NO = ("1", "1.0", "true", "True"), ("0", "0.0", "false", "False", "")
 
 
-def open_multi_label(
-    source: Source, labels: tuple[str, ...] | None = None, layout: Mapping[str, str] | None = None
-) -> Task:
-    """The task; its labels are those of the training file, unless a model's own are given."""
+def open_multi_label(source: Source, known: Known) -> Task:
+    """The task; its labels are those of the training file, unless a model's own are known."""
     opened = own_openings("multi_label", source)
+    layout = layout_of(known, opened, lambda table: _columns(table, source, known.labels or ()))
+    labels, learned = known.labels, known.separator
     if labels is None:
         if "train" not in opened:
             raise UserError("multi_label has no labels yet: give the training file with --train")
-        labels = _names(opened["train"](), source)
+        labels, learned = _names(opened["train"](), source)
     names = labels
     numbers = {name: number for number, name in enumerate(names)}
-    known = (layout or {}).get(SEPARATOR)
 
     def parse(table: Table, labelled: bool) -> Reading:
-        flags = _flag_columns(table, source, names)
+        flags = _flag_columns(table, source, names, layout)
         texts = texts_of(table, source, labelled, layout, flags)
-        separator = _separator(table, texts, source, names, known)
+        separator = _separator(table, texts, source, names, learned)
 
         def labels_of(row: Row) -> tuple[int, ...] | None:
             found = [name for name in flags if _is_set(row, name)] if flags else _listed(row, texts, separator)
             unknown = next((name for name in found or () if name not in numbers), None)
             if unknown is not None:
-                known = ", ".join(names[:20]) + (", …" if len(names) > 20 else "")
-                raise UserError(f"{row.place}: the label '{unknown}' is not known: known are {known}")
+                some = ", ".join(names[:20]) + (", …" if len(names) > 20 else "")
+                raise UserError(f"{row.place}: the label '{unknown}' is not known: known are {some}")
             return None if found is None else tuple(sorted({numbers[name] for name in found}))
 
         reading = read_texts(table, texts, labelled, labels_of)
         if not flags:
             remarks = reading.remarks
             if labelled and not source.label_separator and any(separator in cell for cell in _cells(table, texts)):
-                how = "as in fine-tuning" if separator == known else "guessed"
+                other = of_another(layout, table)
+                how = other.like if other is not None and separator == learned else "guessed"
                 told = (
                     f"'{separator}' stands between labels in '{texts.label}' ({how}; --label-separator says otherwise)"
                 )
                 remarks += (f"{table.name}: {told}",)
-            return replace(reading, remarks=remarks, layout={**reading.layout, SEPARATOR: separator})
+            return replace(reading, remarks=remarks, separator=separator)
         if source.label_columns:
             return reading
         remark = (
@@ -66,24 +65,36 @@ def open_multi_label(
     return assemble("multi_label", "multi_label", source, opened, parse, measure, "f1", labels=names)
 
 
-def _names(table: Table, source: Source) -> tuple[str, ...]:
+def _columns(table: Table, source: Source, labels: tuple[str, ...]) -> Mapping[str, str]:
+    return texts_of(table, source, labelled=True, label_columns=_flag_columns(table, source, labels)).layout
+
+
+def _names(table: Table, source: Source) -> tuple[tuple[str, ...], str | None]:
+    """The labels of a table, and what stands between them, if anything."""
     flags = _flag_columns(table, source, ())
     if flags:
-        return flags
+        return flags, None
     texts = texts_of(table, source, labelled=True)
     separator = _separator(table, texts, source, (), None)
     names = in_order([name for row in table.rows for name in _listed(row, texts, separator) or ()])
     if not names:
         raise UserError(f"{table.name} has no labels in '{texts.label}': is the column right?")
-    return names
+    return names, separator
 
 
-def _flag_columns(table: Table, source: Source, labels: tuple[str, ...]) -> tuple[str, ...]:
-    """The columns that are a label each: named by the user, or a model's labels, or all that hold 0 and 1 only."""
+def _flag_columns(
+    table: Table, source: Source, labels: tuple[str, ...], layout: Layout | None = None
+) -> tuple[str, ...]:
+    """The columns that are a label each: named by the user, or a model's labels, or all that hold 0 and 1 only.
+
+    Where labels were learned from one column that is found again, there are none.
+    """
     if source.label_columns:
         for name in source.label_columns:
             table.column((name,), "label (--label-columns)")
         return source.label_columns
+    if layout is not None and layout.columns.get("label") in table.columns:
+        return ()
     if labels and set(labels) <= set(table.columns):
         return labels
     if source.label_column or {simple(column) for column in table.columns} & set(KNOWN["label"]):

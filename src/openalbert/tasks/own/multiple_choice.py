@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 
 from openalbert.errors import UserError
 from openalbert.tasks.metrics import measure_choices
-from openalbert.tasks.own.columns import Columns, option_columns
+from openalbert.tasks.own.columns import Columns, Layout, layout_of, option_columns
 from openalbert.tasks.own.texts import own_openings
 from openalbert.tasks.race import LETTERS
 from openalbert.tasks.source import Source, assemble
 from openalbert.tasks.tables import Exclusions, Row, Table, as_text
-from openalbert.tasks.task import ChoiceExample, Reading, Task, Writing
+from openalbert.tasks.task import ChoiceExample, Known, Reading, Task, Writing
 from openalbert.tasks.wording import counted
 
 SEPARATORS = ("|", ";")
@@ -30,6 +30,12 @@ class Choices:
     layout: Mapping[str, str]
     """All columns that have a role, by it."""
 
+    @property
+    def told(self) -> list[tuple[tuple[str, ...], str]]:
+        """Options and answer of each row that has both."""
+        rows = zip(self.options, self.answers, strict=True)
+        return [(given, right) for given, right in rows if right and len(given) > 1]
+
 
 @dataclass(frozen=True)
 class Written:
@@ -39,19 +45,19 @@ class Written:
     seen: str
 
 
-def open_multiple_choice(
-    source: Source, writing: Writing | None = None, layout: Mapping[str, str] | None = None
-) -> Task:
-    """The task. How the right option is written is seen in the training file, or else in what is scored on.
+def open_multiple_choice(source: Source, known: Known) -> Task:
+    """The task. How the right option is written is known of a model, or seen in the training file, or else in what is
+    scored on.
 
-    It holds for all of its files: guessed anew, one in which no last option is right would be read from 0 beside one
-    that counts from 1. `writing` is how a model's training file had it.
+    It holds for all files that it fits: guessed anew, one in which no last option is right would be read from 0 beside
+    one that counts from 1.
     """
     opened = own_openings("multiple_choice", source)
+    layout = layout_of(known, opened, lambda table: _choices(table, source, True, None).layout)
     first = next((split for split in ("train", "dev") if split in opened), None)
     written = None
-    if writing is not None:
-        written = Written(writing, "the file that the model learned from")
+    if known.writing is not None:
+        written = Written(known.writing, "the file that the model learned from")
     elif first is not None:
         table = opened[first]()
         written = Written(_writing(_choices(table, source, True, layout)), table.name)
@@ -63,7 +69,7 @@ def open_multiple_choice(
     return replace(task, writing=written.writing if written is not None else None)
 
 
-def _choices(table: Table, source: Source, labelled: bool, layout: Mapping[str, str] | None) -> Choices:
+def _choices(table: Table, source: Source, labelled: bool, layout: Layout | None) -> Choices:
     columns = Columns(table, layout)
     ids, id_remark = columns.ids(source.id_column)
     option_names = source.options_columns
@@ -94,12 +100,12 @@ def _choices(table: Table, source: Source, labelled: bool, layout: Mapping[str, 
     return Choices(question, passage, ids, options, answers, remarks, columns.roles)
 
 
-def _questions(table: Table, source: Source, written: Written | None, layout: Mapping[str, str] | None) -> Reading:
+def _questions(table: Table, source: Source, written: Written | None, layout: Layout | None) -> Reading:
     """The examples of a table, with labels where it is known how they are written."""
     choices = _choices(table, source, written is not None, layout)
     examples: list[ChoiceExample] = []
     excluded, blank = Exclusions(table.excluded), Exclusions()
-    like = f", as in {written.seen}" if written is not None and written.seen != table.name else ""
+    how = _read_as(choices, written, table) if written is not None else None
     for row, row_id, given, right in zip(table.rows, choices.ids, choices.options, choices.answers, strict=True):
         if len(given) < 2:
             if written is None:
@@ -115,12 +121,12 @@ def _questions(table: Table, source: Source, written: Written | None, layout: Ma
             if not all(given):
                 # Taken out, it would move the letters and numbers of those behind it.
                 blank.add("with an empty option, which stays among the others", row.place)
-            label = _number(row, given, right, written.writing, like) if written is not None else None
+            label = _number(row, given, right, how) if how is not None else None
             on = row.text(choices.passage) if choices.passage is not None else ""
             examples.append(ChoiceExample(row_id, on, row.text(choices.question), given, label))
     remarks = choices.remarks
-    if written is not None:
-        remarks += (f"{table.name}: the answer is read as {written.writing}{like}",)
+    if how is not None:
+        remarks += (f"{table.name}: the answer is read as {how.writing}{how.seen}",)
     remarks += tuple(f"{counted(count, 'question')} {reason}" for reason, count in blank.counted().items())
     return Reading(tuple(examples), excluded.counted(), remarks, layout=choices.layout)
 
@@ -148,21 +154,43 @@ def _up_to_the_last(texts: Sequence[str]) -> tuple[str, ...]:
     return tuple(options)
 
 
+def _read_as(choices: Choices, written: Written, table: Table) -> Written:
+    """How a table is read, with a remark in `seen`: as another that is known where that fits every row, else in the way
+    that does. Only numbers from 0 and from 1 can be taken for each other."""
+    if written.seen == table.name:
+        return Written(written.writing, "")
+    like = Written(written.writing, f", as in {written.seen}")
+    if _fits(choices, written.writing):
+        return like
+    own = _writing(choices)
+    if not _fits(choices, own):
+        return like
+    seen = f", but in {written.seen} it is {written.writing}"
+    if own == "its number from 0" and _fits(choices, "its number from 1"):
+        seen += "; from 1 would fit as well: if it counts so, write the options themselves"
+    return Written(own, seen)
+
+
 def _writing(choices: Choices) -> Writing:
     """How a file writes which option is right: the first way that fits every row."""
-    rows = zip(choices.options, choices.answers, strict=True)
-    told = [(given, right) for given, right in rows if right and len(given) > 1]
-    if all(right in given for given, right in told):
+    told = choices.told
+    if _fits(choices, "the option itself"):
         return "the option itself"
     if all(len(right) == 1 and right.upper() in LETTERS for _, right in told):
         return "its letter"
     if all(right.isdecimal() for _, right in told):
-        counts_from_1 = all(1 <= int(right) <= len(given) for given, right in told)
-        return "its number from 1" if counts_from_1 and any(int(r) == len(g) for g, r in told) else "its number from 0"
+        has_last = any(int(right) == len(given) for given, right in told)
+        return "its number from 1" if has_last and _fits(choices, "its number from 1") else "its number from 0"
     return "the option itself"
 
 
-def _number(row: Row, options: tuple[str, ...], right: str, writing: Writing, like: str) -> int:
+def _fits(choices: Choices, writing: Writing) -> bool:
+    """Whether every row names one of its options in that way."""
+    return all(_option(given, right, writing) is not None for given, right in choices.told)
+
+
+def _option(options: tuple[str, ...], right: str, writing: Writing) -> int | None:
+    """Which option is right, counted from 0; None where it is none of them."""
     number = -1
     if writing == "the option itself":
         number = options.index(right) if right in options else -1
@@ -170,10 +198,15 @@ def _number(row: Row, options: tuple[str, ...], right: str, writing: Writing, li
         number = LETTERS.find(right.upper()) if len(right) == 1 else -1
     elif right.isdecimal():
         number = int(right) - (writing == "its number from 1")
-    if not 0 <= number < len(options):
+    return number if 0 <= number < len(options) else None
+
+
+def _number(row: Row, options: tuple[str, ...], right: str, how: Written) -> int:
+    number = _option(options, right, how.writing)
+    if number is None:
         advice = "write the option itself, its letter (A is the first), or its number from 0"
         raise UserError(
-            f"{row.place}: the answer '{right}', read as {writing}{like}, is none of the {len(options)} options: "
-            f"{'write both files in one way' if like else advice}"
+            f"{row.place}: the answer '{right}', read as {how.writing}{how.seen}, is none of the {len(options)} "
+            f"options: {'write both files in one way' if how.seen else advice}"
         )
     return number

@@ -1,24 +1,22 @@
 """A user's own questions whose answers are stretches of a passage, in SQuAD's JSON or in a table."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 from openalbert.tasks.metrics import measure_answers
-from openalbert.tasks.own.columns import Columns
-from openalbert.tasks.source import Source, assemble, openings
+from openalbert.tasks.own.columns import Columns, Layout, layout_of
+from openalbert.tasks.own.texts import own_openings
+from openalbert.tasks.source import Source, assemble
 from openalbert.tasks.squad import has_no_answer, questions, read_questions
 from openalbert.tasks.tables import Table
-from openalbert.tasks.task import Reading, Task
+from openalbert.tasks.task import Known, Reading, Task
 
 
-def open_question_answering(
-    source: Source, may_have_no_answer: bool | None = None, layout: Mapping[str, str] | None = None
-) -> Task:
-    """The task. Whether questions may have no answer is seen in the training file, or else in what is scored on.
-
-    `may_have_no_answer` says what a model already can.
-    """
-    opened = openings("question_answering", source, read_questions, {})
+def open_question_answering(source: Source, known: Known) -> Task:
+    """The task. Whether questions may have no answer is seen in the training file, or else in what is scored on, unless
+    it is known what a model can."""
+    opened = own_openings("question_answering", source, read_questions)
+    layout = layout_of(known, opened, lambda table: _columns(table, source, True, None)[1])
+    may_have_no_answer = known.may_have_no_answer
     if may_have_no_answer is None:
         first = next((split for split in ("train", "dev") if split in opened), None)
         may_have_no_answer = False
@@ -46,7 +44,7 @@ def open_question_answering(
 
 
 def _columns(
-    table: Table, source: Source, labelled: bool, layout: Mapping[str, str] | None
+    table: Table, source: Source, labelled: bool, layout: Layout | None
 ) -> tuple[dict[str, str], dict[str, str], tuple[str, ...]]:
     """The table's names for SQuAD's columns, the same by role, and what to say about guesses."""
     columns = Columns(table, layout)

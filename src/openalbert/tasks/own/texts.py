@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeAlias
 
-from openalbert.tasks.own.columns import Columns
+from openalbert.tasks.own.columns import Columns, Layout
 from openalbert.tasks.source import Opening, Source, openings
 from openalbert.tasks.tables import Exclusions, Row, Table, read_table
 from openalbert.tasks.task import Reading, TextExample
@@ -26,16 +27,16 @@ class Texts:
     """All columns that have a role, by it."""
 
 
-def own_openings(task: str, source: Source) -> dict[str, Opening]:
-    """The user's files, each split read when it is asked for, and train only once: it also names the labels."""
-    opened = openings(task, source, read_table, {})
+def own_openings(task: str, source: Source, read: Callable[[Path], Table] = read_table) -> dict[str, Opening]:
+    """The user's files, each split read when it is asked for, and train only once: it also names labels and columns."""
+    opened = openings(task, source, read, {})
     if "train" in opened:
         kept: list[Table] = []
-        read = opened["train"]
+        opening = opened["train"]
 
         def once() -> Table:
             if not kept:
-                kept.append(read())
+                kept.append(opening())
             return kept[0]
 
         opened["train"] = once
@@ -46,10 +47,10 @@ def texts_of(
     table: Table,
     source: Source,
     labelled: bool,
-    layout: Mapping[str, str] | None = None,
+    layout: Layout | None = None,
     label_columns: tuple[str, ...] = (),
 ) -> Texts:
-    """Find the columns; `layout` are those that a model learned from, `label_columns` those that cannot be text."""
+    """Find the columns; `layout` are those that are learned from, `label_columns` those that cannot be text."""
     columns = Columns(table, layout)
     for column in label_columns:
         columns.take(f"label {column}", column)
