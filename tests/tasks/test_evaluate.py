@@ -23,7 +23,7 @@ from openalbert.interop.pretraining_json import read_pretraining
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import Head
 from openalbert.tasks.ensemble import load_models, open_for
-from openalbert.tasks.evaluate import Evaluate, asked_how, evaluate
+from openalbert.tasks.evaluate import Asked, Evaluate, asked_how, evaluate
 from openalbert.tasks.examine import examine
 from openalbert.tasks.registry import Source, open_task
 from openalbert.tasks.tuned import Tuned, read_tuned, write_tuned
@@ -350,13 +350,13 @@ def test_how_a_model_is_asked_comes_from_the_line_then_from_tuning_then_from_its
     folder = Path(shutil.copytree(quick_runs["some_without_answer"] / "model", tmp_path / "model"))
     write_tuned(folder, Tuned("question_answering", "question_answering", 48, 20, 1.5, max_answer_tokens=7))
     loaded = load_models([str(folder)])
-    assert asked_how(Evaluate((str(folder),)), loaded) == (48, 20, 1.5, 7)
+    assert asked_how(Evaluate((str(folder),)), loaded) == Asked(48, 20, 1.5, 7)
     asked = Evaluate((str(folder),), max_length=32, stride=9, null_threshold=0.25, max_answer_tokens=40)
-    assert asked_how(asked, loaded) == (32, 9, 0.25, 40)
+    assert asked_how(asked, loaded) == Asked(32, 9, 0.25, 40)
     with pytest.raises(UserError, match="max_length is 99, but the model has 64 positions"):
         asked_how(Evaluate((str(folder),), max_length=99), loaded)
     (folder / TASK).unlink()
-    assert asked_how(Evaluate((str(folder),)), load_models([str(folder)])) == (64, 128, None, 30)
+    assert asked_how(Evaluate((str(folder),)), load_models([str(folder)])) == Asked(64, 128, None, 30)
     with pytest.raises(UserError, match="does not say what it was tuned for: name the task with --task"):
         open_for(load_models([str(folder)]), "", Source())
 

@@ -85,7 +85,7 @@ def evaluate(settings: Evaluate) -> None:
             durable.make_folder(folder)
     loaded = load_models(settings.models)
     task = open_for(loaded, settings.task, settings.source)
-    max_length, stride, threshold, max_answer_tokens = asked_how(settings, loaded)
+    asked = asked_how(settings, loaded)
     splits = tuple(dict.fromkeys(settings.splits)) or task.splits
     if not splits:
         raise UserError(f"{task.name} has nothing with labels here to score on: predict for it with --splits test")
@@ -100,11 +100,11 @@ def evaluate(settings: Evaluate) -> None:
                     split,
                     loaded.tokenizer,
                     device,
-                    max_length=max_length,
-                    stride=stride,
-                    null_threshold=threshold,
+                    max_length=asked.max_length,
+                    stride=asked.stride,
+                    null_threshold=asked.null_threshold,
                     n_best=settings.n_best,
-                    max_answer_tokens=max_answer_tokens,
+                    max_answer_tokens=asked.max_answer_tokens,
                     tokens_at_a_time=settings.tokens_at_a_time,
                 )
             except torch.OutOfMemoryError:
@@ -135,8 +135,22 @@ def _write_page(path: Path, loaded: Loaded, examined: Sequence[Examined]) -> Non
     say(f"a closer look: {path}")
 
 
-def asked_how(settings: Evaluate, loaded: Loaded) -> tuple[int, int, float | None, int]:
-    """The longest input, the stride, the null threshold and the longest answer: as given, as tuned, or as usual."""
+@dataclass(frozen=True)
+class Asked:
+    """How models are asked."""
+
+    max_length: int
+    """The longest input, in tokens."""
+    stride: int
+    """How many tokens after one window over a passage the next one begins."""
+    null_threshold: float | None
+    """Above which null score a question has no answer; None where it is to be fitted."""
+    max_answer_tokens: int
+    """The longest answer, in tokens."""
+
+
+def asked_how(settings: Evaluate, loaded: Loaded) -> Asked:
+    """As the user says, else as in fine-tuning, else as usual."""
     tuned = [one for one in loaded.tuned if one is not None]
     positions = min(model.config.max_positions for model in loaded.models)
     if settings.max_length is not None and settings.max_length > positions:
@@ -148,7 +162,7 @@ def asked_how(settings: Evaluate, loaded: Loaded) -> tuple[int, int, float | Non
     if threshold is None and len(found) == len(loaded.models):
         threshold = sum(found) / len(found)
     longest = settings.max_answer_tokens or max((one.max_answer_tokens for one in tuned), default=MAX_ANSWER_TOKENS)
-    return settings.max_length or usual, stride, threshold, longest
+    return Asked(settings.max_length or usual, stride, threshold, longest)
 
 
 def tell(task: Task, examined: Examined) -> None:
