@@ -2,9 +2,10 @@
 
 import math
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from openalbert.errors import UserError
+from openalbert.tasks.labels import ClassNumbers, is_nan, plain
 from openalbert.tasks.tables import Exclusions, Row, Table
 from openalbert.tasks.wording import counted
 
@@ -54,21 +55,20 @@ def predicted_all_the_same(empty: Exclusions) -> tuple[str, ...]:
     )
 
 
-def class_number(row: Row, column: str, numbers: Mapping[str, int]) -> int | None:
+def class_number(row: Row, column: str, numbers: ClassNumbers) -> int | None:
     """The number of the row's class; None where it has no label."""
     label = row.text(column).strip()
-    if label in numbers:
-        return numbers[label]
-    if label in NO_LABEL:
+    if (number := numbers.get(label)) is not None:
+        return number
+    if plain(label) in NO_LABEL or numbers.is_none(label):
         return None
-    known = ", ".join(numbers) if len(numbers) <= 20 else f"{', '.join(list(numbers)[:20])}, …"
-    raise UserError(f"{row.place}: the label '{label}' in '{column}' is not known: known are {known}")
+    raise UserError(f"{row.place}: the label '{label}' in '{column}' is not known: known are {numbers.known}")
 
 
 def value(row: Row, column: str) -> float | None:
     """The row's value; None where it has none."""
     text = row.text(column).strip()
-    if not text:
+    if not text or is_nan(text):
         return None
     try:
         number = float(text)

@@ -90,12 +90,13 @@ def test_rows_without_text_or_label_are_left_out_and_counted_but_of_test(tmp_pat
     folder = tmp_path / "MNLI"
     header = ("index", "sentence1", "sentence2", "gold_label")
     rows = [(0, "a", "b", "neutral"), (1, "a", "b", "-"), (2, "a", " ", "neutral"), (3, "c"), (4, "d", "e", "neutral")]
+    rows += [(5, "a", "b", "NaN"), (6, "a", "b", "-1.0")]
     path = write_tsv(folder / "dev_matched.tsv", header, rows)
     reading = open_task("mnli", Source(data=tmp_path)).read("dev_matched")
     assert [example.id for example in reading.examples] == ["0", "4"]
     assert reading.excluded == {
         f"not 4 columns (first: {path}, line 5)": 1,
-        f"without a label (first: {path}, line 3)": 1,
+        f"without a label (first: {path}, line 3)": 3,
         f"without a text (first: {path}, line 4)": 1,
     }
     write_tsv(folder / "test_matched.tsv", header[:3], [(0, "a", ""), (1, "", "b")])

@@ -89,7 +89,7 @@ def test_every_row_of_a_test_file_gives_an_example_and_those_without_a_text_are_
     assert reading.remarks == (f"1 row without a text (first: {tmp_path}/test.tsv, line 3): predicted all the same",)
 
 
-@pytest.mark.parametrize("ending", ["jsonl", "parquet"])
+@pytest.mark.parametrize("ending", ["jsonl", "parquet", "csv"])
 @pytest.mark.parametrize("task", ["classification", "regression", "multi_label"])
 def test_a_label_that_is_nan_is_none_and_whole_numbers_are_written_as_such(
     task: str, ending: str, tmp_path: Path
@@ -98,6 +98,8 @@ def test_a_label_that_is_nan_is_none_and_whole_numbers_are_written_as_such(
     path = tmp_path / f"a.{ending}"
     if ending == "jsonl":
         write_jsonl(path, rows)
+    elif ending == "csv":
+        path.write_text("text,label\n" + "".join(f"{row['text']},{row['label']}\n" for row in rows))
     else:
         pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
         parquet.write_table(pyarrow.Table.from_pylist(rows), path)
@@ -108,6 +110,53 @@ def test_a_label_that_is_nan_is_none_and_whole_numbers_are_written_as_such(
     assert [example.label for example in reading.examples] == expected
     [(reason, count)] = reading.excluded.items()
     assert (reason.split(" (")[0], count) == ("without a label", 1)
+
+
+@pytest.mark.parametrize("task", ["classification", "multi_label"])
+@pytest.mark.parametrize("labels", [("0.0", "1.0"), ("0", "1")])  # the first are those of a model of long ago
+def test_a_model_of_whole_numbers_takes_them_as_ints_and_as_floats(
+    labels: tuple[str, str], task: str, tmp_path: Path
+) -> None:
+    files = [tmp_path / "a.csv", tmp_path / "b.csv", write_jsonl(tmp_path / "c.jsonl", [{"text": "a", "label": 1.0}])]
+    files[0].write_text("text,label\na,1\nb,0.0\nc,NaN\nd,1.0\n")
+    files[1].write_text("text,label\na,1.00\n")
+    for file, expected in zip(files, ([1, 0, 1], [1], [1]), strict=True):
+        reading = open_task(task, Source(dev=file), Known(labels)).read("dev")
+        found = [example.label for example in reading.examples]
+        assert found == ([(number,) for number in expected] if task == "multi_label" else expected)
+    files[1].write_text("text,label\na,2.0\n")
+    with pytest.raises(UserError, match=rf"the label '2\.0' .*is not known: known are {', '.join(labels)}"):
+        open_task(task, Source(dev=files[1]), Known(labels)).read("dev")
+
+
+@pytest.mark.parametrize("task", ["classification", "multi_label"])
+def test_numbers_are_the_same_classes_however_a_file_writes_them(task: str, tmp_path: Path) -> None:
+    values = [1.0, 1.5, 0.0, 2.0]
+    lines = write_jsonl(tmp_path / "a.jsonl", [{"text": f"t{n}", "label": value} for n, value in enumerate(values)])
+    table = tmp_path / "a.csv"
+    table.write_text("text,label\n" + "".join(f"t{n},{value}\n" for n, value in enumerate(values)))
+    for path in (lines, table):
+        assert open_task(task, Source(train=path, dev=path)).labels == ("0", "1", "1.5", "2")
+
+
+@pytest.mark.parametrize("task", ["classification", "multi_label"])
+def test_nan_among_words_is_a_label_and_is_told(task: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("text,label\na,grandma\nb,nan\nc,version 1.0\nd,1.0\ne,nan\n")
+    opened = open_task(task, Source(train=path, dev=path))
+    assert opened.labels == ("1.0", "grandma", "nan", "version 1.0")
+    reading = opened.read("train")
+    assert len(reading.examples) == 5
+    told = "'nan' in 'label' is taken for a label like the others (2 rows): where it stands for none, leave the cell"
+    assert any(told in remark for remark in reading.remarks)
+
+
+def test_a_row_with_nan_for_a_flag_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("text,red,blue\na,1.0,0.0\nb,NaN,1.0\nc,0.0,0.0\n")
+    reading = open_task("multi_label", Source(train=path, dev=path, label_columns=("red", "blue"))).read("dev")
+    assert [example.label for example in reading.examples] == [(0,), ()]
+    assert reading.excluded == {f"without a label (first: {path}, line 3)": 1}
 
 
 def test_labels_may_be_numbers_or_yes_and_no_in_json(tmp_path: Path) -> None:
@@ -130,7 +179,7 @@ def test_values_are_numbers(tmp_path: Path) -> None:
     assert [example.label for example in reading.examples] == [1.0, -0.25]
     assert reading.excluded == {f"without a label (first: {tmp_path}/train.csv, line 4)": 1}
     assert task.labels == ()
-    for wrong in ("much", "nan", "inf", "1,5"):
+    for wrong in ("much", "nano", "inf", "1,5"):
         bad = opened(tmp_path, "regression", f'text,score\na,1\nb,"{wrong}"\n', "text,score\na,3\n")
         with pytest.raises(UserError, match=rf"train\.csv, line 3: '{wrong}' in 'score' is not a number"):
             bad.read("train")

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from openalbert.errors import UserError
+from openalbert.tasks.labels import ClassNumbers
 from openalbert.tasks.metrics import Measure
 from openalbert.tasks.source import Source, assemble, openings
 from openalbert.tasks.tables import Exclusions, Quoting, Table, read_table
@@ -79,8 +80,8 @@ class Glue:
         first = table.column(self.first, "text")
         second = table.column(self.second, "second text") if self.second else None
         label = table.column(self.label, "label") if labelled else ""
-        numbers = {name: names.index(name) for name in self.labels}
-        numbers |= {code: numbers[name] for code, name in zip(self.codes, self.labels, strict=bool(self.codes))}
+        pairs = zip(self.codes, self.labels, strict=bool(self.codes))
+        numbers = ClassNumbers(names if self.labels else (), {code: names.index(name) for code, name in pairs})
         examples: list[TextExample] = []
         excluded, empty = Exclusions(table.excluded), Exclusions()
         for row, row_id in zip(table.rows, ids(table, ("index", "idx")), strict=True):

@@ -1,6 +1,9 @@
 """Classes of a user's own texts or pairs of texts."""
 
+from dataclasses import replace
+
 from openalbert.errors import UserError
+from openalbert.tasks.labels import ClassNumbers, class_names, nan_told
 from openalbert.tasks.metrics import accuracy, macro_f1, matthews, measure_classes
 from openalbert.tasks.own.columns import in_order, layout_of
 from openalbert.tasks.own.texts import own_openings, read_texts, texts_of
@@ -19,11 +22,16 @@ def open_classification(source: Source, known: Known) -> Task:
         if "train" not in opened:
             raise UserError("classification has no labels yet: give the training file with --train")
         labels = _labels(opened["train"](), source)
-    numbers = {name: number for number, name in enumerate(labels)}
+    numbers = ClassNumbers(labels)
 
     def parse(table: Table, labelled: bool) -> Reading:
         texts = texts_of(table, source, labelled, layout)
-        return read_texts(table, texts, labelled, lambda row: class_number(row, texts.label or "", numbers))
+        column = texts.label or ""
+        reading = read_texts(table, texts, labelled, lambda row: class_number(row, column, numbers))
+        if not labelled:
+            return reading
+        written = [label for row in table.rows if numbers.get(label := row.text(column).strip()) is not None]
+        return replace(reading, remarks=reading.remarks + nan_told(table.name, column, written))
 
     measure = measure_classes(accuracy, macro_f1, matthews)
     return assemble("classification", "classification", source, opened, parse, measure, "accuracy", labels=labels)
@@ -32,7 +40,7 @@ def open_classification(source: Source, known: Known) -> Task:
 def _labels(table: Table, source: Source) -> tuple[str, ...]:
     column = texts_of(table, source, labelled=True).label or ""
     found = [label for row in table.rows if (label := row.text(column).strip())]
-    names = in_order(found)
+    names = in_order(class_names(found))
     if len(names) < 2:
         only = f"only one class, '{names[0]}'," if names else "no class at all"
         raise UserError(f"{table.name} has {only} in '{column}': there is nothing to tell apart; is the column right?")

@@ -1,7 +1,7 @@
 """Which column holds what in a user's own file: named by the user, or guessed by its name, or by what stands in it."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from openalbert.errors import UserError, suggestion
@@ -210,7 +210,7 @@ def option_columns(table: Table) -> tuple[str, ...]:
     return tuple(column for _, column in sorted(found)) if len(found) > 1 else ()
 
 
-def in_order(names: Sequence[str]) -> tuple[str, ...]:
+def in_order(names: Iterable[str]) -> tuple[str, ...]:
     """Distinct label names in the order of the head's outputs: numbers by value, others by name."""
     distinct = set(names)
     if all(_is_number(name) for name in distinct):

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from openalbert.errors import UserError
+from openalbert.tasks.labels import ClassNumbers, class_names, is_nan, nan_told
 from openalbert.tasks.metrics import measure_label_sets
 from openalbert.tasks.own.columns import KNOWN, Layout, in_order, layout_of, of_another, sample, simple
 from openalbert.tasks.own.texts import Texts, own_openings, read_texts, texts_of
@@ -28,7 +29,7 @@ def open_multi_label(source: Source, known: Known) -> Task:
             raise UserError("multi_label has no labels yet: give the training file with --train")
         labels, learned = _names(opened["train"](), source)
     names = labels
-    numbers = {name: number for number, name in enumerate(names)}
+    numbers = ClassNumbers(names)
 
     def parse(table: Table, labelled: bool) -> Reading:
         flags = _flag_columns(table, source, names, layout)
@@ -36,16 +37,24 @@ def open_multi_label(source: Source, known: Known) -> Task:
         separator = _separator(table, texts, source, names, learned)
 
         def labels_of(row: Row) -> tuple[int, ...] | None:
-            found = [name for name in flags if _is_set(row, name)] if flags else _listed(row, texts, separator)
-            unknown = next((name for name in found or () if name not in numbers), None)
-            if unknown is not None:
-                some = ", ".join(names[:20]) + (", …" if len(names) > 20 else "")
-                raise UserError(f"{row.place}: the label '{unknown}' is not known: known are {some}")
-            return None if found is None else tuple(sorted({numbers[name] for name in found}))
+            found = _flagged(row, flags) if flags else _listed(row, texts, separator)
+            there = [name for name in found or () if not numbers.is_none(name)]
+            if found is None or (found and not there):
+                return None
+            chosen = set()
+            for name in there:
+                if (number := numbers.get(name)) is None:
+                    raise UserError(f"{row.place}: the label '{name}' is not known: known are {numbers.known}")
+                chosen.add(number)
+            return tuple(sorted(chosen))
 
         reading = read_texts(table, texts, labelled, labels_of)
         if not flags:
             remarks = reading.remarks
+            if labelled:
+                written = [name for row in table.rows for name in _listed(row, texts, separator) or ()]
+                is_class = [name for name in written if numbers.get(name) is not None]
+                remarks += nan_told(table.name, texts.label or "", is_class)
             if labelled and not source.label_separator and any(separator in cell for cell in _cells(table, texts)):
                 other = of_another(layout, table)
                 how = other.like if other is not None and separator == learned else "guessed"
@@ -76,7 +85,7 @@ def _names(table: Table, source: Source) -> tuple[tuple[str, ...], str | None]:
         return flags, None
     texts = texts_of(table, source, labelled=True)
     separator = _separator(table, texts, source, (), None)
-    names = in_order([name for row in table.rows for name in _listed(row, texts, separator) or ()])
+    names = in_order(class_names(name for row in table.rows for name in _listed(row, texts, separator) or ()))
     if not names:
         raise UserError(f"{table.name} has no labels in '{texts.label}': is the column right?")
     return names, separator
@@ -105,6 +114,13 @@ def _flag_columns(
     return flags if len(flags) > 1 else ()
 
 
+def _flagged(row: Row, flags: tuple[str, ...]) -> list[str] | None:
+    """The labels of a row whose columns say yes or no; None where one says NaN."""
+    if any(is_nan(str(row.values.get(name)).strip()) for name in flags):
+        return None
+    return [name for name in flags if _is_set(row, name)]
+
+
 def _is_set(row: Row, column: str) -> bool:
     value = row.text(column).strip()
     if value in YES or value in NO:
@@ -119,8 +135,10 @@ def _separator(table: Table, texts: Texts, source: Source, labels: tuple[str, ..
         return source.label_separator
     cells = _cells(table, texts)
     signs = ((known,) if known is not None else ()) + SEPARATORS
+    numbers = ClassNumbers(labels)
     for sign in signs if labels else ():
-        if all(part.strip() in labels for cell in cells for part in cell.split(sign) if part.strip()):
+        parts = {part.strip() for cell in cells for part in cell.split(sign)} - {""}
+        if all(numbers.get(part) is not None or numbers.is_none(part) for part in parts):
             return sign
     return next((sign for sign in signs if any(sign in cell for cell in cells)), signs[0])
 
