@@ -2,6 +2,7 @@
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +94,7 @@ def test_the_first_right_answer_that_a_window_holds_is_learned(small: Tokenizer)
     passage = " ".join(words * 8)
     example = question(passage, passage, "house day", "school")
     encoding = encode(TASK, [example], small, 32, stride=8)
-    assert learnable(Reading((example,)), encoding, 32).examples == (example,)
+    assert learnable(Reading((example,)), encoding, 32)[0].examples == (example,)
     sequences, windows = encoding.sequences, encoding.windows
     assert windows is not None
     for start, (first, last) in zip(sequences.starts, sequences.targets["span"], strict=False):
@@ -168,3 +169,30 @@ def test_how_long_an_answer_may_be_is_told_set_kept_and_used_again(
         assert ("dev: 10 answers are longer than 9 tokens" in said.err) == (tokens == 9)
     cli.main(["evaluate", str(tmp_path / "long"), "--dev", str(dev), "--json", "--max-answer-tokens", "9"])
     assert json.loads(capsys.readouterr().out)["splits"]["dev"]["scores"]["exact_match"] == 0
+
+
+@pytest.mark.parametrize("may_have_no_answer", [False, True])
+def test_what_is_left_is_encoded_as_if_the_others_had_never_been_there(
+    may_have_no_answer: bool, small: Tokenizer
+) -> None:
+    task, dice = made_task("question_answering", may_have_no_answer=may_have_no_answer), random.Random(1)
+    examples = []
+    for number in range(30):
+        words = dice.choices(PLAIN, k=60)
+        passage, length = " ".join(words), dice.choice((1, 5, 50))
+        asked = " ".join(dice.choices(PLAIN, k=dice.choice((3, 40))))
+        one = replace(question(" ".join(words[5 : 5 + length]), passage), id=str(number), question=asked)
+        examples.append(replace(one, answers=()) if may_have_no_answer and number % 5 == 0 else one)
+    encoding = encode(task, examples, small, 48, stride=16)
+    reading, left = learnable(Reading(tuple(examples)), encoding, 48)
+    assert 0 < len(reading.examples) < len(examples)
+    alone = encode(task, reading.examples, small, 48, stride=16)
+    assert 0 < alone.sequences.num_truncated < encoding.sequences.num_truncated
+    for found, wanted in ((left.sequences, alone.sequences), (left.windows, alone.windows)):
+        for name, value in vars(wanted).items():
+            if name == "targets":
+                assert value.keys() == found.targets.keys()
+                assert all((found.targets[kind] == rows).all() for kind, rows in value.items())
+            else:
+                assert np.array_equal(getattr(found, name), value), name
+                assert getattr(getattr(found, name), "dtype", None) == getattr(value, "dtype", None), name

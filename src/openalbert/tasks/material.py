@@ -150,10 +150,8 @@ def gather(settings: Finetune) -> Material:
         remarks.append(told + how_sure(number))
     readings = {split: task.read(split) for split in task.splits}
 
-    learned = encoded(train.examples)
-    train = learnable(train, learned.encoding, max_length)
-    if len(train.examples) < len(learned.examples):
-        learned = encoded(train.examples)
+    train, encoding = learnable(train, encoded(train.examples).encoding, max_length)
+    learned = Part(train.examples, encoding, settings.max_answer_tokens)
     remarks += _remarks("train", train, learned, max_length, remarks)
     remarks += [f"train: {told}" for told in classes_told(task, train.examples)]
     if (alike := all_alike(task, train.examples)) is not None:

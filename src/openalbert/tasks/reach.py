@@ -4,42 +4,45 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+from jaxtyping import Bool
 
 from openalbert.errors import UserError
 from openalbert.tasks.encode import Encoding
 from openalbert.tasks.tables import Exclusions
 from openalbert.tasks.task import Example, QuestionExample, Reading
+from openalbert.tasks.windows import of_some
 from openalbert.tasks.wording import are, counted
 
 
-def learnable(reading: Reading, encoding: Encoding, max_length: int) -> Reading:
-    """The reading without the questions whose answer every window cuts; they are counted among what was left out.
+def learnable(reading: Reading, encoding: Encoding, max_length: int) -> tuple[Reading, Encoding]:
+    """Both without the questions whose answer every window cuts; they are counted among what was left out.
 
     Each of their windows would teach that there is no answer, to a question that has one. A part of the answer would
     not do: it would teach to stop short, and where the border falls has nothing to do with what was asked.
     """
     sequences = encoding.sequences
-    if "span" not in sequences.targets:
-        return reading
+    if encoding.windows is None or "span" not in sequences.targets:
+        return reading, encoding
     is_learned = np.bincount(sequences.example, sequences.targets["span"][:, 0] > 0, len(reading.examples)) > 0
-    kept: list[Example] = []
+    kept = is_learned | ~_have_answers(reading.examples)
+    if kept.all():
+        return reading, encoding
     excluded = Exclusions(reading.excluded)
-    for example, learned in zip(reading.examples, is_learned, strict=True):
-        if learned or not _has_answer(example):
-            kept.append(example)
-        else:
+    for example, stays in zip(reading.examples, kept, strict=True):
+        if not stays:
             excluded.add(f"whose answer is whole in no window of {max_length} tokens", f"'{example.id}'")
-    left = replace(reading, examples=tuple(kept), excluded=excluded.counted())
-    if not kept:
+    examples = tuple(example for example, stays in zip(reading.examples, kept, strict=True) if stays)
+    left = replace(reading, examples=examples, excluded=excluded.counted())
+    if not examples:
         raise UserError(f"{left.origin}: no question is left to learn from: raise --max-length, or shorten the answers")
-    return left
+    return left, Encoding(*of_some(sequences, encoding.windows, kept))
 
 
 def out_of_reach(examples: Sequence[Example], encoding: Encoding, max_length: int, max_answer_tokens: int) -> list[str]:
     """Sentences on right answers that can never be given; none where there are none."""
     if encoding.windows is None:
         return []
-    has_answer = np.array([_has_answer(example) for example in examples], bool)
+    has_answer = _have_answers(examples)
     tokens = encoding.windows.answer_tokens
     told = []
     if cut := int((has_answer & (tokens == 0)).sum()):
@@ -51,5 +54,5 @@ def out_of_reach(examples: Sequence[Example], encoding: Encoding, max_length: in
     return told
 
 
-def _has_answer(example: Example) -> bool:
-    return isinstance(example, QuestionExample) and bool(example.answers)
+def _have_answers(examples: Sequence[Example]) -> Bool[np.ndarray, "examples"]:
+    return np.array([isinstance(example, QuestionExample) and bool(example.answers) for example in examples], bool)

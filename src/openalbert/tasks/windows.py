@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Int32, Int64
+from jaxtyping import Bool, Int32, Int64
 
 from openalbert.tasks.slices import Ids, Rows, Texts, stretches
 from openalbert.tasks.task import QuestionExample, Sequences
@@ -31,6 +31,8 @@ class Windows:
     it, this one has the most of the passage around its first token. Every stretch is one window's own."""
     answer_tokens: Int32[np.ndarray, "questions"]
     """How long the shortest right answer is that is whole in a window. 0 where there is none."""
+    is_cut: Bool[np.ndarray, "questions"]
+    """Whether the question itself was too long."""
 
 
 @dataclass(frozen=True)
@@ -141,11 +143,29 @@ def encode_questions(
     out, starts, second = Rows(
         question_ids.starts[question], question_kept[question], len(question_ids.ids) + at, length
     ).put_together(pool, tokenizer)
-    windows_of = _windows(read, at, length, len(out), starts[:-1] + second, owned, answer_tokens)
     is_cut = question_ids.lengths[asked] > most
+    windows_of = _windows(read, at, length, len(out), starts[:-1] + second, owned, answer_tokens, is_cut)
     targets = _as_arrays(spans, may_have_no_answer) if all(example.is_labelled for example in examples) else {}
     sequences = Sequences(out, starts, second, example_of, targets, len(examples), int(is_cut.sum()))
     return sequences, windows_of
+
+
+def of_some(sequences: Sequences, windows: Windows, kept: Bool[np.ndarray, "questions"]) -> tuple[Sequences, Windows]:
+    """What the questions that are kept would have come to alone."""
+    stays = kept[sequences.example]
+    tokens = np.repeat(stays, sequences.lengths)
+    is_cut = windows.is_cut[kept]
+    some = Sequences(
+        ids=sequences.ids[tokens],
+        starts=np.concatenate([np.zeros(1, np.int64), np.cumsum(sequences.lengths[stays])]),
+        second=sequences.second[stays],
+        example=(np.cumsum(kept) - 1)[sequences.example[stays]],
+        targets={kind: rows[stays] for kind, rows in sequences.targets.items()},
+        num_examples=int(kept.sum()),
+        num_truncated=int(is_cut.sum()),
+    )
+    answer_tokens = windows.answer_tokens[kept]
+    return some, Windows(windows.begin[tokens], windows.end[tokens], windows.own_from[tokens], answer_tokens, is_cut)
 
 
 def _places(example: QuestionExample, passage: Passage) -> list[tuple[int, int]]:
@@ -192,6 +212,7 @@ def _windows(
     into: Int64[np.ndarray, "sequences"],
     owned: Sequence[Int32[np.ndarray, "_"]],
     answer_tokens: Int32[np.ndarray, "questions"],
+    is_cut: Bool[np.ndarray, "questions"],
 ) -> Windows:
     source, target = stretches(at, length), stretches(into, length)
     begin, end = np.full(num_tokens, -1, np.int32), np.full(num_tokens, -1, np.int32)
@@ -200,4 +221,4 @@ def _windows(
         begin[target] = np.concatenate([passage.begin for passage in passages])[source]
         end[target] = np.concatenate([passage.end for passage in passages])[source]
         own_from[target] = np.concatenate(owned)
-    return Windows(begin, end, own_from, answer_tokens)
+    return Windows(begin, end, own_from, answer_tokens, is_cut)
