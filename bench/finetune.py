@@ -136,7 +136,8 @@ def trainer_of(
 
     class Timing(transformers.TrainerCallback):  # type: ignore[misc]
         def on_step_end(self, _: Any, state: Any, control: Any, **__: Any) -> None:
-            control.should_training_stop = clock.step(state.global_step)
+            # Never the other way round: the Trainer itself stops after so many steps.
+            control.should_training_stop |= clock.step(state.global_step)
 
     is_cuda = device.is_cuda
     arguments = transformers.TrainingArguments(
