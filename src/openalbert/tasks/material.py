@@ -159,10 +159,10 @@ def gather(settings: Finetune) -> Material:
     units = None
     if task.kind == "regression":
         remarks += [f"train: {told}" for told in check_spread(train)]
-    if settings.standardize and task.kind == "regression":
-        values = values_of(train.examples)
-        units = Units.of(values)
-        learned = replace(learned, encoding=Encoding(units.learned(learned.encoding.sequences, values)))
+        if settings.standardize:
+            values = values_of(train.examples)
+            units = Units.of(values)
+            learned = replace(learned, encoding=Encoding(units.learned(learned.encoding.sequences, values)))
 
     scored = {}
     for split, reading in readings.items():
