@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,10 +14,17 @@ import torch
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import PRETRAINING_HEADS
 from openalbert.model.presets import preset
-from openalbert.train.batches import PretrainingBatch
+from openalbert.optim.optimizer import make_optimizer
+from openalbert.optim.schedule import Budget, DepthSchedule, DepthStage, Schedule
+from openalbert.text.shards import open_shards
+from openalbert.train.batches import Batches, Objective, PretrainingBatch
 from openalbert.train.device import Speed, open_device
 from openalbert.train.passes import Passes, RecordedPasses
 from openalbert.train.pretraining import pretraining
+from openalbert.train.running import Running
+from openalbert.train.settings import Pretrain
+from openalbert.train.setup import make_model
+from openalbert.train.steps import Pace, training_steps
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU"),
@@ -74,7 +82,29 @@ def test_a_graph_of_both_passes_gives_the_bits_of_the_plain_ones(name: str, drop
 
 
 @pytest.mark.skipif(not SHARDS, reason="OPENALBERT_SHARDS names no folder of shards")
-def test_a_recorded_run_learns_to_the_same_bits_as_one_that_is_only_compiled(tmp_path: Path) -> None:
+def test_a_recorded_run_learns_to_the_same_bits_as_one_that_is_only_compiled() -> None:
+    losses = []
+    for recorded in (False, True):
+        settings = Pretrain(
+            preset="albert-base",
+            model=replace(preset("albert-base"), vocab_size=30_000),
+            speed=Speed(deterministic=True),
+        )
+        with open_device(settings.speed) as device, warnings.catch_warnings():
+            warnings.simplefilter("error", UserWarning)  # that it goes on without a graph
+            model = make_model(settings, device)
+            optimizer = make_optimizer(model, settings.optimizer)
+            batches = Batches(open_shards(Path(SHARDS)), Objective(128), 64, seed=3, device=device.torch_device)
+            depths = DepthSchedule((DepthStage(3), DepthStage(12, 0.5)))
+            pace = Pace(Budget(steps=30), Schedule(), 0.001, 1.0, depths, 1)
+            learning = pretraining(model, is_compiled=True, is_recorded=recorded)
+            steps = training_steps(model, optimizer, batches, learning, pace, device, Running())
+            losses.append([step.loss for step in steps])
+    assert losses[0] == losses[1]
+
+
+@pytest.mark.skipif(not SHARDS, reason="OPENALBERT_SHARDS names no folder of shards")
+def test_a_run_whose_batches_are_compiled_too_learns_to_the_same_bits(tmp_path: Path) -> None:
     curves = {}
     for compiled in ("layer", "whole"):
         words = [

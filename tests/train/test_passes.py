@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 import openalbert.train.passes as passes_module
-from openalbert.errors import UserError
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import PRETRAINING_HEADS, AlbertConfig
 from openalbert.model.sharing import Sharing
@@ -24,10 +23,11 @@ from openalbert.train.passes import Passes, RecordedPasses
 from openalbert.train.pretraining import pretraining
 from openalbert.train.running import Running
 from openalbert.train.settings import Pretrain
-from openalbert.train.setup import compiled_part
+from openalbert.train.setup import is_recorded
 from openalbert.train.steps import Pace, training_steps
 
 CPU = Device(torch.device("cpu"), "fp32")
+GPU = Device(torch.device("cuda"), "bf16")
 SHARES = torch.tensor([0.02, 0.1], dtype=torch.float64)
 
 
@@ -151,7 +151,15 @@ def test_memory_that_runs_out_in_the_first_passes_is_the_loops_business(
     assert dict(albert.named_parameters()) == before  # none of the stand-ins has stayed
 
 
-@pytest.mark.parametrize("speed", [Speed(compile="whole"), Speed(compile="whole", recompute=True)])
-def test_graphs_need_a_gpu_that_keeps_its_activations(speed: Speed) -> None:
-    with pytest.raises(UserError, match=r"needs a GPU and no --speed\.recompute"):
-        compiled_part(replace(Pretrain(), speed=speed), CPU)
+@pytest.mark.parametrize(
+    ("speed", "device", "expected"),
+    [
+        (Speed(), GPU, True),
+        (Speed(compile="whole"), GPU, True),
+        (Speed(compile="none"), GPU, False),
+        (Speed(recompute=True), GPU, False),
+        (Speed(compile="whole"), CPU, False),
+    ],
+)
+def test_passes_are_recorded_on_a_gpu_that_keeps_its_activations(speed: Speed, device: Device, expected: bool) -> None:
+    assert is_recorded(replace(Pretrain(), speed=speed), device) is expected

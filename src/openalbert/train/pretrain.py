@@ -28,7 +28,7 @@ from openalbert.train.pretraining import evaluate, pretraining, unigram_entropy
 from openalbert.train.running import Running, Step
 from openalbert.train.saving import Saving
 from openalbert.train.settings import Pretrain
-from openalbert.train.setup import compiled_part, first_parts, fitted, make_model, open_heldout
+from openalbert.train.setup import compiled_part, first_parts, fitted, is_recorded, make_model, open_heldout
 from openalbert.train.steps import Pace, training_steps
 from openalbert.train.watch import Watch
 from openalbert.version import __version__
@@ -59,7 +59,12 @@ class Run:
         self.settings = fitted(settings, self.shards)
         self.compiled = compiled_part(settings, device)
         self.model = make_model(self.settings, device)
-        self.learning = pretraining(self.model, self.compiled, settings.objective.sentence_order.weight)
+        self.learning = pretraining(
+            self.model,
+            is_compiled=self.compiled != "none",
+            is_recorded=is_recorded(settings, device),
+            order_weight=settings.objective.sentence_order.weight,
+        )
         self.optimizer = make_optimizer(self.model, settings.optimizer)
         self.batches = Batches(
             self.shards,

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import torch
@@ -43,7 +42,7 @@ def pretraining_scores(
 
 
 def pretraining(
-    model: AlbertModel, compiled: Literal["none", "layer", "whole"] = "none", order_weight: float = 1.0
+    model: AlbertModel, *, is_compiled: bool = False, is_recorded: bool = False, order_weight: float = 1.0
 ) -> Learning[PretrainingBatch]:
     """Pretraining as the loop needs it. Where a layer is compiled, so is what scores the words: it is as large."""
 
@@ -53,7 +52,7 @@ def pretraining(
             counts["sentence_order"] = torch.full_like(counts["masked_lm"], len(batch.ids))
         return counts
 
-    of_words = score_words if compiled == "none" else torch.compile(score_words, dynamic=False)
+    of_words = torch.compile(score_words, dynamic=False) if is_compiled else score_words
 
     def scores(batch: PretrainingBatch, depth: int) -> dict[str, Score]:
         return pretraining_scores(model, batch, depth, of_words)
@@ -63,7 +62,7 @@ def pretraining(
 
     drops_out = model.config.hidden_dropout > 0 or model.config.attention_dropout > 0
     weights = {"sentence_order": order_weight}
-    return Learning(predictions, scores, tokens, drops_out, weights, is_recorded=compiled == "whole")
+    return Learning(predictions, scores, tokens, drops_out, weights, is_recorded)
 
 
 @dataclass(frozen=True)

@@ -43,12 +43,15 @@ def fitted(settings: Pretrain, shards: ShardSet) -> Pretrain:
 
 
 def compiled_part(settings: Pretrain, device: Device) -> Literal["none", "layer", "whole"]:
-    """What is compiled, and whether the passes are recorded too: none, layer or whole."""
+    """What is compiled: nothing, a layer and the scoring of words, or the making of batches too."""
     if settings.speed.compile == "auto":
         return "layer" if device.is_cuda else "none"
-    if settings.speed.compile == "whole" and (settings.speed.recompute or not device.is_cuda):
-        raise UserError("speed.compile is 'whole', which needs a GPU and no --speed.recompute: try 'layer'")
     return settings.speed.compile
+
+
+def is_recorded(settings: Pretrain, device: Device) -> bool:
+    """Whether both passes are recorded as a CUDA graph: where they are compiled, and nothing is computed again."""
+    return device.is_cuda and compiled_part(settings, device) != "none" and not settings.speed.recompute
 
 
 def make_model(settings: Pretrain, device: Device) -> AlbertModel:
