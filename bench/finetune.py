@@ -283,7 +283,7 @@ def main() -> None:
     parser.add_argument("--preset", default="albert-base", help="the model whose speed is measured")
     parser.add_argument("--layers", type=int, help="fewer layers than the preset's, for a slow machine")
     parser.add_argument("--threads", type=int, help="CPU threads")
-    parser.add_argument("--shapes", nargs="+", default=list(SHAPES), choices=list(SHAPES))
+    parser.add_argument("--shapes", nargs="*", default=list(SHAPES), choices=list(SHAPES), help="none: dev scores only")
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--seconds", type=float, default=10.0, help="of measured steps, for each side in each turn")
     parser.add_argument("--turns", type=int, default=3)

@@ -3,11 +3,12 @@ and compiled, on one GPU in one run.
 
     python bench/pretrain.py albert-base:128 albert-large:64 --seconds 30
 
-Models by name and batch. Length 512 unless told otherwise, bf16, no dropout on either side, random tokens, no padding.
-FLOPs are counted by one formula for all, whatever an implementation saves: 3 x (L(24H² + 4SH) + embedding map +
-masked-LM head at 15 % of the positions). The peer gets a batch that lies ready on the GPU and a fused AdamW, for it has
-neither data nor LAMB. Each implementation has a process of its own, and one at a time has the GPU; those that come
-next get ready meanwhile, as far as that needs none: what transformers has to compile takes a minute.
+Models by name, batch and, if it is to be shorter, the peer's seconds. Length 512 unless told otherwise, bf16, no
+dropout on either side, random tokens, no padding. FLOPs are counted by one formula for all, whatever an
+implementation saves: 3 x (L(24H² + 4SH) + embedding map + masked-LM head at 15 % of the positions). The peer gets a
+batch that lies ready on the GPU and a fused AdamW, for it has neither data nor LAMB. Each implementation has a
+process of its own, and one at a time has the GPU; those that come next get ready meanwhile, as far as that needs
+none: what transformers has to compile takes a minute.
 
 Prints what it finds and writes results/speed-h200/MODEL.json; `bench/pretrain_report.py` makes the table of all models.
 """
@@ -58,10 +59,10 @@ def measure(arguments: argparse.Namespace) -> None:
     """All implementations of all models."""
     jobs = []
     for name in arguments.models:
-        model, _, batch = name.partition(":")
+        model, batch, *of_peer = name.split(":")
         for kind in arguments.which:
-            seconds = arguments.eager_seconds if kind == "eager" else arguments.seconds
-            jobs.append(Job(model, int(batch or 128), kind, seconds or arguments.seconds))
+            is_shorter = of_peer and not kind.startswith("ours")
+            jobs.append(Job(model, int(batch), kind, float(of_peer[0]) if is_shorter else arguments.seconds))
     found: dict[str, dict[str, Any]] = {}
     arguments.out.mkdir(parents=True, exist_ok=True)
     for job, figures in measured(jobs, arguments):
@@ -100,10 +101,11 @@ def line(figures: dict[str, Any]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("models", nargs="+", help="presets with their batches, such as albert-base:128")
+    parser.add_argument(
+        "models", nargs="+", help="such as albert-base:128, or bert-base:128:15 for a shorter look at the peer"
+    )
     parser.add_argument("--length", type=int, default=512)
     parser.add_argument("--seconds", type=float, default=30.0)
-    parser.add_argument("--eager-seconds", type=float, help="for the peer's eager step, if not the same")
     parser.add_argument("--which", nargs="+", choices=KINDS, default=["ours", "eager", "compiled"])
     parser.add_argument(
         "--tokenizer", type=Path, default=PRETRAINED / "albert-base-wikibooks", help="a vocabulary of 30,000 pieces"

@@ -35,14 +35,17 @@ def report(folder: Path) -> None:
             rates = [one["runs"]["ours"]["tokens_per_second"] for one in (of_model, reference)]
             speedups.append(f"| {name} | {PAPER[name].speedup} | {flops:.2f}x | {rates[0] / rates[1]:.2f}x |")
     any_run = next(iter(found.values()))
-    peaks = sorted({f"{of_model['matmul_peak_tflops']:.0f}" for of_model in found.values()})
+    all_runs = [run for of_model in found.values() for run in of_model["runs"].values() if "seconds" in run]
+    peaks = sorted(f"{run['matmul_peak_tflops']:.0f}" for run in all_runs)
+    shortest = min(run["seconds"] for run in all_runs)
     text = f"""# The pretraining step beside transformers', on one {any_run["device"]}
 
-`python bench/pretrain.py MODEL --batch N`, one run a model, torch {any_run["torch"]}. Length {any_run["length"]}, bf16,
-no dropout, random tokens, rows without padding. Ours is the whole step of `openalbert pretrain`: batches made from
-shards, pairing, n-gram masking, LAMB, the checks of every step. Theirs is forward, backward and a fused AdamW on one
-batch that lies ready. Share: FLOPs of the model by one formula for all over the rate of a large bf16 matrix product,
-measured in the same run ({" to ".join(dict.fromkeys((peaks[0], peaks[-1])))} TFLOP/s). Times of a step are medians.
+`python bench/pretrain.py MODEL:BATCH …`, one run, torch {any_run["torch"]}. Length {any_run["length"]}, bf16, no
+dropout, random tokens, rows without padding; at least {shortest:.0f} s of steps each. Ours is the whole step of
+`openalbert pretrain`: batches made from shards, pairing, n-gram masking, LAMB, the checks of every step. Theirs is
+forward, backward and a fused AdamW on one batch that lies ready. Share: FLOPs of the model by one formula for all over
+the rate of a large bf16 matrix product, measured beside each ({" to ".join(dict.fromkeys((peaks[0], peaks[-1])))}
+TFLOP/s). Times of a step are medians; first steps were taken while other processes compiled, too.
 
 | model | batch | implementation | k tokens/s | share of matmul | step | first step | peak memory | ours is |
 |---|---|---|---|---|---|---|---|---|
