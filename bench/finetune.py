@@ -295,67 +295,81 @@ def main() -> None:
     parser.add_argument("--score-rate", type=float, default=2e-5)
     parser.add_argument("--seeds", type=int, default=3)
     arguments = parser.parse_args()
+    folder = ROOT / "results" / f"finetune-{torch.device(arguments.device).type}"
+    found: dict[str, Any] = json.loads((folder / "run.json").read_text()) if (folder / "run.json").exists() else {}
     with open_device(Speed(device=arguments.device, threads=arguments.threads)) as device:
-        machine = (
-            f"{device.describe()}, {device.precision}, torch {torch.__version__}, Python {platform.python_version()}"
-        )
-        rows: list[dict[str, Any]] = []
-        scores: list[dict[str, Any]] = []
-        for shape in arguments.shapes:
-            rows.append(speed_of(arguments, device, shape))
-            lines = write(arguments, machine, rows, scores)
-        for row in scores_of(arguments, device) if arguments.model else ():
-            scores.append(row)
-            lines = write(arguments, machine, rows, scores)
-    print("\n".join(lines))
+        part = conditions(arguments, device)
+        for number, shape in enumerate(arguments.shapes):
+            row = speed_of(arguments, device, shape)
+            found["speed"] = {**part, "rows": [*(found["speed"]["rows"] if number else ()), row]}
+            write(folder, found)
+        for number, row in enumerate(scores_of(arguments, device) if arguments.model else ()):
+            found["scores"] = {**part, "rows": [*(found["scores"]["rows"] if number else ()), row]}
+            write(folder, found)
+    print((folder / "report.md").read_text())
 
 
-def write(
-    arguments: argparse.Namespace, machine: str, rows: list[dict[str, Any]], scores: list[dict[str, Any]]
-) -> list[str]:
-    """What has been measured so far, as files and as lines: whoever stops the bench keeps that much."""
+def conditions(arguments: argparse.Namespace, device: Device) -> dict[str, Any]:
+    """Under which settings and on what machine a part was measured."""
     import transformers
 
-    peer = f"transformers {transformers.__version__}"
-    layers = arguments.layers or preset(arguments.preset).num_layers
+    told = {name: value for name, value in vars(arguments).items() if name not in ("model", "data")}
+    machine = f"{device.describe()}, {device.precision}, torch {torch.__version__}, Python {platform.python_version()}"
+    return {"settings": told, "machine": machine, "peer": f"transformers {transformers.__version__}"}
+
+
+def write(folder: Path, found: dict[str, Any]) -> None:
+    """What has been measured so far: whoever stops the bench keeps that much, and what was measured before it."""
+    lines = []
+    if "speed" in found:
+        lines += speed_table(found["speed"])
+    if "scores" in found:
+        lines += score_table(found["scores"])
+    device = (found.get("speed") or found["scores"])["settings"]["device"]
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "run.json").write_text(json.dumps({"script": "bench/finetune.py", **found}, indent=2) + "\n")
+    title = f"# Fine-tuning beside the Hugging Face Trainer ({device})"
+    (folder / "report.md").write_text("\n".join([title, "", "Made by `bench/finetune.py`.", *lines]) + "\n")
+
+
+def speed_table(found: dict[str, Any]) -> list[str]:
+    """Examples a second."""
+    settings = found["settings"]
+    layers = settings["layers"] or preset(settings["preset"]).num_layers
     lines = [
-        f"# Fine-tuning beside the Hugging Face Trainer ({arguments.device})",
         "",
-        f"{arguments.preset}, {layers} layers, batch {arguments.batch}; {machine}; {peer}. Medians of "
-        f"{arguments.turns} turns of {arguments.seconds:g} s each, one side after the other. Made by "
-        "`bench/finetune.py`.",
+        f"{settings['preset']}, {layers} layers, batch {settings['batch']}; {found['machine']}; {found['peer']}. "
+        f"Medians of {settings['turns']} turns of {settings['seconds']:g} s each, one side after the other.",
         "",
         "| examples like those of | padding there | ours | examples/s | Trainer, examples/s | ours is faster by |",
         "|---|---|---|---|---|---|",
     ]
-    for row in rows:
+    for row in found["rows"]:
         for side, ratios in row["ratios"].items():
             name = "packed" if side == "ours" else "packed, without CUDA graphs"
             figures = f"{row[side]:.1f} | {row['theirs']:.1f}"
             faster = f"{statistics.median(ratios):.2f}x ({min(ratios):.2f} to {max(ratios):.2f})"
             lines.append(f"| {row['shape']} | {row['padding']:.0%} | {name} | {figures} | {faster} |")
-    if scores:
-        lines += [
-            "",
-            f"Dev score on {arguments.score_task} after {arguments.score_steps} steps at {arguments.score_rate:g} "
-            f"from the same weights (a model of {scores[0]['model']}), both scored by the same code:",
-            "",
-            "| seed | ours | Trainer |",
-            "|---|---|---|",
-        ]
-        lines += [f"| {row['seed']} | {row['ours']:.2f} | {row['theirs']:.2f} |" for row in scores]
-        for name in ("mean", "stdev"):
-            measure = getattr(statistics, name)
-            if len(scores) > 1:
-                of_both = [measure([row[side] for row in scores]) for side in ("ours", "theirs")]
-                lines.append(f"| {'spread' if name == 'stdev' else name} | {of_both[0]:.2f} | {of_both[1]:.2f} |")
-    folder = ROOT / "results" / f"finetune-{arguments.device.split(':')[0]}"
-    folder.mkdir(parents=True, exist_ok=True)
-    told = {name: str(value) if isinstance(value, Path) else value for name, value in vars(arguments).items()}
-    told = {name: value for name, value in told.items() if name not in ("model", "data")}
-    run = {"script": "bench/finetune.py", "arguments": told, "machine": machine, "peer": peer, "speed": rows}
-    (folder / "run.json").write_text(json.dumps({**run, "scores": scores}, indent=2) + "\n")
-    (folder / "report.md").write_text("\n".join(lines) + "\n")
+    return lines
+
+
+def score_table(found: dict[str, Any]) -> list[str]:
+    """The dev scores of both sides."""
+    settings, rows = found["settings"], found["rows"]
+    lines = [
+        "",
+        f"Dev score on {settings['score_task']} after {settings['score_steps']} steps at {settings['score_rate']:g} "
+        f"from the same weights (a model of {rows[0]['model']}), both scored by the same code; {found['machine']}; "
+        f"{found['peer']}.",
+        "",
+        "| seed | ours | Trainer |",
+        "|---|---|---|",
+    ]
+    lines += [f"| {row['seed']} | {row['ours']:.2f} | {row['theirs']:.2f} |" for row in rows]
+    for name, measure in (("mean", statistics.mean), ("spread", statistics.stdev)):
+        if len(rows) > 1:
+            of_both = [measure([row[side] for row in rows]) for side in ("ours", "theirs")]
+            lines.append(f"| {name} | {of_both[0]:.2f} | {of_both[1]:.2f} |")
     return lines
 
 

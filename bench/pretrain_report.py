@@ -14,8 +14,8 @@ ROOT = Path(__file__).resolve().parents[1]
 KINDS = {
     "ours": "openalbert",
     "ours-one-batch": "openalbert, one batch again and again",
-    "compiled": "transformers, compiled",
     "eager": "transformers, eager",
+    "compiled": "transformers, compiled",
 }
 
 

@@ -43,7 +43,7 @@ class AlbertModel(nn.Module):
     ) -> Encoded:
         """Encode a padded batch; `mask` is 1 (or true) for real tokens, without it all are real."""
         check_batch(self.config, 2, ids, segments, mask, at)
-        layout = Padded(None if mask is None else mask.bool())
+        layout = Padded(None if mask is None else mask.bool(), self.encoder.attend_masked)
         return self._encode(ids, segments, layout, ids.shape[1], depth, at, all_states)
 
     def encode_packed(

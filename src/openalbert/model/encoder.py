@@ -1,5 +1,6 @@
 """The encoder: factorized embedding, layers that share their parts, and the pooler."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -47,6 +48,8 @@ class AlbertEncoder(nn.Module):
         """In training, keep only what goes into each layer and compute the rest again on the way back."""
         self.run_layer = run_layer
         """How a layer is run: as it is, or compiled. One compiled layer serves every depth."""
+        self.attend_masked: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor] | None = None
+        """How attention heeds the mask of a padded batch in training, if not by torch's own means."""
 
     def forward(
         self,

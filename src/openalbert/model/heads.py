@@ -27,7 +27,11 @@ class MaskedLm(nn.Module):
         self, hidden: Float[Tensor, "*asked hidden"], words: Float[Tensor, "vocabulary embedding"]
     ) -> Float[Tensor, "*asked vocabulary"]:
         """A score for every piece of the vocabulary at every position given."""
-        return F.linear(self.norm(activate(self.dense(hidden), self.activation)), words, self.bias)
+        normed = self.norm(activate(self.dense(hidden), self.activation))
+        if torch.compiler.is_compiling():
+            # So the bias is added on the way into the loss; within the product it costs two passes over all scores.
+            return F.linear(normed, words).float() + self.bias
+        return F.linear(normed, words, self.bias)
 
 
 class OfSequence(nn.Module):

@@ -1,7 +1,9 @@
 """The two parts of a transformer layer, each with the layer norm that follows it: what layers may share."""
 
+import math
 from typing import Any, cast
 
+import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -14,7 +16,25 @@ def activate(x: Tensor, activation: Activation) -> Tensor:
     """The nonlinearity by name."""
     if activation == "relu":
         return F.relu(x)
+    if activation == "gelu_tanh" and torch.compiler.is_compiling():
+        faster: Tensor = _GeluBySigmoid.apply(x)  # type: ignore[no-untyped-call]
+        return faster
     return F.gelu(x, approximate="tanh" if activation == "gelu_tanh" else "none")
+
+
+class _GeluBySigmoid(torch.autograd.Function):
+    """GELU with tanh, by 1 + tanh(z) = 2 sigmoid(2z): compiled for a GPU the forward pass is a fifth faster so, the
+    backward pass is not."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x * torch.sigmoid(2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x))
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        found: Tensor = torch.ops.aten.gelu_backward(gradient, *ctx.saved_tensors, approximate="tanh")
+        return found
 
 
 def add_and_norm(x: Tensor, added: Tensor, norm: nn.Module) -> Tensor:

@@ -4,7 +4,7 @@ Everything in the encoder but attention works on single tokens, so a layout is a
 of each token, attention within each sequence, and the rows that somebody asked for.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -21,6 +21,8 @@ class Padded:
     """Batch x length, the sequences filled up to the longest one; `mask` is true where there is a real token."""
 
     mask: Bool[Tensor, "batch length"] | None = None
+    attend_masked: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor] | None = None
+    """In training, a faster way to heed the mask than torch's own, where there is one."""
 
     def positions(self, ids: Int[Tensor, "batch length"]) -> Int[Tensor, "1 length"]:
         """Each token's place in its sequence."""
@@ -34,10 +36,11 @@ class Padded:
         dropout: float,
     ) -> Float[Tensor, "batch asked heads size"]:
         """Attention of every query to the real tokens of its sequence."""
+        query, key, value = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
+        if self.mask is not None and self.attend_masked is not None and dropout == 0 and torch.is_grad_enabled():
+            return self.attend_masked(query, key, value, self.mask).transpose(1, 2)
         mask = None if self.mask is None else self.mask[:, None, None, :]
-        mixed = F.scaled_dot_product_attention(
-            query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), attn_mask=mask, dropout_p=dropout
-        )
+        mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout)
         return mixed.transpose(1, 2)
 
     def first_and_asked(self, at: Int[Tensor, "batch asked"]) -> "PaddedRows":

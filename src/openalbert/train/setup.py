@@ -14,6 +14,7 @@ from openalbert.model.config import PRETRAINING_HEADS
 from openalbert.model.cost import memory
 from openalbert.model.encoder import run_layer
 from openalbert.model.longer import continued
+from openalbert.model.masked_attention import attend_masked, can_attend_masked
 from openalbert.model.presets import PRESETS
 from openalbert.text.manifest import read_manifest
 from openalbert.text.shards import ShardSet, open_shards
@@ -66,6 +67,9 @@ def make_model(settings: Pretrain, device: Device) -> AlbertModel:
     model.encoder.recomputes_activations = settings.speed.recompute
     if compiled_part(settings, device) != "none":
         model.encoder.run_layer = torch.compile(run_layer, dynamic=False)
+    takes_cudnn = device.is_cuda and device.precision == "bf16" and not settings.speed.deterministic
+    if takes_cudnn and can_attend_masked(settings.model.head_size):
+        model.encoder.attend_masked = attend_masked
     return model.to(device.torch_device)
 
 
