@@ -81,12 +81,22 @@ def measure(arguments: argparse.Namespace) -> None:
                 "runs": {},
             },
         )
-        if "out_of_memory" not in figures:
-            rate = figures["tokens_per_second"] / (job.batch * arguments.length)
-            figures["share_of_peak"] = rate * flops / (1e12 * figures["matmul_peak_tflops"])
         of_model["runs"][job.kind] = figures
+        set_shares(found)
         print(f"{job.model} {job.kind}: {line(figures)}", flush=True)
-        (arguments.out / f"{job.model}.json").write_text(json.dumps(of_model, indent=2) + "\n")
+        for name, of_model in found.items():
+            (arguments.out / f"{name}.json").write_text(json.dumps(of_model, indent=2) + "\n")
+
+
+def set_shares(found: dict[str, dict[str, Any]]) -> None:
+    """How near each comes to the highest matmul rate of the whole run: each was measured for a moment; they vary."""
+    peak = max(run.get("matmul_peak_tflops", 0.0) for of_model in found.values() for run in of_model["runs"].values())
+    for of_model in found.values():
+        of_model["matmul_peak_tflops"] = peak
+        for run in of_model["runs"].values():
+            if "tokens_per_second" in run:
+                flops = run["tokens_per_second"] * of_model["step_flops"] / (of_model["batch"] * of_model["length"])
+                run["share_of_peak"] = flops / (1e12 * peak)
 
 
 def line(figures: dict[str, Any]) -> str:

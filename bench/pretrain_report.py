@@ -1,6 +1,8 @@
 """The table of all models that `bench/pretrain.py` has measured, with the paper's speed-up column beside ours.
 
 python bench/pretrain_report.py [FOLDER]
+
+What is to be said of one run alone stands in FOLDER/note.md, and is added.
 """
 
 import json
@@ -37,6 +39,8 @@ def report(folder: Path) -> None:
     any_run = next(iter(found.values()))
     all_runs = [run for of_model in found.values() for run in of_model["runs"].values() if "seconds" in run]
     peaks = sorted(f"{run['matmul_peak_tflops']:.0f}" for run in all_runs)
+    if len({of_model["matmul_peak_tflops"] for of_model in found.values()}) > 1:
+        raise SystemExit(f"{folder}: these models are not of one run")
     shortest = min(run["seconds"] for run in all_runs)
     text = f"""# The pretraining step beside transformers', on one {any_run["device"]}
 
@@ -44,8 +48,8 @@ def report(folder: Path) -> None:
 dropout, random tokens, rows without padding; at least {shortest:.0f} s of steps each. Ours is the whole step of
 `openalbert pretrain`: batches made from shards, pairing, n-gram masking, LAMB, the checks of every step. Theirs is
 forward, backward and a fused AdamW on one batch that lies ready. Share: FLOPs of the model by one formula for all over
-the rate of a large bf16 matrix product, measured beside each ({" to ".join(dict.fromkeys((peaks[0], peaks[-1])))}
-TFLOP/s). Times of a step are medians; first steps were taken while other processes compiled, too.
+the rate of a large bf16 matrix product, the highest that was measured beside any of them, {peaks[-1]} TFLOP/s (the
+lowest was {peaks[0]}). Times of a step are medians; first steps were taken while other processes compiled, too.
 
 | model | batch | implementation | k tokens/s | share of matmul | step | first step | peak memory | ours is |
 |---|---|---|---|---|---|---|---|---|
@@ -60,6 +64,8 @@ parameters saves no FLOPs.
 |---|---|---|---|
 {chr(10).join(speedups)}
 """
+    if (folder / "note.md").exists():
+        text += "\n" + (folder / "note.md").read_text()
     (folder / "report.md").write_text(text)
     print(text)
 

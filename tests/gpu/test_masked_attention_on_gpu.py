@@ -7,7 +7,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from openalbert.model.masked_attention import attend_masked, can_attend_masked
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU"),
+    pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS"),  # torch's own, in the first backward pass
+]
 
 
 @pytest.mark.parametrize("asked", [512, 78])

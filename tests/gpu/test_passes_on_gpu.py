@@ -29,7 +29,9 @@ from openalbert.train.steps import Pace, training_steps
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # torch's own, when its compiler is loaded
+    # torch's own, when its compiler is loaded and when it looks at what a layer is given
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor"),
 ]
 SHARDS = os.environ.get("OPENALBERT_SHARDS", "")
 

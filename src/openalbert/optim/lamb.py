@@ -10,7 +10,6 @@ from torch.optim import Optimizer
 
 NORM_CLAMP = 10.0  # what the public LAMBs that clamp the norm of a weight clamp it to
 FOREVER = 1e9  # a number of steps after which a bias correction is 1
-ALIGNED = 64  # numbers; kernels read several at a time only from where that many could begin
 
 
 class Lamb(Optimizer):
@@ -105,8 +104,8 @@ class Lamb(Optimizer):
             group["step"] += 1 if self.found_inf is None else is_taken.long()
             step = torch.zeros_like(step) + group["step"]
 
-        # torch's fused Adam, with rate −1 and from 0, leaves m / (√v + epsilon) there: one pass for what would be ten.
-        updates = _zeros_like(weights)
+        # torch's fused Adam with rate −1 adds m / (√v + epsilon) to what it finds: one pass for what would be ten.
+        updates = torch._foreach_mul(weights, group["weight_decay"])
         torch._fused_adam_(
             updates,
             gradients,
@@ -123,8 +122,6 @@ class Lamb(Optimizer):
             maximize=False,
             found_inf=self.found_inf,
         )
-        if group["weight_decay"]:
-            torch._foreach_add_(updates, weights, alpha=group["weight_decay"])
         if group["adapted"] or group["adapt_everything"]:
             weight_parts = _parts(weights, stacked)
             update_parts = _parts(updates, stacked)
@@ -164,13 +161,3 @@ def _like(tensor: Tensor | None, mean: Tensor) -> Tensor:
     if tensor.dtype == mean.dtype and tensor.stride() == mean.stride():
         return tensor
     return torch.empty_like(mean).copy_(tensor)
-
-
-def _zeros_like(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Zeros for each tensor, in its order in memory: one allocation and one pass for all of them."""
-    sizes = [-(-tensor.numel() // ALIGNED) * ALIGNED for tensor in tensors]
-    parts = torch.zeros(sum(sizes), dtype=tensors[0].dtype, device=tensors[0].device).split(sizes)
-    return [
-        part.as_strided(tensor.shape, tensor.stride(), part.storage_offset())
-        for part, tensor in zip(parts, tensors, strict=True)
-    ]
