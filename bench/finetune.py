@@ -328,6 +328,8 @@ def write(folder: Path, found: dict[str, Any]) -> None:
     device = (found.get("speed") or found["scores"])["settings"]["device"]
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "run.json").write_text(json.dumps({"script": "bench/finetune.py", **found}, indent=2) + "\n")
+    if (folder / "note.md").exists():  # what is to be said of one run alone
+        lines += ["", (folder / "note.md").read_text().rstrip()]
     title = f"# Fine-tuning beside the Hugging Face Trainer ({device})"
     (folder / "report.md").write_text("\n".join([title, "", "Made by `bench/finetune.py`.", *lines]) + "\n")
 

@@ -1,5 +1,6 @@
 """Answers from scores: as slow loops find them, in the passage's own characters, silent where the threshold says so."""
 
+import json
 import random
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.tasks.made_data import squad_json
 from tests.tasks.made_lessons import learn, lesson
 from tests.tasks.made_tasks import EXAMPLES, is_right, made_task
 
@@ -15,6 +17,9 @@ from openalbert.interop.huggingface import TASK
 from openalbert.tasks.answers import best_answers, best_cut, fit_threshold
 from openalbert.tasks.encode import Encoding, encode
 from openalbert.tasks.findings import read_findings
+from openalbert.tasks.material import gather
+from openalbert.tasks.settings import Finetune
+from openalbert.tasks.source import Source
 from openalbert.tasks.task import Example, QuestionExample
 from openalbert.text.tokenizer import Tokenizer
 
@@ -155,3 +160,20 @@ def test_a_threshold_that_few_questions_gave_is_told_as_unsure(
     cli.main(["evaluate", str(tmp_path / "run"), "--task", "question_answering", "--dev", str(dev)])
     told = next(line for line in capsys.readouterr().err.splitlines() if "fitted on the other" in line)
     assert ("so few that" in told) == is_few
+
+
+def test_a_threshold_is_fitted_on_questions_from_many_articles(tiny: Path, tmp_path: Path) -> None:
+    """One article may have answers to few of its questions, and the threshold that is best there leaves all silent."""
+    paragraphs = squad_json(300, 4, without_answer=True)["data"]
+    articles = [
+        {"title": f"article {n}", "paragraphs": [one["paragraphs"][0] for one in paragraphs[10 * n : 10 * n + 10]]}
+        for n in range(30)
+    ]
+    files = {split: tmp_path / f"{split}.json" for split in ("train", "dev")}
+    for split, chosen in (("train", articles[2:]), ("dev", articles[:2])):
+        files[split].write_text(json.dumps({"version": "v2.0", "data": chosen}))
+    material = gather(Finetune(str(tiny), "squad2", Source(**files)))
+    assert material.threshold is not None
+    fitted_on = [example for example in material.threshold.examples if isinstance(example, QuestionExample)]
+    assert len(fitted_on) == 56  # a twentieth
+    assert len({example.title for example in fitted_on}) > 7

@@ -65,6 +65,16 @@ def test_questions_on_one_article_stay_together_or_on_one_passage_where_articles
         assert not {getattr(one, unit) for one in stays.examples} & {getattr(one, unit) for one in held.examples}
 
 
+def test_where_articles_need_not_stay_whole_passages_come_from_many() -> None:
+    rows = tuple(
+        QuestionExample(str(n), f"passage {n // 4}", "q", (Answer("p", 0),), title=f"article {n // 40}")
+        for n in range(2000)
+    )
+    stays, held = divided(Reading(rows), 0.05, 0, articles_stay_whole=False)
+    assert len({one.title for one in held.examples}) > 10
+    assert not {one.passage for one in stays.examples} & {one.passage for one in held.examples}
+
+
 def test_options_on_one_passage_stay_together() -> None:
     rows = tuple(ChoiceExample(str(n), f"passage {n // 3}", "q", ("a", "b"), 0) for n in range(60))
     stays, held = divided(Reading(rows), 0.2, 0)

@@ -141,7 +141,9 @@ def gather(settings: Finetune) -> Material:
     if task.may_have_no_answer:
         held_out = min(THRESHOLD_SHARE, MOST_FOR_THRESHOLD / len(train.examples))
         otherwise = "questions on another passage are needed, to fit the threshold of the null score on"
-        rest, held = divided(train, held_out, settings.source.heldout_seed, otherwise)
+        # Passages from all over: so small a share would be one article or two, and articles differ in how many of their
+        # questions have an answer.
+        rest, held = divided(train, held_out, settings.source.heldout_seed, otherwise, articles_stay_whole=False)
         # Its remarks speak of a part to score on, which this is not.
         train = replace(train, examples=rest.examples)
         threshold = encoded(held.examples)

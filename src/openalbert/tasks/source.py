@@ -236,15 +236,20 @@ def assemble(
 
 
 def divided(
-    reading: Reading, share: float, seed: int, otherwise: str = "give a file to score on with --dev"
+    reading: Reading,
+    share: float,
+    seed: int,
+    otherwise: str = "give a file to score on with --dev",
+    articles_stay_whole: bool = True,
 ) -> tuple[Reading, Reading]:
     """A reading in two: what stays, and about a share that is held out; `otherwise` says what to do where it cannot be.
 
-    Who is held out is a function of seed and text alone. Examples of the same text, passage or article stay together,
-    so that nothing is scored that was learned; each class gives its share.
+    Who is held out is a function of seed and text alone. Examples of the same text or passage stay together, and those
+    of the same article where there are many and it is wished, so that nothing is scored that was learned; each class
+    gives its share.
     """
     articles = {example.title for example in reading.examples if isinstance(example, QuestionExample)}
-    by_article = len(articles) >= FEW_ARTICLES
+    by_article = articles_stay_whole and len(articles) >= FEW_ARTICLES
     groups: dict[str, list[Example]] = {}
     for example in reading.examples:
         groups.setdefault(_belongs_to(example, by_article), []).append(example)
