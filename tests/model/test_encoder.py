@@ -265,3 +265,22 @@ def test_no_asked_tokens_leave_the_first_ones_of_each_sequence() -> None:
         asked = model.encode_packed(ids, [4, 1, 7], at=ids.new_empty(0))
     torch.testing.assert_close(asked.pooled, whole.pooled)
     assert asked.hidden.shape == (0, model.config.hidden_size)
+
+
+def test_what_is_written_otherwise_for_the_compiler_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, (ids, segments, mask) = make(replace(MICRO, activation="gelu_tanh")), batch([9, 5, 7])
+    at = torch.tensor([[1, 3]] * 3)
+    asked = []
+
+    def is_compiling() -> bool:
+        asked.append(1)
+        return len(found) == 1
+
+    monkeypatch.setattr(torch.compiler, "is_dynamo_compiling", is_compiling)
+    found: list[tuple[Tensor, dict[str, Tensor]]] = []
+    for _ in range(2):
+        scores = model.scores("masked_lm", model.encode(ids, segments, mask, at=at))
+        found.append((scores, gradients(model, scores.square().mean())))
+    assert len(asked) >= 2 * (MICRO.num_layers + 1)  # by every layer and by the head
+    torch.testing.assert_close(found[0][0], found[1][0], rtol=1e-12, atol=1e-12)
+    assert_same(found[0][1], found[1][1])

@@ -28,9 +28,9 @@ class MaskedLm(nn.Module):
     ) -> Float[Tensor, "*asked vocabulary"]:
         """A score for every piece of the vocabulary at every position given."""
         normed = self.norm(activate(self.dense(hidden), self.activation))
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_dynamo_compiling() and torch.is_grad_enabled():
             # So the bias is added on the way into the loss; within the product it costs two passes over all scores.
-            return F.linear(normed, words).float() + self.bias
+            return F.linear(normed, words).to(self.bias.dtype) + self.bias
         return F.linear(normed, words, self.bias)
 
 

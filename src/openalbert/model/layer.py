@@ -16,7 +16,7 @@ def activate(x: Tensor, activation: Activation) -> Tensor:
     """The nonlinearity by name."""
     if activation == "relu":
         return F.relu(x)
-    if activation == "gelu_tanh" and torch.compiler.is_compiling():
+    if activation == "gelu_tanh" and torch.compiler.is_dynamo_compiling() and torch.is_grad_enabled():
         faster: Tensor = _GeluBySigmoid.apply(x)  # type: ignore[no-untyped-call]
         return faster
     return F.gelu(x, approximate="tanh" if activation == "gelu_tanh" else "none")
