@@ -90,6 +90,20 @@ def test_a_model_learns_the_same_by_it(cpu_kernel: list[int]) -> None:
         torch.testing.assert_close(gradients[1][name], gradient, rtol=1e-4, atol=1e-6)
 
 
+def test_attention_that_drops_out_is_left_to_torch(cpu_kernel: list[int]) -> None:
+    config = AlbertConfig(
+        vocab_size=60, embedding_size=8, hidden_size=16, num_layers=2, num_heads=2, ffn_size=32, max_positions=12,
+        hidden_dropout=0.0, attention_dropout=0.1,
+    )  # fmt: skip
+    model = AlbertModel(config, PRETRAINING_HEADS).train()
+    model.encoder.attend_masked = attend_masked
+    ids, mask = torch.randint(5, 60, (2, 12)), torch.ones(2, 12)
+    first, again = (model.encode(ids, mask=mask).hidden for _ in range(2))
+    assert not torch.equal(first, again)
+    first.sum().backward()
+    assert not cpu_kernel
+
+
 def test_nothing_of_it_is_used_where_nothing_is_learned(cpu_kernel: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     def never(*_: Any) -> Any:
         raise AssertionError

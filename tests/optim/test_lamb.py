@@ -394,6 +394,18 @@ def test_a_refused_step_changes_nothing_and_an_accepted_one_is_the_same_step(fla
         assert all(torch.equal(one[name], other[name]) for name in one)
 
 
+def test_a_refused_step_spreads_no_broken_number() -> None:
+    weight = torch.ones(4, 3)
+    weight[1, 1], weight[2, 2] = torch.inf, torch.nan
+    parameter = nn.Parameter(weight.clone())
+    parameter.grad = torch.full_like(weight, torch.nan)
+    optimizer = Lamb([parameter])
+    optimizer.found_inf = torch.tensor(1.0)
+    optimizer.step()
+    finite = torch.isfinite(weight)
+    assert torch.equal(parameter[finite], weight[finite])
+
+
 def test_a_closure_is_run_with_gradients_and_its_loss_returned() -> None:
     parameter = nn.Parameter(torch.ones(2, 2))
     optimizer = Lamb([parameter])

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 import openalbert.train.passes as passes_module
+import openalbert.train.setup as setup
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import PRETRAINING_HEADS, AlbertConfig
 from openalbert.model.sharing import Sharing
@@ -63,6 +64,10 @@ def recordings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return made
 
 
+def nothing_to_tell(text: str) -> None:
+    raise AssertionError(text)
+
+
 def flattened(made: tuple[Tensor, tuple[Tensor | None, ...]]) -> tuple[Tensor | None, ...]:
     return made[0], *made[1]
 
@@ -81,7 +86,7 @@ def test_figures_and_gradients_are_those_of_the_plain_passes(
     batches = Batches(open_shards(easy_shards), Objective(32), 12, seed=3)
     albert = model(sharing)
     learning = pretraining(albert)
-    plain, recorded = Passes(learning, CPU), RecordedPasses(learning, CPU, albert)
+    plain, recorded = Passes(learning, CPU), RecordedPasses(learning, CPU, albert, nothing_to_tell)
     for step, depth in enumerate((2, 2, 3, 3, 1)):
         found = []
         for passes in (plain, recorded):
@@ -100,13 +105,18 @@ def test_figures_and_gradients_are_those_of_the_plain_passes(
     assert len(recordings) == 3  # a depth each
 
 
-def run(shards: Path, albert: AlbertModel, is_recorded: bool, parts: int = 1) -> list[float]:
+def run(
+    shards: Path, albert: AlbertModel, is_recorded: bool, parts: int = 1, told: list[tuple[str, str]] | None = None
+) -> list[float]:
     learning = replace(pretraining(albert), is_recorded=is_recorded)
     depths = DepthSchedule((DepthStage(1), DepthStage(3, 0.5)))
     pace = Pace(Budget(steps=8), Schedule(), 0.01, 1.0, depths, 1)
     optimizer = make_optimizer(albert, OptimizerSettings(kind="lamb"))
     batches = Batches(open_shards(shards), Objective(32), 12, seed=3)
-    return [s.loss for s in training_steps(albert, optimizer, batches, learning, pace, CPU, Running(parts=parts))]
+    steps = list(training_steps(albert, optimizer, batches, learning, pace, CPU, Running(parts=parts)))
+    if told is not None:
+        told += [remark for step in steps for remark in step.remarks]
+    return [step.loss for step in steps]
 
 
 @pytest.mark.parametrize("parts", [1, 2])
@@ -129,9 +139,53 @@ def test_what_cannot_be_recorded_is_run_as_it_is(
     monkeypatch.setattr(passes_module, "record", fails)
     plain, recorded = model(), model()
     expected = run(easy_shards, plain, False)
-    with pytest.warns(UserWarning, match="goes on without a CUDA graph, which is slower: operation not permitted"):
-        assert run(easy_shards, recorded, True) == expected
+    told: list[tuple[str, str]] = []
+    assert run(easy_shards, recorded, True, told=told) == expected
+    text = "this run goes on without a CUDA graph, which is slower: operation not permitted when stream is capturing"
+    assert ("no_graph", text) in told
     assert all(isinstance(parameter, torch.nn.Parameter) for parameter in recorded.parameters())
+
+
+def test_a_batch_of_another_size_is_recorded_anew(easy_shards: Path, recordings: list[int]) -> None:
+    albert = model()
+    learning = pretraining(albert)
+    plain, recorded = Passes(learning, CPU), RecordedPasses(learning, CPU, albert, nothing_to_tell)
+    for size in (12, 12, 5, 12):
+        part = Batches(open_shards(easy_shards), Objective(32), size, seed=3).at(0)
+        found = []
+        for passes in (plain, recorded):
+            found.append((passes(part, 3, SHARES), gradients(albert)))
+        (figures, by_name), (of_graph, of_graph_by_name) = found
+        assert torch.equal(figures, of_graph)
+        assert all(torch.equal(gradient, of_graph_by_name[name]) for name, gradient in by_name.items())  # type: ignore[arg-type]
+    assert len(recordings) == 3
+
+
+def test_gradients_lie_in_memory_as_their_weights_do() -> None:
+    weight = torch.zeros(3, 5)
+    gradient = torch.arange(15.0).view(5, 3).t()
+    laid_out = passes_module._laid_out(gradient, weight)
+    assert laid_out is not None
+    assert laid_out.stride() == weight.stride() != gradient.stride()
+    assert torch.equal(laid_out, gradient)
+
+
+def test_memory_that_runs_out_while_a_graph_is_recorded_is_the_loops_business_too(
+    easy_shards: Path, recordings: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual, tried = passes_module.record, []
+
+    def record(passes: Callable[[], Any]) -> Any:
+        tried.append(1)
+        if len(tried) == 1:
+            raise torch.OutOfMemoryError("out of memory")
+        return usual(passes)
+
+    monkeypatch.setattr(passes_module, "record", record)
+    told: list[tuple[str, str]] = []
+    assert run(easy_shards, model(), True, told=told) == pytest.approx(run(easy_shards, model(), False), rel=1e-4)
+    assert [kind for kind, _ in told] == ["out_of_memory", "depth"]
+    assert len(recordings) == 2  # smaller parts, at both depths
 
 
 def test_memory_that_runs_out_in_the_first_passes_is_the_loops_business(
@@ -163,3 +217,27 @@ def test_memory_that_runs_out_in_the_first_passes_is_the_loops_business(
 )
 def test_passes_are_recorded_on_a_gpu_that_keeps_its_activations(speed: Speed, device: Device, expected: bool) -> None:
     assert is_recorded(replace(Pretrain(), speed=speed), device) is expected
+
+
+@pytest.mark.parametrize(
+    ("speed", "device", "knows", "expected"),
+    [
+        (Speed(), GPU, True, True),
+        (Speed(), GPU, False, False),
+        (Speed(deterministic=True), GPU, True, False),
+        (Speed(), replace(GPU, precision="fp32"), True, False),
+        (Speed(), CPU, True, False),
+    ],
+)
+def test_attention_goes_back_without_the_mask_where_it_may_and_can(
+    speed: Speed, device: Device, knows: bool, expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def can_attend_masked(*sizes: int) -> bool:
+        asked.append(sizes)
+        return knows
+
+    monkeypatch.setattr(setup, "can_attend_masked", can_attend_masked)
+    assert setup.attends_masked(replace(Pretrain(), speed=speed), device) is expected
+    assert asked in ([], [(64, 512)])

@@ -5,7 +5,9 @@ import itertools
 import json
 import math
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,6 +20,8 @@ from openalbert.interop.weights import read_tensors
 from openalbert.model.longer import continued
 from openalbert.settings import from_json
 from openalbert.text.tokenizer import Tokenizer
+from openalbert.train import steps
+from openalbert.train.running import Step
 from openalbert.train.settings import Pretrain
 
 EASY = "--steps 120 --model.num-layers 1 --optimizer.bias-correction --save-every 60"
@@ -321,6 +325,22 @@ def test_a_dry_run_tells_what_a_run_takes_and_leaves_nothing_behind(
     for name, units in {"time": ("seconds", "minutes", "hours"), "memory": ("MiB", "GiB"), "disk": ("MiB",)}.items():
         assert float(rows[name][0]) > 0
         assert rows[name][1] in units
+
+
+def test_a_dry_run_times_steps_of_full_depth(
+    tmp_path: Path, easy_shards: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    depths = []
+
+    def training_steps(*given: Any) -> Iterator[Step]:
+        for step in steps.training_steps(*given):
+            depths.append(step.depth)
+            yield step
+
+    monkeypatch.setattr("openalbert.train.pretrain.training_steps", training_steps)
+    micro_run(easy_shards, tmp_path / "run", "--steps 5000 --dry-run --depth-schedule 1,2@0.9")
+    assert depths == [2, 2, 2]
+    assert "step 3: loss" in capsys.readouterr().out
 
 
 def test_an_ended_run_says_so_and_its_files_stay_as_they_are(

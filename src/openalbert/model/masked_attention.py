@@ -15,12 +15,14 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 
-def can_attend_masked(head_size: int) -> bool:
-    """Whether this machine's cuDNN knows attention with heads of this size."""
-    query = torch.zeros(1, 1, 8, head_size, dtype=torch.bfloat16, device="cuda", requires_grad=True)
-    bias = torch.zeros(1, 1, 8, 8, dtype=torch.bfloat16, device="cuda")
-    asked = torch.backends.cuda.SDPAParams(query, query, query, bias, 0.0, False, False)
-    return torch.backends.cuda.can_use_cudnn_attention(asked)
+def can_attend_masked(head_size: int, length: int) -> bool:
+    """Whether this machine's cuDNN knows attention with heads of this size over so many tokens: it is tried."""
+    query = torch.zeros(1, 1, length, head_size, dtype=torch.bfloat16, device="cuda", requires_grad=True)
+    try:
+        attend_masked(query, query, query, torch.ones(1, length, dtype=torch.bool, device="cuda")).sum().backward()
+    except RuntimeError:
+        return False
+    return True
 
 
 def attend_masked(

@@ -23,7 +23,7 @@ class Lamb(Optimizer):
     and value lie in one matrix for speed, and each has its own ratio all the same.
 
     `found_inf`, as torch's own fused optimizers have it, is a number on the device: while it is 1, a step changes
-    nothing at all. So a step can be refused without waiting for the device to learn whether it must be.
+    no finite number. So a step can be refused without waiting for the device to learn whether it must be.
 
     The state (m, v) is fp32 even for bf16 weights, is made at once, and is only ever written in place; nothing in
     `step` waits for the device. With `capturable` the learning rate is a tensor on the device as well, so that one
@@ -126,6 +126,8 @@ class Lamb(Optimizer):
             weight_parts = _parts(weights, stacked)
             update_parts = _parts(updates, stacked)
             scales = _trust_ratios(weight_parts, update_parts, group["clamp_norm"]) * rate
+            if self.found_inf is not None:  # 0, even where a ratio is no finite number
+                scales = scales.masked_fill(self.found_inf > 0, 0.0)
             # A scale for each tensor that only the device knows: the one pass that is a kernel for each tensor.
             torch._foreach_addcmul_(weight_parts, update_parts, list(scales.unbind()), value=-1.0)
         else:

@@ -16,6 +16,7 @@ NOT_COMPARED = ("out",)  # differs between any two runs, and says nothing
 EVENTS = {
     "skipped": "step skipped",
     "out_of_memory": "out of memory",
+    "no_graph": "no CUDA graph",
     "plateau": "plateau",
     "depth": "depth changed",
     "collapsed": "collapsed",

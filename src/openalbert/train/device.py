@@ -36,9 +36,9 @@ class Speed:
     """Of matrix products and activations; auto: bf16 on a GPU, fp32 on a CPU. Weights and optimizer are fp32 always."""
     compile: Literal["auto", "none", "layer", "whole"] = "auto"
     """In pretraining layer: one layer is compiled once, whatever the depth, and the scoring of words, and on a GPU both
-    passes are recorded as a CUDA graph; whole: the making of batches is compiled too, slower to start; auto: layer on a
-    GPU, none on a CPU. In fine-tuning whole: the encoder's passes are recorded as graphs; auto: the same, where it can
-    be done."""
+    passes are recorded as a CUDA graph (but not with --speed.recompute); whole: the making of batches is compiled too,
+    slower to start; auto: layer on a GPU, none on a CPU. In fine-tuning whole: the encoder's passes are recorded as
+    graphs; auto: the same, where it can be done."""
     micro_batch: int | None = None
     """Examples that one device computes at a time; not given: as many as its memory is estimated to hold."""
     recompute: bool = False

@@ -6,7 +6,6 @@ graph starts as a whole.
 
 import contextlib
 import gc
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Generic, TypeVar
@@ -74,9 +73,11 @@ class _Tape:
 class RecordedPasses(Passes[Batch]):
     """The same as a graph, recorded when a batch of its size is first run at its depth."""
 
-    def __init__(self, learning: Learning[Batch], device: Device, model: nn.Module) -> None:
+    def __init__(
+        self, learning: Learning[Batch], device: Device, model: nn.Module, tell: Callable[[str], None]
+    ) -> None:
         super().__init__(learning, device)
-        self.model = model
+        self.model, self.tell = model, tell
         self._tape: _Tape | None = None
         self._is_off = False
 
@@ -112,12 +113,17 @@ class RecordedPasses(Passes[Batch]):
         device = self.device.torch_device
         # What is drawn while it is recorded must not be missing afterwards: a run that goes on records elsewhere.
         with torch.random.fork_rng([device] if self.device.is_cuda else []):
-            warm_up(passes)  # out of memory here is out of memory in any case: the caller takes smaller parts
+            # Where memory runs out the caller takes smaller parts, which are recorded anew.
+            warm_up(passes)
             try:
                 (figures, gradients), replay = record(passes)
+                # A graph keeps its memory to itself: what the optimizer needs must find room beside it.
+                torch.empty(sum(weight.nbytes for weight in weights), dtype=torch.uint8, device=device)
+            except torch.OutOfMemoryError:
+                raise
             except RuntimeError as error:
                 self._is_off = True
-                warnings.warn(f"this run goes on without a CUDA graph, which is slower: {error}", stacklevel=2)
+                self.tell(f"this run goes on without a CUDA graph, which is slower: {error}")
                 return None
         learned = [(weight, found) for weight, found in zip(weights, gradients, strict=True) if found is not None]
         return _Tape(key, own, figures, [weight for weight, _ in learned], [found for _, found in learned], replay)

@@ -13,6 +13,7 @@ from openalbert.errors import UserError
 from openalbert.interop import huggingface
 from openalbert.model.cost import training_flops_per_token
 from openalbert.optim.optimizer import make_optimizer
+from openalbert.optim.schedule import DepthSchedule, DepthStage
 from openalbert.optim.settings import scaling_sentence
 from openalbert.text.shards import open_shards
 from openalbert.text.tokenizer import Tokenizer
@@ -32,6 +33,8 @@ from openalbert.train.setup import compiled_part, first_parts, fitted, is_record
 from openalbert.train.steps import Pace, training_steps
 from openalbert.train.watch import Watch
 from openalbert.version import __version__
+
+DRY_STEPS = 3  # the first two prepare what all others find prepared
 
 
 def pretrain(settings: Pretrain) -> None:
@@ -277,11 +280,13 @@ class Run:
         self.device.wait_for_all()
 
     def dry_run(self) -> None:
-        """Two steps at full depth, and what the whole run would take."""
+        """A few steps at full depth, the last of them timed, and what the whole run would take."""
         depth = self.settings.model.num_layers
-        pace = replace(self.pace, budget=replace(self.pace.budget, steps=2, tokens=None, minutes=None))
+        budget = replace(self.pace.budget, steps=DRY_STEPS, tokens=None, minutes=None)
+        pace = replace(self.pace, budget=budget, depths=DepthSchedule((DepthStage(depth),)))
         self.facts = self._first_facts()
         self._introduce()
+        self._compile()
         seconds = 0.0
         for step in training_steps(
             self.model, self.optimizer, self.batches, self.learning, pace, self.device, self.running

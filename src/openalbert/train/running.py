@@ -148,6 +148,7 @@ def _reason(loss: float, gradient_norm: float, running: Running) -> str:
     if running.skipped_in_a_row >= PATIENCE:
         raise UserError(
             f"{PATIENCE} steps in a row had a loss or gradient that is no finite number: "
-            "lower the learning rate, or lengthen the warm-up, and start from the last checkpoint"
+            "lower the learning rate, or lengthen the warm-up, and start from the last checkpoint (on a GPU, if only "
+            "the gradient is not finite, try --speed.deterministic too, which computes attention in another way)"
         )
     return f"its loss is {loss} and its gradient norm {gradient_norm}"

@@ -28,6 +28,7 @@ HELDOUT_SEED = 0  # every run is judged by the same held-out examples under the 
 HELDOUT_BATCH = 64
 MEMORY_SHARE = 0.7  # of the free memory, for a micro-batch nobody chose
 CPU_MEMORY = 4 * 2**30
+MOST_GRAPHS = 64  # of one compiled layer
 
 
 def fitted(settings: Pretrain, shards: ShardSet) -> Pretrain:
@@ -55,6 +56,13 @@ def is_recorded(settings: Pretrain, device: Device) -> bool:
     return device.is_cuda and compiled_part(settings, device) != "none" and not settings.speed.recompute
 
 
+def attends_masked(settings: Pretrain, device: Device) -> bool:
+    """Whether attention goes back without the mask: by cuDNN, in half precision, and not to the same bits each time."""
+    if not device.is_cuda or device.precision != "bf16" or settings.speed.deterministic:
+        return False
+    return can_attend_masked(settings.model.head_size, settings.objective.max_length)
+
+
 def make_model(settings: Pretrain, device: Device) -> AlbertModel:
     """The model on its device: fresh weights, drawn by the run's seed, or those it is to begin with."""
     torch.manual_seed(settings.seed)
@@ -66,9 +74,10 @@ def make_model(settings: Pretrain, device: Device) -> AlbertModel:
         take_weights(model, settings.preset, settings.objective.max_length)
     model.encoder.recomputes_activations = settings.speed.recompute
     if compiled_part(settings, device) != "none":
+        # Each size of a micro-batch, in training and in evaluation, has graphs of its own; torch would give up at 8.
+        torch._dynamo.config.recompile_limit = MOST_GRAPHS
         model.encoder.run_layer = torch.compile(run_layer, dynamic=False)
-    takes_cudnn = device.is_cuda and device.precision == "bf16" and not settings.speed.deterministic
-    if takes_cudnn and can_attend_masked(settings.model.head_size):
+    if attends_masked(settings, device):
         model.encoder.attend_masked = attend_masked
     return model.to(device.torch_device)
 

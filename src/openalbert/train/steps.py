@@ -67,7 +67,9 @@ def training_steps(
     batches = source.stream(start=running.step, rank=device.rank, world=device.world, parts=running.parts)
     parts = next(batches)
     names = list(learning.predictions(parts[0]))
-    passes = RecordedPasses(learning, device, model) if learning.is_recorded else Passes(learning, device)
+    passes = Passes(learning, device)
+    if learning.is_recorded:
+        passes = RecordedPasses(learning, device, model, lambda text: remarks.append(("no_graph", text)))
     weights = torch.tensor([learning.weights.get(name, 1.0) for name in names], device=device.torch_device).double()
     began = time.perf_counter() - running.seconds
     model.train()
