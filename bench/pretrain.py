@@ -6,11 +6,15 @@ and compiled, on one GPU in one run.
 Models by name, batch and, if it is to be shorter, the peer's seconds. Length 512 unless told otherwise, bf16, no
 dropout on either side, random tokens, no padding. FLOPs are counted by one formula for all, whatever an
 implementation saves: 3 x (L(24H² + 4SH) + embedding map + masked-LM head at 15 % of the positions). The peer gets a
-batch that lies ready on the GPU and a fused AdamW, for it has neither data nor LAMB. Each implementation has a
-process of its own, and one at a time has the GPU; those that come next get ready meanwhile, as far as that needs
-none: what transformers has to compile takes a minute.
+batch that lies ready on the GPU and a fused AdamW, for it has neither data nor LAMB.
 
-Prints what it finds and writes results/speed-h200/MODEL.json; `bench/pretrain_report.py` makes the table of all models.
+Each implementation has a process of its own, and one at a time takes steps on the GPU. What transformers has to compile
+takes a minute, so the next few get ready meanwhile: while one is timed, the models and inputs of up to four others are
+put on the same GPU and stay there, and they compile on the CPU's cores. With `--ahead 0` nothing is prepared while
+another is measured: slower, and the way to go where memory or cores are scarce, for whoever finds no room while getting
+ready is noted as out of memory.
+
+Prints what it finds and writes results/speed-GPU/MODEL.json; `bench/pretrain_report.py` makes the table of all models.
 """
 
 import argparse
@@ -21,13 +25,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pretrain_jobs import Job, check_machine, conditions, folder_for, jobs_of, keep_what_says_more
 from pretrain_report import KINDS
-from pretrain_sides import Job, num_predictions, step_flops, take_turn
+from pretrain_sides import num_predictions, step_flops, take_turn
 
+from openalbert.errors import UserError
 from openalbert.interop.huggingface import PRETRAINED
-
-ROOT = Path(__file__).resolve().parents[1]
-AHEAD = 4  # processes that get ready while one measures
 
 
 def measured(jobs: list[Job], arguments: argparse.Namespace) -> Iterator[tuple[Job, dict[str, Any]]]:
@@ -36,7 +39,7 @@ def measured(jobs: list[Job], arguments: argparse.Namespace) -> Iterator[tuple[J
     started: list[tuple[Any, Any, Any]] = []
     try:
         for number, job in enumerate(jobs):
-            for next_job in jobs[len(started) : number + 1 + AHEAD]:
+            for next_job in jobs[len(started) : number + 1 + arguments.ahead]:
                 given, (told, tells) = spawning.Event(), spawning.Pipe(duplex=False)
                 process = spawning.Process(target=take_turn, args=(next_job, arguments, given, tells))
                 process.start()
@@ -47,8 +50,10 @@ def measured(jobs: list[Job], arguments: argparse.Namespace) -> Iterator[tuple[J
             try:
                 figures = told.recv()
             except EOFError:
-                raise SystemExit(f"{job.model} {job.kind} ended without a result") from None
+                raise UserError(f"{job.model} {job.kind} ended without a result; what it said stands above") from None
             process.join()
+            if "problem" in figures:
+                raise UserError(f"{job.model} {job.kind}: {figures['problem']}")
             yield job, figures
     finally:
         for process, _, _ in started:
@@ -57,17 +62,15 @@ def measured(jobs: list[Job], arguments: argparse.Namespace) -> Iterator[tuple[J
 
 def measure(arguments: argparse.Namespace) -> None:
     """All implementations of all models."""
-    jobs = []
-    for number, name in enumerate(arguments.models):
-        model, batch, *of_peer = name.split(":")
-        # Whether the step waits for its data, the first model tells.
-        for kind in arguments.which if number == 0 else [kind for kind in arguments.which if kind != "ours-one-batch"]:
-            is_shorter = of_peer and not kind.startswith("ours")
-            jobs.append(Job(model, int(batch), kind, float(of_peer[0]) if is_shorter else arguments.seconds))
-    found: dict[str, dict[str, Any]] = {}
+    jobs = jobs_of(arguments)
+    check_machine(arguments, jobs)
+    if arguments.out is None:
+        arguments.out = folder_for(torch.cuda.get_device_name())
+    keep_what_says_more(arguments.out, jobs)
     arguments.out.mkdir(parents=True, exist_ok=True)
+    told = conditions(arguments)
+    found: dict[str, dict[str, Any]] = {}
     for job, figures in measured(jobs, arguments):
-        flops = step_flops(job.config, job.batch, arguments.length)
         of_model = found.setdefault(
             job.model,
             {
@@ -75,9 +78,8 @@ def measure(arguments: argparse.Namespace) -> None:
                 "batch": job.batch,
                 "length": arguments.length,
                 "predictions": num_predictions(arguments.length),
-                "device": torch.cuda.get_device_name(),
-                "torch": torch.__version__,
-                "step_flops": flops,
+                **told,
+                "step_flops": step_flops(job.config, job.batch, arguments.length),
                 "runs": {},
             },
         )
@@ -86,6 +88,7 @@ def measure(arguments: argparse.Namespace) -> None:
         print(f"{job.model} {job.kind}: {line(figures)}", flush=True)
         for name, of_model in found.items():
             (arguments.out / f"{name}.json").write_text(json.dumps(of_model, indent=2) + "\n")
+    print(f"written to {arguments.out}; python bench/pretrain_report.py {arguments.out} makes the table")
 
 
 def set_shares(found: dict[str, dict[str, Any]]) -> None:
@@ -110,7 +113,14 @@ def line(figures: dict[str, Any]) -> str:
     )
 
 
-def main() -> None:
+def _count(word: str) -> int:
+    """A number of processes."""
+    if not word.isdecimal():
+        raise argparse.ArgumentTypeError(f"'{word}' is no whole number from 0 on")
+    return int(word)
+
+
+def main(words: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "models", nargs="+", help="such as albert-base:128, or bert-base:128:15 for a shorter look at the peer"
@@ -123,8 +133,14 @@ def main() -> None:
     )
     parser.add_argument("--compile", choices=("auto", "none", "layer", "whole"), default="auto")
     parser.add_argument("--profile", action="store_true")
-    parser.add_argument("--out", type=Path, default=ROOT / "results" / "speed-h200")
-    measure(parser.parse_args())
+    parser.add_argument(
+        "--ahead", type=_count, default=4, metavar="N", help="that get ready while one is measured; 0: none does"
+    )
+    parser.add_argument("--out", type=Path, help="a folder; without it results/speed-GPU, by the GPU's name")
+    try:
+        measure(parser.parse_args(words))
+    except UserError as error:
+        raise SystemExit(f"error: {error}") from None
 
 
 if __name__ == "__main__":

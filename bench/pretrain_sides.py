@@ -5,7 +5,6 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
 from itertools import pairwise
 from multiprocessing.synchronize import Event
 from pathlib import Path
@@ -13,10 +12,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from pretrain_jobs import Job
 from pretrain_profile import profile
 
+from openalbert.errors import UserError
 from openalbert.model.config import AlbertConfig
-from openalbert.model.presets import preset
 from openalbert.objectives.sentence_order import SentenceOrder
 from openalbert.optim.optimizer import make_optimizer
 from openalbert.optim.schedule import Budget
@@ -33,24 +33,11 @@ from openalbert.train.steps import Pace, training_steps
 WARM_STEPS = 8  # after the first: allocator, clocks and caches settle
 
 
-@dataclass(frozen=True)
-class Job:
-    """One implementation of one model, measured once."""
-
-    model: str
-    batch: int
-    kind: str
-    """ours, ours-one-batch, eager or compiled."""
-    seconds: float
-
-    @property
-    def config(self) -> AlbertConfig:
-        """The model that all sides train."""
-        return replace(preset(self.model), hidden_dropout=0.0, attention_dropout=0.0, vocab_size=30000)
-
-
 class Turn:
-    """The right to use the GPU: a side gets ready before it has it, and measures when it has."""
+    """The right to take steps on the GPU: a side gets ready before it has it, and measures when it has.
+
+    Getting ready is not free for the one that measures: models and inputs come onto the GPU, compiling takes CPU cores.
+    """
 
     def __init__(self, given: Event) -> None:
         self._given = given
@@ -165,7 +152,7 @@ def ours(job: Job, arguments: argparse.Namespace, turn: Turn) -> dict[str, Any]:
         if arguments.profile and job.kind == "ours":
             profile(lambda: next(steps), arguments.out / f"{job.model}-profile.txt")
         steps.close()  # type: ignore[attr-defined]
-    return {**figures, "matmul_peak_tflops": peak / 1e12}
+    return {**figures, "matmul_peak_tflops": peak / 1e12, "compiled": compiled}
 
 
 def theirs(job: Job, arguments: argparse.Namespace, turn: Turn) -> dict[str, Any]:
@@ -228,7 +215,7 @@ def theirs(job: Job, arguments: argparse.Namespace, turn: Turn) -> dict[str, Any
 
 
 def compiled_in_time_for(turn: Turn) -> Callable[..., Any]:
-    """torch's own compiler, which needs no GPU until what it has compiled is run."""
+    """torch's own compiler, which works on the CPU's cores; what it has compiled is first run in its turn."""
     from torch._functorch import config
     from torch._inductor.compile_fx import compile_fx
 
@@ -251,4 +238,6 @@ def take_turn(job: Job, arguments: argparse.Namespace, given: Event, told: Any) 
         figures = side(job, arguments, Turn(given))
     except torch.OutOfMemoryError:
         figures = {"out_of_memory": True}
+    except UserError as error:
+        figures = {"problem": str(error)}
     told.send(figures)
