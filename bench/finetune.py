@@ -129,8 +129,8 @@ def check_machine(name: str) -> None:
         raise UserError(f"--device is '{name}': this bench runs on cpu or cuda")
     if kind == "cuda" and not torch.cuda.is_available():
         raise UserError(
-            f"--device is {name}, but torch {torch.__version__} finds no GPU here: give --device cpu (and --layers 2 on "
-            "a slow machine), or run this where there is an NVIDIA GPU and a torch built for CUDA"
+            f"--device is {name}, but torch {torch.__version__} finds no GPU here: give --device cpu (and --layers 2 "
+            "on a slow machine), or run this where there is an NVIDIA GPU and a torch built for CUDA"
         )
     if kind == "cuda" and (torch.device(name).index or 0) >= torch.cuda.device_count():
         raise UserError(f"--device is {name}, but there are {torch.cuda.device_count()} GPUs, from cuda:0 on: give one")
