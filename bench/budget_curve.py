@@ -49,9 +49,10 @@ def main() -> None:
             suffix = f", {name}" if len(arguments.runs) > 1 else ""
             marker = "o" if len(minutes) < 30 else ""
             axes.plot(minutes, shares, dashes, color=colour, marker=marker, markersize=3, label=f"{label}{suffix}")
-        for begin, depth in depths if len(depths) > 1 else []:
+        for number, (begin, depth) in enumerate(depths if len(depths) > 1 else []):
             axes.axvline(begin, color="0.75", linewidth=0.8, zorder=0)
-            axes.text(begin + 0.01 * minutes[-1], 81, f"{depth} layers", color="0.45", fontsize=8)
+            words = f"{depth} layers" if number == 0 else str(depth)  # there may be little room for each
+            axes.text(begin + 0.01 * minutes[-1], 81, words, color="0.45", fontsize=8)
     text = "held-out" if arguments.of == "evaluation" else "in training"
     axes.set(xlabel="minutes of training", ylabel=f"{text}, % right", ylim=(0, 86))
     axes.set_xlim(left=0)
