@@ -21,7 +21,6 @@ KINDS = {
     "eager": "transformers, eager",
     "compiled": "transformers, compiled",
 }
-AHEAD_BEFORE = 4  # that got ready while one was measured, when the files did not say so yet
 
 
 def models_of(folder: Path) -> dict[str, dict[str, Any]]:
@@ -36,7 +35,8 @@ def models_of(folder: Path) -> dict[str, dict[str, Any]]:
     for name in [*(name for name in PAPER if name in files), *(name for name in files if name not in PAPER)]:
         try:
             found[name] = json.loads(files[name].read_text())
-            found[name]["runs"], found[name]["step_flops"]
+            for needed in ("runs", "step_flops", "arguments"):
+                found[name][needed]
         except (ValueError, KeyError, TypeError):
             raise UserError(f"{files[name]} is no file of bench/pretrain.py: take it out of the folder") from None
     if len({of_model["matmul_peak_tflops"] for of_model in found.values()}) > 1:
@@ -108,8 +108,7 @@ def _head(found: list[dict[str, Any]]) -> str:
             "Share: FLOPs of the model by one formula for all over the rate of a large bf16 matrix product, the "
             f"highest that was measured beside any of them, {peaks[-1]:.0f} TFLOP/s (the lowest was {peaks[0]:.0f}). "
         )
-    ahead = one.get("arguments", {}).get("ahead", AHEAD_BEFORE)
-    if ahead:
+    if ahead := one["arguments"]["ahead"]:
         return told + (
             f"Times of a step are medians. While one took its first step and was timed, up to {ahead} others got "
             "ready: their models and inputs lay on the same GPU, and they compiled on the CPU's cores."

@@ -59,7 +59,7 @@ def run_of(rate: float, **more: Any) -> dict[str, Any]:
 
 def write_model(folder: Path, name: str, runs: dict[str, Any], **more: Any) -> None:
     told = {"model": name, "batch": 128, "length": 512, "device": "NVIDIA H200", "torch": "2.11.0", "step_flops": 1e12}
-    told |= {"runs": runs, "matmul_peak_tflops": 700.0, **more}
+    told |= {"runs": runs, "matmul_peak_tflops": 700.0, "arguments": {"ahead": 4}, **more}
     (folder / f"{name}.json").write_text(json.dumps(told))
 
 

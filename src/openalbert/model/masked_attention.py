@@ -1,6 +1,6 @@
 """Attention to the real tokens of padded rows by cuDNN, whose way back is computed without the mask.
 
-A mask costs cuDNN's kernels a third of their time, most of it on the way back. There it is not needed. The weight of a
+A mask makes cuDNN's kernels a third slower, mostly on the way back. There it is not needed. The weight of a
 key is exp(score - logsumexp), and the logsumexp of the forward pass already leaves the padding out, so real keys have
 their weights. Those that the padding gets by the same formula reach the queries only times its keys, which are set to
 0 here, and otherwise only its own gradients, which are set to 0 afterwards.
