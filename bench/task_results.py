@@ -93,7 +93,7 @@ def command(job: Job, suffix: str, arguments: argparse.Namespace) -> list[str]:
         words += ["--epochs", f"{job.epochs:g}"]
     if suffix == "-scratch":
         words.append("--from-scratch")
-    if suffix == by_way(job.task):
+    if suffix and suffix == by_way(job.task):
         words += ["--from", str(arguments.out / BY_WAY[job.task])]
     return words
 
