@@ -144,11 +144,12 @@ def test_a_run_trains_stops_when_asked_and_goes_on_to_the_same_bits(tmp_path: Pa
     assert whole.returncode == 0
     for number, code in ((signal.SIGTERM, 143), (signal.SIGKILL, -9)):
         folder = tmp_path / str(code)
-        process = subprocess.Popen(settings(folder, *words), stderr=subprocess.DEVNULL)
+        process = subprocess.Popen(settings(folder, *words), stderr=subprocess.DEVNULL, start_new_session=True)
         while not (folder / "checkpoints" / "step-00000020").exists():
             assert process.poll() is None
             time.sleep(0.05)
         process.send_signal(number)
+        os.killpg(process.pid, number)  # as `timeout` does, and schedulers: twice, and to the compiler's processes too
         assert process.wait() == code
         subprocess.run(settings(folder, *words), check=True, stderr=subprocess.DEVNULL)
         assert metrics(folder) == metrics(tmp_path / "whole")

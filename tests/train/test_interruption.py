@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -26,3 +28,21 @@ def test_ctrl_c_is_a_wish_the_first_time_and_an_end_the_second() -> None:
         with pytest.raises(SystemExit) as end:
             os.kill(os.getpid(), signal.SIGINT)
         assert end.value.code == 130
+
+
+TAKEN_OVER = """
+import ctypes, os, signal
+from openalbert.train.interruption import Stop
+with Stop() as stop:
+    ctypes.CDLL(None).signal(signal.SIGTERM, 0)  # as a compiler in C++ does it, of which Python learns nothing
+    assert not stop.asked()
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert stop.asked()
+    print("asked")
+"""
+
+
+def test_a_handler_that_was_taken_over_below_python_is_set_anew() -> None:
+    # In a process of its own, which would end.
+    done = subprocess.run([sys.executable, "-c", TAKEN_OVER], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "asked\n"), done.stderr

@@ -40,11 +40,11 @@ def albert_base_budget() -> Pretrain:
         out=Path("runs/albert-base-budget"),
         recipe_budget=Budget(minutes=20.0),
         objective=Objective(max_length=128, sentence_order=SentenceOrder(chunks="whole", short_share=0.0)),
-        optimizer=OptimizerSettings(learning_rate=0.004),
+        optimizer=OptimizerSettings(learning_rate=0.003),
         schedule=Schedule(kind="linear", warmup_share=0.06),
-        batch_size=512,
-        reference_batch=512,
-        depth_schedule="3,6@0.25,12@0.5",
+        batch_size=256,
+        reference_batch=256,
+        depth_schedule="3,4@0.15,6@0.3,8@0.5,10@0.65,12@0.75",
     )
 
 

@@ -134,7 +134,7 @@ class Run:
             self.pace,
             self.device,
             self.running,
-            stop_asked=lambda: stop.signal is not None,
+            stop_asked=stop.asked,
         )
         standing, reason = self.judge.standing, None
         try:

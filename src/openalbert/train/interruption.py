@@ -5,6 +5,8 @@ import sys
 from types import FrameType
 from typing import Any
 
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
 
 class Stop:
     """Remembers the signal that asked the run to end: it ends after a step, with a checkpoint."""
@@ -14,9 +16,16 @@ class Stop:
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> "Stop":
-        for number in (signal.SIGTERM, signal.SIGINT):
-            self._before[number] = signal.signal(number, self._take)
+        self._before = {number: signal.signal(number, self._take) for number in SIGNALS}
         return self
+
+    def asked(self) -> bool:
+        """Whether the run is to end. Asked once a step."""
+        # Triton's compiler sets a handler of its own, below Python. It passes a signal on, but a second one at that moment
+        # ends the process at once, and `timeout` and schedulers send two. So ours is set anew.
+        for number in SIGNALS:
+            signal.signal(number, self._take)
+        return self.signal is not None
 
     def _take(self, number: int, _: FrameType | None) -> None:
         # Ctrl-C twice: at once, and the last checkpoint stands. SIGTERM may come twice, from a scheduler and torchrun.

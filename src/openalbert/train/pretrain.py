@@ -146,7 +146,7 @@ class Run:
             self.pace,
             self.device,
             self.running,
-            stop_asked=lambda: stop.signal is not None,
+            stop_asked=stop.asked,
         )
         try:
             for step in steps:
