@@ -21,8 +21,8 @@ class Stop:
 
     def asked(self) -> bool:
         """Whether the run is to end. Asked once a step."""
-        # Triton's compiler sets a handler of its own, below Python. It passes a signal on, but a second one at that moment
-        # ends the process at once, and `timeout` and schedulers send two. So ours is set anew.
+        # Triton's compiler sets a handler of its own, below Python. It passes a signal on, but a second one at that
+        # moment ends the process at once, and `timeout` and schedulers send two. So ours is set anew.
         for number in SIGNALS:
             signal.signal(number, self._take)
         return self.signal is not None
