@@ -98,7 +98,7 @@ def test_the_commands_of_half_an_hour_run_from_text_to_a_model(own_text: Path) -
         assert done.returncode == 0, f"{block}\n{done.stderr}"
         said.append(done.stdout + done.stderr)
     assert "door" in said[0]
-    assert "from now on 12 layers are run, up to here 6" in said[2]
+    assert "from now on 12 layers are run, up to here 10" in said[2]
     assert (own_text / "runs" / "rehearsal" / "report.html").stat().st_size > 10_000
     assert "[MASK]:" in said[3]
 
