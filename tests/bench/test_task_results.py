@@ -41,3 +41,28 @@ def test_no_article_of_squad_2_is_both_learned_from_and_scored_on(asked: argpars
     assert train | dev == {str(number) for number in range(8)}
     assert not train & dev
     assert len(dev) == 2
+
+
+def run_of(score: float, rate: float = 1e-4, collapsed: str | None = None) -> dict[str, object]:
+    return {
+        "main_metric": "matthews",
+        "scores": {"dev": {"matthews": score, "accuracy": 2 * score}},
+        "learning_rate": rate,
+        "collapsed": collapsed,
+    }
+
+
+def test_collapsed_runs_are_counted_but_no_part_of_the_median() -> None:
+    job = task_results.Job("cola", 5, seeds=3)
+    runs = [run_of(0.0, 2.5e-5, "all alike"), run_of(4.0, 5e-5), run_of(6.0)]
+    values = task_results.scores_of(runs, "dev", "matthews")
+    assert values == [4.0, 6.0]
+    told = task_results._told(values, runs, job)
+    assert told == "**5.0** (4.0 to 6.0), 1 collapsed; at 2.5e-05 (1), 5e-05 (1), 0.0001 (1)"
+    assert task_results._told([6.0], [run_of(6.0)], task_results.Job("sst2", 2)) == "**6.0**"
+    assert task_results.scores_of(runs[:1], "dev", "matthews") == [0.0]
+
+
+def test_further_scores_are_all_but_the_main_one() -> None:
+    lines = task_results.further_scores({("cola", "ours"): {"runs": [run_of(4.0), run_of(6.0)]}})
+    assert lines[2:] == ["| cola | accuracy, dev | 10.0 |  |  |"]

@@ -44,11 +44,11 @@ def test_a_dozen_steps_are_too_few_to_say_that_nothing_was_learned(
 ) -> None:
     file = tmp_path / "alike.csv"
     file.write_text("text,label\n" + "the time of people,warm\nthe time of people,cold\n" * 50)
-    for steps in (12, 100):
+    for steps in (12, 30):
         words = f"--dev {file} --optimizer.learning-rate 0 --retries 0 --evaluate-every 200 --steps {steps}"
         learn(tiny, "classification", file, tmp_path / f"run-{steps}", words)
         told = capsys.readouterr().err
-        assert ("100 % of the predictions are" in told) == (steps == 100)
+        assert ("100 % of the predictions are" in told) == (steps == 30)
 
 
 def test_a_score_that_never_left_0_is_told_however_few_the_steps(
@@ -69,5 +69,5 @@ def test_a_few_predictions_alike_say_nothing(num_examples: int, is_told: bool) -
     material = SimpleNamespace(task=task, scored={"dev": SimpleNamespace(examples=examples)})
     judge = Judge(cast(Any, material), 0.69, cast(Any, None), cast(Any, None))
     alike = Scored({}, [1] * num_examples, Outputs({}), 0.0)
-    assert judge.sameness(alike, 99) is None
-    assert judge.sameness(alike, 100) == ("100 % of the predictions are 'warm'" if is_told else None)
+    assert judge.sameness(alike, 29) is None
+    assert judge.sameness(alike, 30) == ("100 % of the predictions are 'warm'" if is_told else None)

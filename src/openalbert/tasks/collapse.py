@@ -13,6 +13,7 @@ from openalbert.tasks.task import ChoiceExample, Example, Sequences, Task, TextE
 
 FROM_PROGRESS = 0.5  # earlier, a slow start cannot be told from a collapse
 LEAST_STEPS = 100  # in a run that is shorter nobody can tell
+REHEARSAL = 30  # steps; whoever takes fewer only wants to see that all is in place
 LEAST_EXAMPLES = 10  # fewer predictions may well be alike
 LAST_STEPS = 64  # whose loss is looked at
 SIGMAS = 2.0  # standard errors by which the mean loss must lie under the baseline to count as better

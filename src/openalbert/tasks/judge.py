@@ -3,7 +3,7 @@
 import time
 
 from openalbert.model.albert import AlbertModel
-from openalbert.tasks.collapse import LEAST_EXAMPLES, LEAST_STEPS, collapse, sameness
+from openalbert.tasks.collapse import LEAST_EXAMPLES, LEAST_STEPS, REHEARSAL, collapse, sameness
 from openalbert.tasks.material import Material
 from openalbert.tasks.scoring import Scored, score_part, threshold_on
 from openalbert.tasks.standing import Standing
@@ -75,13 +75,14 @@ class Judge:
         return collapse(self.material.task, self.baseline, running.recent, self.part.examples, found.predictions)
 
     def sameness(self, found: Scored, steps: int) -> str | None:
-        """In what way the predictions are all the same; None if they are not, or where nobody can tell yet.
+        """In what way the predictions are all the same; None if they are not, or after a rehearsal, of which
+        nobody expects more.
 
         However few the steps were, a score that never left 0 can be told.
         """
         if len(self.part.examples) < LEAST_EXAMPLES:
             return None
-        same = sameness(self.material.task, self.part.examples, found.predictions) if steps >= LEAST_STEPS else None
+        same = sameness(self.material.task, self.part.examples, found.predictions) if steps >= REHEARSAL else None
         if same is None and self.standing.best is not None and self.standing.best <= 0:
             return f"{self.material.task.main_metric} on {self.split} never rose above 0"
         return same

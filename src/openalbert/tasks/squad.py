@@ -94,12 +94,14 @@ def questions(
     names = {name: (columns or {}).get(name, name) for name in COLUMNS}
     for role in ("context", "question", *(("answers",) if labelled else ())):
         table.column((names[role],), role)
+    given_ids = {row.text(names["id"]) for row in table.rows}
     seen: set[str] = set()
     examples: list[QuestionExample] = []
     excluded = Exclusions(table.excluded)
     moved = Exclusions()
+    unanswered: list[str] = []
     for number, row in enumerate(table.rows):
-        row_id = row.text(names["id"]) or str(number)
+        row_id = row.text(names["id"]) or _free_id(number, given_ids)
         passage, question = row.text(names["context"]), row.text(names["question"])
         answers: tuple[Answer, ...] = ()
         if row_id in seen:
@@ -117,16 +119,31 @@ def questions(
                 reason = "whose answer is not in the passage" if given else "without an answer"
                 excluded.add(reason, row.place)
                 continue
+            if not answers:
+                unanswered.append(row.place)
         seen.add(row_id)
         title = row.text("title")
         examples.append(QuestionExample(row_id, passage, question, answers, title, is_labelled=labelled))
-    remarks = (*table.remarks, *(f"{count:,} {reason}" for reason, count in moved.counted().items()))
-    return Reading(tuple(examples), excluded.counted(), remarks)
+    remarks = [*table.remarks, *(f"{count:,} {reason}" for reason, count in moved.counted().items())]
+    if unanswered:
+        remarks.append(f"{len(unanswered):,} of {len(examples):,} questions have no answer (first: {unanswered[0]})")
+    return Reading(tuple(examples), excluded.counted(), tuple(remarks))
+
+
+def _free_id(number: int, taken: set[str]) -> str:
+    """An id for a question that has none, and that no other has."""
+    name = str(number)
+    while name in taken:
+        name = f"_{name}"
+    return name
 
 
 def has_no_answer(row: Row, columns: Mapping[str, str]) -> bool:
-    """Whether a row says that its passage does not answer."""
-    return _is_impossible(row) or not _answers(row, {name: columns.get(name, name) for name in COLUMNS})
+    """Whether a row asks something, and says that its passage does not answer."""
+    names = {name: columns.get(name, name) for name in COLUMNS}
+    if not row.text(names["context"]).strip() or not row.text(names["question"]).strip():
+        return False
+    return _is_impossible(row) or not _answers(row, names)
 
 
 def _is_impossible(row: Row) -> bool:
@@ -148,7 +165,7 @@ def _answers(row: Row, names: Mapping[str, str]) -> list[Answer]:
         start = as_text(told.get("answer_start"), f"{row.place}: an answer_start").strip()
         if start and not start.lstrip("-").isdecimal():
             raise UserError(f"{row.place}: the answer_start '{start}' is not a whole number")
-        if text:
+        if text.strip():
             answers.append(Answer(text, int(start) if start else -1))
     return answers
 

@@ -52,6 +52,28 @@ def test_questions_without_an_answer_make_a_task_that_may_say_so(tmp_path: Path)
     assert len(task.read("dev").examples) == 4
 
 
+def test_an_empty_answer_is_counted_and_its_row_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(f'context,question,answer\n"{PASSAGE}",When?,1900\n"{PASSAGE}",Why?,\n"{PASSAGE}",Who?," "\n')
+    remarks = open_task("question_answering", Source(dev=path)).read("dev").remarks
+    assert f"2 of 3 questions have no answer (first: {path}, line 3)" in remarks
+
+
+def test_rows_that_ask_nothing_do_not_make_a_task_that_may_say_so(tmp_path: Path) -> None:
+    rows = [{"context": PASSAGE, "question": asked, "answer": text} for asked, text in (("When?", "1900"), ("", ""))]
+    task = open_task("question_answering", Source(dev=write_jsonl(tmp_path / "a.jsonl", rows)))
+    assert not task.may_have_no_answer
+    assert len(task.read("dev").examples) == 1
+
+
+def test_questions_without_an_id_get_one_that_no_other_has(tmp_path: Path) -> None:
+    ids = ("1", "", "", "_1", "1")
+    rows = [{"id": name, "context": PASSAGE, "question": f"When {n}?", "answer": "1900"} for n, name in enumerate(ids)]
+    reading = open_task("question_answering", Source(dev=write_jsonl(tmp_path / "a.jsonl", rows))).read("dev")
+    assert [example.id for example in reading.examples] == ["1", "__1", "2", "_1"]
+    assert list(reading.excluded.values()) == [1]  # the last, which has the first one's
+
+
 def test_what_a_model_can_say_comes_before_what_the_file_shows(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "a.jsonl", [{"context": PASSAGE, "question": "When?", "answer": "1900"}])
     task = open_task("question_answering", Source(dev=path), Known(may_have_no_answer=True))
@@ -79,5 +101,6 @@ def test_what_is_read_of_squads_json_is_not_called_unused(tmp_path: Path) -> Non
     articles = squad_json(2, 2, without_answer=True)
     articles["data"][0]["paragraphs"][0]["qas"][0]["plausible_answers"] = []
     path.write_text(json.dumps(articles))
-    (remark,) = open_task("question_answering", Source(dev=path)).read("dev").remarks
+    remark, of_answers = open_task("question_answering", Source(dev=path)).read("dev").remarks
+    assert "questions have no answer" in of_answers
     assert remark.endswith("; not used: plausible_answers")
