@@ -171,8 +171,8 @@ def report(arguments: argparse.Namespace) -> None:
         "scores, times 100; with several seeds the median, and the lowest and highest, of those that did not collapse. "
         "From scratch: fresh weights in the same shape, the same settings. But a run that collapses is tried again at "
         "half its rate, twice at most: where that was so, the rates stand there, each with the number of its runs. "
-        "Table 14 but for what stands here; no dropout within the encoder. The weights that are scored are those of the "
-        "best evaluation on dev, as is the custom; it favours all columns alike.",
+        "Table 14 but for what stands here; no dropout within the encoder. The weights that are scored are those of "
+        "the best evaluation on dev, as is the custom; it favours all columns alike.",
         "",
         f"| task | metric | ours | by way of another task | from scratch | paper's base | its best | {last_column} |",
         "|---|---|---|---|---|---|---|---|",
