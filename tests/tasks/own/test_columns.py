@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from openalbert.errors import UserError
-from openalbert.tasks.own.columns import in_order
+from openalbert.tasks.own.columns import counts_from, in_order
 from openalbert.tasks.registry import Known, Source, open_task
 from openalbert.tasks.task import ChoiceExample, QuestionExample, Reading
 
@@ -34,7 +34,11 @@ def test_columns_are_known_by_the_names_that_people_give_them(header: str, tmp_p
 
 
 def test_pairs_are_known_by_name(tmp_path: Path) -> None:
-    for names in ("sentence1,sentence2", "premise,hypothesis", "text,text_pair", "Question 1,Question 2"):
+    names_of_pairs = (
+        "sentence1,sentence2 premise,hypothesis text,text_pair Question1,Question_2 text_a,text_b textA,textB "
+        "text1,text2 sentence_A,sentence_B sent1,sent2 document1,document2 first_sentence,second_sentence"
+    )
+    for names in names_of_pairs.split():
         first, second = read(tmp_path, f"{names},label\na b,c d,x\ne f,g h,y\n").examples
         assert (first.first, first.second) == ("a b", "c d")
         assert (second.first, second.second) == ("e f", "g h")
@@ -97,6 +101,22 @@ def test_ids_that_repeat_are_not_ids_and_that_is_said(tmp_path: Path) -> None:
 def test_labels_are_ordered_as_numbers_where_all_are() -> None:
     assert in_order(["10", "9", "1", "9"]) == ("1", "9", "10")
     assert in_order(["b", "10", "9"]) == ("10", "9", "b")
+
+
+@pytest.mark.parametrize(
+    ("names", "first"),
+    [
+        ("option1 option2 option3", 1),
+        ("ending_0 ending_1", 0),
+        ("2 3", None),
+        ("option2 option1", None),
+        ("a b", None),
+        ("a1 b", None),
+        ("options1", None),
+    ],
+)
+def test_columns_say_by_their_numbers_whether_they_count_from_0_or_1(names: str, first: int | None) -> None:
+    assert counts_from(names.split()) == first
 
 
 def test_a_file_with_one_column_is_told_what_it_lacks_and_what_it_is_good_for(tmp_path: Path) -> None:

@@ -191,3 +191,46 @@ def test_numbers_that_could_count_from_0_or_1_say_so_where_nothing_tells(tmp_pat
     reading = open_task("multiple_choice", Source(train=train, dev=dev)).read("dev")
     assert [example.label for example in reading.examples] == [1, 2]
     assert any("read as its number from 0" in told and "from 1 would fit as well" in told for told in reading.remarks)
+
+
+@pytest.mark.parametrize(
+    ("columns", "first", "told"),
+    [
+        ("option1,option2,option3", 1, "1, like the columns of the options; from 0 would fit as well: if it"),
+        ("ending0,ending1,ending2", 0, "0, like the columns of the options; from 1 would fit as well: if it"),
+        ("a,b,c", 0, "0; from 1 would fit as well: if it counts so, write letters (A is the first) or the options"),
+    ],
+)
+def test_numbers_that_fit_from_0_and_from_1_count_like_the_columns_and_both_are_told(
+    columns: str, first: int, told: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(f"question,{columns},answer\nq,red,blue,green,1\nq,red,blue,green,2\n")
+    task = open_task("multiple_choice", Source(train=path, dev=path))
+    assert task.writing == f"its number from {first}"
+    reading = task.read("train")
+    assert [example.label for example in reading.examples] == [1 - first, 2 - first]
+    assert any(f"{path}: the answer is read as its number from {told}" in remark for remark in reading.remarks)
+
+
+@pytest.mark.parametrize(("answers", "first"), [((0, 1, 2), 0), ((1, 2, 3), 1)])
+def test_numbers_that_fit_in_one_way_are_read_in_it_whatever_the_columns_say(
+    answers: tuple[int, ...], first: int, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.csv"
+    for columns in ("option1,option2,option3", "ending0,ending1,ending2"):
+        path.write_text(f"question,{columns},answer\n" + "".join(f"q,red,blue,green,{right}\n" for right in answers))
+        reading = read(path)
+        assert [example.label for example in reading.examples] == [0, 1, 2]
+        assert f"{path}: the answer is read as its number from {first}" in reading.remarks
+
+
+def test_questions_with_options_that_are_alike_are_counted_and_told(tmp_path: Path) -> None:
+    alike = [{"question": "q", "options": ["red", "blue", "red"], "answer": "red"}] * 2
+    path = write_jsonl(tmp_path / "a.jsonl", [*rows("red"), *alike])
+    told = f"2 questions with options that are alike, of which one at most counts as right (first: {path}, line 2)"
+    assert told in read(path).remarks
+    assert len(read(path).examples) == 3
+    unlabelled = open_task("multiple_choice", Source(test=path)).read("test")
+    plain = read(write_jsonl(path, rows("red", "blue")))
+    assert not any("alike" in remark for remark in (*unlabelled.remarks, *plain.remarks))

@@ -1,7 +1,7 @@
 """Which column holds what in a user's own file: named by the user, or guessed by its name, or by what stands in it."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from openalbert.errors import UserError, suggestion
@@ -12,9 +12,11 @@ from openalbert.tasks.task import Known
 LONGEST_NAME = 5  # words; what is longer is no name of a column
 SAMPLE = 1000  # rows that a guess looks at
 KNOWN = {
-    "text": ("text", "sentence", "sentence1", "text1", "premise", "question1", "first", "review", "comment", "content",
-             "body", "document", "tweet", "message", "utterance", "query", "description", "headline", "title"),
-    "second": ("second", "sentence2", "text2", "hypothesis", "question2", "textpair", "pair"),
+    "text": ("text", "sentence", "sentence1", "text1", "texta", "sentencea", "sent1", "senta", "premise", "question1",
+             "document1", "first", "firstsentence", "review", "comment", "content", "body", "document", "tweet",
+             "message", "utterance", "query", "description", "headline", "title"),
+    "second": ("second", "sentence2", "text2", "textb", "sentenceb", "sent2", "sentb", "hypothesis", "question2",
+               "document2", "secondsentence", "textpair", "pair"),
     "label": ("label", "labels", "class", "classes", "category", "categories", "target", "sentiment", "score",
               "rating", "stars", "value", "goldlabel", "intent", "topic", "tags", "emotion", "y"),
     "passage": ("passage", "context", "article", "paragraph", "text", "document"),
@@ -208,6 +210,14 @@ def option_columns(table: Table) -> tuple[str, ...]:
         if match:
             found.append((match[1], column))
     return tuple(column for _, column in sorted(found)) if len(found) > 1 else ()
+
+
+def counts_from(names: Sequence[str]) -> int | None:
+    """From where columns are numbered that stand in order: 1 for option1, option2; None where they are not."""
+    endings = [name[len(name.rstrip("0123456789")) :] for name in names]
+    if len(names) < 2:
+        return None
+    return next((first for first in (0, 1) if endings == [str(first + place) for place in range(len(names))]), None)
 
 
 def in_order(names: Iterable[str]) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from openalbert.errors import UserError
 from openalbert.tasks.metrics import measure_choices
-from openalbert.tasks.own.columns import Columns, Layout, layout_of, option_columns
+from openalbert.tasks.own.columns import Columns, Layout, counts_from, layout_of, option_columns
 from openalbert.tasks.own.texts import own_openings
 from openalbert.tasks.race import LETTERS
 from openalbert.tasks.source import Source, assemble
@@ -23,6 +23,8 @@ class Choices:
     question: str
     passage: str | None
     ids: list[str]
+    counts_from: int | None
+    """From where the columns of the options are numbered, 0 or 1; None where they are not."""
     options: list[tuple[str, ...]]
     answers: list[str]
     """As they are written; "" where there is none, or none is needed."""
@@ -97,14 +99,15 @@ def _choices(table: Table, source: Source, labelled: bool, layout: Layout | None
     where = "the column" if len(option_names) == 1 else "the columns"
     listed = f"{table.name}: the options stand in {where} {', '.join(option_names)}"
     remarks = (*table.remarks, *columns.remark(), listed, *((id_remark,) if id_remark else ()))
-    return Choices(question, passage, ids, options, answers, remarks, columns.roles)
+    numbered = counts_from(option_names)
+    return Choices(question, passage, ids, numbered, options, answers, remarks, columns.roles)
 
 
 def _questions(table: Table, source: Source, written: Written | None, layout: Layout | None) -> Reading:
     """The examples of a table, with labels where it is known how they are written."""
     choices = _choices(table, source, written is not None, layout)
     examples: list[ChoiceExample] = []
-    excluded, blank = Exclusions(table.excluded), Exclusions()
+    excluded, odd = Exclusions(table.excluded), Exclusions()
     how = _read_as(choices, written, table) if written is not None else None
     for row, row_id, given, right in zip(table.rows, choices.ids, choices.options, choices.answers, strict=True):
         if len(given) < 2:
@@ -120,14 +123,17 @@ def _questions(table: Table, source: Source, written: Written | None, layout: La
         else:
             if not all(given):
                 # Taken out, it would move the letters and numbers of those behind it.
-                blank.add("with an empty option, which stays among the others", row.place)
+                odd.add("with an empty option, which stays among the others", row.place)
+            seen = [option for option in given if option]
+            if written is not None and len(set(seen)) < len(seen):
+                odd.add("with options that are alike, of which one at most counts as right", row.place)
             label = _number(row, given, right, how) if how is not None else None
             on = row.text(choices.passage) if choices.passage is not None else ""
             examples.append(ChoiceExample(row_id, on, row.text(choices.question), given, label))
     remarks = choices.remarks
     if how is not None:
         remarks += (f"{table.name}: the answer is read as {how.writing}{how.seen}",)
-    remarks += tuple(f"{counted(count, 'question')} {reason}" for reason, count in blank.counted().items())
+    remarks += tuple(f"{counted(count, 'question')} {reason}" for reason, count in odd.counted().items())
     return Reading(tuple(examples), excluded.counted(), remarks, layout=choices.layout)
 
 
@@ -158,17 +164,27 @@ def _read_as(choices: Choices, written: Written, table: Table) -> Written:
     """How a table is read, with a remark in `seen`: as another that is known where that fits every row, else in the way
     that does. Only numbers from 0 and from 1 can be taken for each other."""
     if written.seen == table.name:
-        return Written(written.writing, "")
+        return Written(written.writing, _doubt(choices, written.writing))
     like = Written(written.writing, f", as in {written.seen}")
     if _fits(choices, written.writing):
         return like
     own = _writing(choices)
     if not _fits(choices, own):
         return like
-    seen = f", but in {written.seen} it is {written.writing}"
-    if own == "its number from 0" and _fits(choices, "its number from 1"):
-        seen += "; from 1 would fit as well: if it counts so, write the options themselves"
-    return Written(own, seen)
+    return Written(own, f", but in {written.seen} it is {written.writing}{_doubt(choices, own)}")
+
+
+def _doubt(choices: Choices, writing: Writing) -> str:
+    """What to say where numbers fit from 0 and from 1: by the columns' own numbers, or by nothing."""
+    numbers: tuple[Writing, Writing] = ("its number from 0", "its number from 1")
+    if writing not in numbers or not all(_fits(choices, number) for number in numbers):
+        return ""
+    taken = numbers.index(writing)
+    how = ", like the columns of the options" if choices.counts_from == taken else ""
+    return (
+        f"{how}; from {1 - taken} would fit as well: if it counts so, write letters (A is the first) or the options "
+        "themselves"
+    )
 
 
 def _writing(choices: Choices) -> Writing:
@@ -179,8 +195,8 @@ def _writing(choices: Choices) -> Writing:
     if all(len(right) == 1 and right.upper() in LETTERS for _, right in told):
         return "its letter"
     if all(right.isdecimal() for _, right in told):
-        has_last = any(int(right) == len(given) for given, right in told)
-        return "its number from 1" if has_last and _fits(choices, "its number from 1") else "its number from 0"
+        from_1 = choices.counts_from == 1 or any(int(right) == len(given) for given, right in told)
+        return "its number from 1" if from_1 and _fits(choices, "its number from 1") else "its number from 0"
     return "the option itself"
 
 
