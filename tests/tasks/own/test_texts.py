@@ -282,3 +282,16 @@ def test_a_text_that_is_a_list_is_refused_with_its_place(tmp_path: Path) -> None
     path.write_text(json.dumps({"text": "a", "label": "x"}) + "\n" + json.dumps({"text": ["a"], "label": "y"}))
     with pytest.raises(UserError, match=r"a\.jsonl, line 2: 'text' is a list, but a text is needed"):
         open_task("classification", Source(train=path, dev=path)).read("dev")
+
+
+def test_a_dash_is_no_label_where_annotators_wrote_it_and_a_class_anywhere_else(tmp_path: Path) -> None:
+    rows = "so good,+\nso bad,-\nas usual,o\nhm,-\n"
+    task = opened(tmp_path, "classification", f"text,gold_label\n{rows}", f"text,gold_label\n{rows}")
+    assert task.labels == ("+", "o")
+    for split in ("train", "dev"):
+        reading = task.read(split)
+        assert [example.label for example in reading.examples] == [0, 1]
+        assert reading.excluded == {f"without a label (first: {tmp_path}/{split}.csv, line 3)": 2}
+    task = opened(tmp_path, "classification", f"text,label\n{rows}", f"text,label\n{rows}")
+    assert task.labels == ("+", "-", "o")
+    assert [example.label for example in task.read("train").examples] == [0, 1, 2, 1]

@@ -5,7 +5,7 @@ from dataclasses import replace
 from openalbert.errors import UserError
 from openalbert.tasks.labels import ClassNumbers, class_names, nan_told
 from openalbert.tasks.metrics import accuracy, macro_f1, matthews, measure_classes
-from openalbert.tasks.own.columns import in_order, layout_of
+from openalbert.tasks.own.columns import in_order, layout_of, simple
 from openalbert.tasks.own.texts import own_openings, read_texts, texts_of
 from openalbert.tasks.source import Source, assemble
 from openalbert.tasks.tables import Table
@@ -39,7 +39,9 @@ def open_classification(source: Source, known: Known) -> Task:
 
 def _labels(table: Table, source: Source) -> tuple[str, ...]:
     column = texts_of(table, source, labelled=True).label or ""
-    found = [label for row in table.rows if (label := row.text(column).strip())]
+    # SNLI and MNLI write - there where the annotators did not agree; in any other column it may be a class beside +.
+    none = ("", "-") if simple(column) == "goldlabel" else ("",)
+    found = [label for row in table.rows if (label := row.text(column).strip()) not in none]
     names = in_order(class_names(found))
     if len(names) < 2:
         only = f"only one class, '{names[0]}'," if names else "no class at all"
