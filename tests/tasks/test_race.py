@@ -100,3 +100,14 @@ def test_a_file_that_is_no_passage_is_named(tmp_path: Path) -> None:
     (tmp_path / "RACE" / "dev" / "high" / "0.txt").write_text("[1]")
     with pytest.raises(UserError, match=r"high/0\.txt is not a passage of RACE"):
         open_task("race", Source(data=tmp_path)).read("dev")
+
+
+def test_a_file_of_the_other_school_alone_says_what_it_has(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "dev.jsonl", [race_passage(number, "high") for number in range(2)])
+    with pytest.raises(UserError) as told:
+        open_task("race_middle", Source(dev=path)).read("dev")
+    assert str(told.value) == f"{path} gives no example to race_middle: it has 2 passages, and none is of middle school"
+    assert len(open_task("race_high", Source(dev=path)).read("dev").examples) == 6
+    one = {"example_id": "middle1.txt", "article": "a", "question": "q", "options": ["x", "y"], "answer": "A"}
+    with pytest.raises(UserError, match="it has 1 question, and none is of high school"):
+        open_task("race_high", Source(dev=write_jsonl(path, [one]))).read("dev")

@@ -55,6 +55,7 @@ def _questions(table: Table, labelled: bool, school: School) -> Reading:
     examples: list[ChoiceExample] = []
     excluded = Exclusions(table.excluded)
     in_passage: dict[str, int] = {}
+    of_the_other = 0  # school
     for row in table.rows:
         passage_id = (row.text("id") or row.text("example_id")).removesuffix(".txt") or str(row.number)
         if not passage_id.startswith(row.text("school")):
@@ -65,6 +66,7 @@ def _questions(table: Table, labelled: bool, school: School) -> Reading:
         # There are two schools; passages that came later have ids which name neither, and are of high school.
         group = "middle" if "middle" in (passage_id[:6], row.text("school")) else "high"
         if school not in ("all", group):
+            of_the_other += 1
             continue
         passage = row.text("article")
         for question, options, answer in _each(row, labelled):
@@ -82,6 +84,11 @@ def _questions(table: Table, labelled: bool, school: School) -> Reading:
                 )
             else:
                 examples.append(ChoiceExample(row_id, passage, question, options, label if labelled else None, group))
+    if of_the_other == len(table.rows):
+        given = counted(of_the_other, "passage" if "questions" in table.columns else "question")
+        raise UserError(
+            f"{table.name} gives no example to race_{school}: it has {given}, and none is of {school} school"
+        )
     return Reading(tuple(examples), excluded.counted(), table.remarks)
 
 
