@@ -185,6 +185,16 @@ def test_pairs_are_not_scored_by_a_model_of_single_texts_nor_the_other_way_round
             task.read("dev")
 
 
+@pytest.mark.parametrize(("task", "known"), [("classification", Known(labels=("good", "bad"))), ("race", None)])
+def test_a_file_that_does_not_exist_is_refused_even_where_it_would_not_be_read(
+    task: str, known: Known | None, tmp_path: Path
+) -> None:
+    dev = write_jsonl(tmp_path / "dev.jsonl", own_rows("classification"))
+    for split in ("train", "test"):
+        with pytest.raises(UserError, match=r"there is no file .*nowhere\.jsonl"):
+            open_task(task, Source(dev=dev, **{split: tmp_path / "nowhere.jsonl"}), known)
+
+
 def test_columns_cannot_be_named_for_a_task_that_has_its_own(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="sst2 has columns of its own, and --text-column is for other files"):
         open_task("sst2", Source(train=tmp_path / "a.csv", text_column="text"))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from openalbert.errors import UserError, suggestion
-from openalbert.tasks.tables import Table
+from openalbert.tasks.tables import Table, check_is_there
 from openalbert.tasks.task import Example, Kind, QuestionExample, Reading, Task, TextExample, of_pairs
 from openalbert.tasks.wording import are, counted, share
 
@@ -135,6 +135,7 @@ def openings(
             wanted = ", ".join(name for names in patterns.values() for name in names)
             raise UserError(f"{folder} has no file of {task}: one of these is expected: {wanted}")
     for split, path in source.files.items():
+        check_is_there(path)  # one that is never read would not be missed
         found[split] = _reader(read, [path])
     if not found:
         known = "its folder with --data, or " if patterns else ""

@@ -153,12 +153,17 @@ def table_of(name: str, rows: Sequence[Row]) -> Table:
     return Table(name, tuple(columns), rows)
 
 
-def read_text(path: Path) -> str:
-    """The whole text of a file, which must be UTF-8; compressed files are unpacked."""
+def check_is_there(path: Path) -> None:
+    """Refuse the name of a file that does not exist; the nearest that does is named."""
     if not path.exists():
         siblings = sorted(other.name for other in path.parent.iterdir()) if path.parent.is_dir() else []
         advice = f": {suggestion(path.name, siblings)}" if 0 < len(siblings) <= 1000 else ""
         raise UserError(f"there is no file {path}{advice}")
+
+
+def read_text(path: Path) -> str:
+    """The whole text of a file, which must be UTF-8; compressed files are unpacked."""
+    check_is_there(path)
     if path.is_dir():
         raise UserError(f"{path} is a folder, and a file is needed")
     data = b"".join(byte_blocks(Source(str(path), "text", path.stat().st_size), Counts()))
