@@ -397,10 +397,27 @@ def test_examples_of_one_class_are_told(tiny: Path, tmp_path: Path, capsys: pyte
     dev = f"--steps 1 --dev {tmp_path / 'one.csv'}"
     learn(tiny, "classification", tmp_path / "two.csv", tmp_path / "run", dev)
     assert "dev: all examples are of one class, 'cold': a score there says little" in capsys.readouterr().err
-    # Where a part is held out, one class may be all that is left.
-    words = command(tiny, "classification", tmp_path / "two.csv", tmp_path / "other", "--steps 1")
-    said = refused(capsys, words)
-    assert f"error: {tmp_path / 'two.csv'}: in train, all examples are of one class, 'warm': there is nothing" in said
+
+
+@pytest.mark.parametrize(
+    ("kind", "rows", "alike"),
+    [
+        (
+            "classification",
+            "text,label\nthe good time,warm\nthe old war,cold\n",
+            "all examples are of one class, 'warm'",
+        ),
+        ("regression", "text,label\nthe good time,3\nthe old war,5\n", "all examples have the same value, "),
+    ],
+)
+def test_too_few_examples_to_hold_some_out_are_told_as_that(
+    kind: str, rows: str, alike: str, tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "two.csv").write_text(rows)
+    said = refused(capsys, command(tiny, kind, tmp_path / "two.csv", tmp_path / "run", "--steps 1"))
+    few = f"error: {tmp_path / 'two.csv'}: 2 examples are too few to hold some out to score on: in the rest {alike}"
+    assert few in said
+    assert "give a file to score on with --dev, or more rows" in said
 
 
 @pytest.mark.parametrize(

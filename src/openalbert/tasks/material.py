@@ -156,8 +156,7 @@ def gather(settings: Finetune) -> Material:
     learned = Part(train.examples, encoding, settings.max_answer_tokens)
     remarks += _remarks("train", train, learned, max_length, remarks)
     remarks += [f"train: {told}" for told in classes_told(task, train.examples)]
-    if (alike := all_alike(task, train.examples)) is not None:
-        raise UserError(f"{train.origin}: in train, {alike}: there is nothing to tell apart")
+    _check_differ(task, train, readings)
     units = None
     if task.kind == "regression":
         remarks += [f"train: {told}" for told in check_spread(train)]
@@ -186,6 +185,22 @@ def gather(settings: Finetune) -> Material:
         separator=train.separator,
         remarks=tuple(remarks),
     )
+
+
+def _check_differ(task: Task, train: Reading, scored: Mapping[str, Reading]) -> None:
+    """Refuse examples to learn from that are all alike, by themselves or because the others are held out."""
+    alike = all_alike(task, train.examples)
+    if alike is None:
+        return
+    whole = [*train.examples]
+    for reading in scored.values():
+        whole += reading.examples if reading.file == train.file else ()
+    if all_alike(task, whole) is None:
+        raise UserError(
+            f"{train.origin}: {counted(len(whole), 'example')} are too few to hold some out to score on: in the rest "
+            f"{alike}; give a file to score on with --dev, or more rows"
+        )
+    raise UserError(f"{train.origin}: in train, {alike}: there is nothing to tell apart")
 
 
 def _remarks(split: str, reading: Reading, part: Part, max_length: int, told: list[str]) -> list[str]:
