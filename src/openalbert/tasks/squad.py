@@ -10,7 +10,7 @@ from typing import Any
 from openalbert.errors import UserError
 from openalbert.tasks.metrics import measure_answers
 from openalbert.tasks.source import Source, assemble, openings
-from openalbert.tasks.tables import Exclusions, Row, Table, as_text, read_json, read_table, table_of
+from openalbert.tasks.tables import Exclusions, Row, Table, as_text, read_json, read_table, table_of, whole_number
 from openalbert.tasks.task import Answer, QuestionExample, Reading, Task
 
 PATTERNS = {
@@ -163,10 +163,13 @@ def _answers(row: Row, names: Mapping[str, str]) -> list[Answer]:
         told = one if isinstance(one, dict) else {"text": one}
         text = as_text(told.get("text"), f"{row.place}: an answer")
         start = as_text(told.get("answer_start"), f"{row.place}: an answer_start").strip()
-        if start and not start.lstrip("-").isdecimal():
-            raise UserError(f"{row.place}: the answer_start '{start}' is not a whole number")
+        number = whole_number(start) if start else -1
+        if number is None:
+            raise UserError(
+                f"{row.place}: the answer_start '{start[:40]}' is not a whole number that a text has room for"
+            )
         if text.strip():
-            answers.append(Answer(text, int(start) if start else -1))
+            answers.append(Answer(text, number))
     return answers
 
 

@@ -87,6 +87,12 @@ class Exclusions:
         return {**self._known, **own}
 
 
+def whole_number(text: str) -> int | None:
+    """A text of digits as a number; None for anything else, and for numbers that no file can mean."""
+    digits = text.strip().removeprefix("-")
+    return int(text) if digits.isdecimal() and len(digits) <= 18 else None
+
+
 def as_text(value: Any, what: str) -> str:
     """A value as text; `what` names it in an error. Lone surrogates, which JSON can escape, become U+FFFD.
 

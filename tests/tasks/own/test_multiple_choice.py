@@ -234,3 +234,9 @@ def test_questions_with_options_that_are_alike_are_counted_and_told(tmp_path: Pa
     unlabelled = open_task("multiple_choice", Source(test=path)).read("test")
     plain = read(write_jsonl(path, rows("red", "blue")))
     assert not any("alike" in remark for remark in (*unlabelled.remarks, *plain.remarks))
+
+
+def test_a_number_beyond_all_options_is_refused_however_long(tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "a.jsonl", rows("0", "1", "9" * 5000))
+    with pytest.raises(UserError, match=r"a\.jsonl, line 3: the answer '9{40}', read as its number from 0, is none of"):
+        read(path)

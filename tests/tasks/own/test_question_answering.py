@@ -104,3 +104,13 @@ def test_what_is_read_of_squads_json_is_not_called_unused(tmp_path: Path) -> Non
     remark, of_answers = open_task("question_answering", Source(dev=path)).read("dev").remarks
     assert "questions have no answer" in of_answers
     assert remark.endswith("; not used: plausible_answers")
+
+
+@pytest.mark.parametrize("place", ["soon", "1.5", "9" * 5000, "--3"])
+def test_a_place_that_is_none_is_refused_with_its_row(place: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(f'context,question,answer,answer_start\n"{PASSAGE}",When?,1900,{place}\n')
+    with pytest.raises(
+        UserError, match=r"a\.csv, line 2: the answer_start '.{3,40}' is not a whole number that a text has room for"
+    ):
+        open_task("question_answering", Source(dev=path)).read("dev")

@@ -9,7 +9,7 @@ from openalbert.tasks.own.columns import Columns, Layout, counts_from, layout_of
 from openalbert.tasks.own.texts import own_openings
 from openalbert.tasks.race import LETTERS
 from openalbert.tasks.source import Source, assemble
-from openalbert.tasks.tables import Exclusions, Row, Table, as_text
+from openalbert.tasks.tables import Exclusions, Row, Table, as_text, whole_number
 from openalbert.tasks.task import ChoiceExample, Known, Reading, Task, Writing
 from openalbert.tasks.wording import counted
 
@@ -195,7 +195,7 @@ def _writing(choices: Choices) -> Writing:
     if all(len(right) == 1 and right.upper() in LETTERS for _, right in told):
         return "its letter"
     if all(right.isdecimal() for _, right in told):
-        from_1 = choices.counts_from == 1 or any(int(right) == len(given) for given, right in told)
+        from_1 = choices.counts_from == 1 or any(whole_number(right) == len(given) for given, right in told)
         return "its number from 1" if from_1 and _fits(choices, "its number from 1") else "its number from 0"
     return "the option itself"
 
@@ -212,8 +212,8 @@ def _option(options: tuple[str, ...], right: str, writing: Writing) -> int | Non
         number = options.index(right) if right in options else -1
     elif writing == "its letter":
         number = LETTERS.find(right.upper()) if len(right) == 1 else -1
-    elif right.isdecimal():
-        number = int(right) - (writing == "its number from 1")
+    elif (told := whole_number(right)) is not None:
+        number = told - (writing == "its number from 1")
     return number if 0 <= number < len(options) else None
 
 
@@ -222,7 +222,7 @@ def _number(row: Row, options: tuple[str, ...], right: str, how: Written) -> int
     if number is None:
         advice = "write the option itself, its letter (A is the first), or its number from 0"
         raise UserError(
-            f"{row.place}: the answer '{right}', read as {how.writing}{how.seen}, is none of the {len(options)} "
+            f"{row.place}: the answer '{right[:40]}', read as {how.writing}{how.seen}, is none of the {len(options)} "
             f"options: {'write both files in one way' if how.seen else advice}"
         )
     return number
