@@ -1,12 +1,18 @@
 """LAMB as ALBERT was trained with it (section 4.1; You et al., arXiv 1904.00962), for all tensors at once."""
 
+import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.optim import Optimizer
+
+from openalbert.optim.lamb_chunks import kernel_fits
+
+if TYPE_CHECKING:
+    from openalbert.optim.lamb_kernel import Gradients, Table, Tables
 
 NORM_CLAMP = 10.0  # what the public LAMBs that clamp the norm of a weight clamp it to
 FOREVER = 1e9  # a number of steps after which a bias correction is 1
@@ -28,9 +34,14 @@ class Lamb(Optimizer):
     The state (m, v) is fp32 even for bf16 weights, is made at once, and is only ever written in place; nothing in
     `step` waits for the device. With `capturable` the learning rate is a tensor on the device as well, so that one
     CUDA graph of the step serves all steps: set it through `set_learning_rate`. Move the model to its device first.
+
+    For fp32 weights on a GPU the step is Triton's (lamb_kernel), the same to rounding: test_lamb_on_gpu. Where Triton
+    cannot, and for all else, it is torch's foreach; it is so everywhere once `may_use_kernel` is set to False.
     """
 
     found_inf: Float[Tensor, ""] | None = None
+    may_use_kernel: bool = True
+    _tables: "Tables | None" = None
 
     def __init__(
         self,
@@ -84,24 +95,46 @@ class Lamb(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        for group in self.param_groups:
+        for number, group in enumerate(self.param_groups):
             pairs = zip(group["params"], group["stacked"], strict=True)
             learning = [(parameter, count) for parameter, count in pairs if parameter.grad is not None]
             if learning:
-                self._update(group, [parameter for parameter, _ in learning], [count for _, count in learning])
+                self._update(number, [parameter for parameter, _ in learning], [count for _, count in learning])
         return loss
 
-    def _update(self, group: dict[str, Any], parameters: list[nn.Parameter], stacked: list[int]) -> None:
+    def _update(self, number: int, parameters: list[nn.Parameter], stacked: list[int]) -> None:
+        group = self.param_groups[number]
         states = [self.state[parameter] for parameter in parameters]
         m, v = [state["m"] for state in states], [state["v"] for state in states]
         gradients = [_like(parameter.grad, mean) for parameter, mean in zip(parameters, m, strict=True)]
-        weights = [_like(parameter, mean) for parameter, mean in zip(parameters, m, strict=True)]
-        rate, step = group["lr"], torch.full((), FOREVER, device=weights[0].device)
+        is_adapted = group["adapted"] or group["adapt_everything"]
+        is_taken: Tensor | None = None
         if self.found_inf is not None:
             is_taken = torch.ones_like(self.found_inf).masked_fill_(self.found_inf > 0, 0.0)
+        if group["bias_correction"]:
+            group["step"] += 1 if is_taken is None else is_taken.long()
+        tables = self._find_tables(number, parameters, gradients, m, v, stacked)
+        if tables is not None:
+            table, places = tables
+            table.step(
+                places,
+                self.found_inf,
+                group["lr"],
+                group["step"] if group["bias_correction"] else None,
+                betas=group["betas"],
+                epsilon=group["eps"],
+                decay=group["weight_decay"],
+                is_adapted=is_adapted,
+                highest_norm=NORM_CLAMP if group["clamp_norm"] else math.inf,
+            )
+            torch.autograd.graph.increment_version(parameters)  # of what Triton writes autograd knows nothing
+            return
+
+        weights = [_like(parameter, mean) for parameter, mean in zip(parameters, m, strict=True)]
+        rate, step = group["lr"], torch.full((), FOREVER, device=weights[0].device)
+        if is_taken is not None:
             rate = is_taken * rate
         if group["bias_correction"]:
-            group["step"] += 1 if self.found_inf is None else is_taken.long()
             step = torch.zeros_like(step) + group["step"]
 
         # torch's fused Adam with rate −1 adds m / (√v + epsilon) to what it finds: one pass for what would be ten.
@@ -122,7 +155,7 @@ class Lamb(Optimizer):
             maximize=False,
             found_inf=self.found_inf,
         )
-        if group["adapted"] or group["adapt_everything"]:
+        if is_adapted:
             weight_parts = _parts(weights, stacked)
             update_parts = _parts(updates, stacked)
             scales = _trust_ratios(weight_parts, update_parts, group["clamp_norm"]) * rate
@@ -137,6 +170,30 @@ class Lamb(Optimizer):
         copies = [pair for pair in zip(parameters, weights, strict=True) if pair[0] is not pair[1]]
         if copies:
             torch._foreach_copy_([parameter for parameter, _ in copies], [weight for _, weight in copies])
+
+    def _find_tables(
+        self,
+        number: int,
+        weights: Sequence[Tensor],
+        gradients: Sequence[Tensor],
+        m: Sequence[Tensor],
+        v: Sequence[Tensor],
+        stacked: Sequence[int],
+    ) -> "tuple[Table, Gradients] | None":
+        """What the kernels need for a step of the group; none if the step is foreach's."""
+        if not (self.may_use_kernel and kernel_fits(weights, gradients, m, v)):
+            return None
+        if self._tables is None:
+            if torch.cuda.is_current_stream_capturing():  # no time to compile
+                return None
+            try:
+                from openalbert.optim.lamb_kernel import Tables
+
+                self._tables = Tables(weights[0].device)
+            except Exception:  # there may be no Triton, or no compiler, driver or folder for it
+                self.may_use_kernel = False
+                return None
+        return self._tables.find(number, weights, gradients, m, v, stacked)
 
 
 def _trust_ratios(weights: list[Tensor], updates: list[Tensor], clamp_norm: bool) -> Float[Tensor, " tensors"]:
