@@ -1,6 +1,8 @@
 """Accuracy against minutes of training, of one run or of several side by side, as a picture: on held-out text, or with
 `--of train` on the batches as they came, of which there are more points.
 
+The depths that are marked are those of the first run that grows.
+
 python bench/budget_curve.py RUN [RUN …] --names "growing depth" "constant depth" --out curve.png
 """
 
@@ -42,6 +44,7 @@ def main() -> None:
     arguments = parser.parse_args()
     names = arguments.names or [run.name for run in arguments.runs]
     figure, axes = plt.subplots(figsize=(7, 3.6))
+    is_marked = False
     for run, name, dashes in zip(arguments.runs, names, ("-", "--", ":"), strict=False):
         minutes, evaluated, depths = read(run, arguments.of)
         for (key, label), colour in zip(CURVES.items(), ("C0", "C1"), strict=True):
@@ -49,7 +52,8 @@ def main() -> None:
             suffix = f", {name}" if len(arguments.runs) > 1 else ""
             marker = "o" if len(minutes) < 30 else ""
             axes.plot(minutes, shares, dashes, color=colour, marker=marker, markersize=3, label=f"{label}{suffix}")
-        for number, (begin, depth) in enumerate(depths if len(depths) > 1 else []):
+        for number, (begin, depth) in enumerate(depths if len(depths) > 1 and not is_marked else []):
+            is_marked = True
             axes.axvline(begin, color="0.75", linewidth=0.8, zorder=0)
             words = f"{depth} layers" if number == 0 else str(depth)  # there may be little room for each
             axes.text(begin + 0.01 * minutes[-1], 81, words, color="0.45", fontsize=8)

@@ -1,5 +1,6 @@
 """Every recipe builds, has the paper's numbers where it claims them, and reads back equal."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,14 @@ def test_the_budget_recipe_states_its_own_learning_rate_for_its_own_batch() -> N
     assert recipe.learning_rate == recipe.optimizer.learning_rate
     assert recipe.budget.minutes is not None
     assert len(recipe.depths.stages) > 1
+
+
+def test_the_budget_recipe_is_the_one_whose_figures_are_published() -> None:
+    run = Path(__file__).parents[2] / "results" / "budget-h200" / "growing" / "run.json"
+    published = json.loads(run.read_text())
+    recipe = json.loads(to_json(defaults_for("albert-base-budget")))
+    of_a_run = {"data", "out", "minutes", "heldout", "evaluate_every", "evaluation_examples", "save_every", "log_every"}
+    assert {name for name in published if published[name] != recipe[name]} == of_a_run
 
 
 def test_a_model_folder_is_gone_on_with_and_a_wrong_name_is_answered(tmp_path: Path) -> None:
