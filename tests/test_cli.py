@@ -1,5 +1,6 @@
 """The command line as a person meets it."""
 
+import errno
 import json
 import subprocess
 import sys
@@ -70,6 +71,19 @@ def test_a_mistake_is_answered_with_a_sentence_and_the_nearest_name(
     said = capsys.readouterr()
     assert stop.value.code == code
     assert sentence in said.err + said.out
+
+
+def test_a_folder_that_may_not_be_written_is_named_with_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refused(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", "there/run.json")
+
+    monkeypatch.setattr(cli, "run_verb", refused)
+    with pytest.raises(SystemExit):
+        cli.main(["show"])
+    said = capsys.readouterr().err
+    assert said == "error: there/run.json: Permission denied: choose another folder, or have its rights changed\n"
 
 
 def test_show_prints_json_with_the_exact_counts(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 Nothing of a verb is imported before it is asked for, so that `openalbert --help` answers at once.
 """
 
+import errno
 import importlib
 import os
 import sys
@@ -26,6 +27,7 @@ class Verb:
     """The option whose value is the recipe's name; not given: the first word after the verb is."""
 
 
+NOT_ALLOWED = (errno.EACCES, errno.EPERM, errno.EROFS)
 VERBS = {
     "tokenizer train": Verb(
         "a vocabulary from text", "openalbert.text.vocabulary", "TrainVocabulary", "train_vocabulary"
@@ -89,7 +91,8 @@ def main(words: list[str] | None = None) -> None:
         sys.exit(0)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        print(f"error: {where}{error.strerror or error}", file=sys.stderr)
+        advice = ": choose another folder, or have its rights changed" if error.errno in NOT_ALLOWED else ""
+        print(f"error: {where}{error.strerror or error}{advice}", file=sys.stderr)
         sys.exit(1)
 
 

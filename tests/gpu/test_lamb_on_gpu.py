@@ -237,6 +237,35 @@ def test_a_graph_that_finds_no_tables_records_foreach() -> None:
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
 
 
+def test_a_loaded_state_is_stepped_from_by_the_kernel() -> None:
+    first, second = (Learner("even", kernel=True, bias_correction=True) for _ in range(2))
+    for number in range(3):
+        first.step(number)
+    second.step(7)
+    state = first.optimizer.state_dict()
+    state["state"] = {
+        number: {key: tensor.cpu() for key, tensor in of.items()} for number, of in state["state"].items()
+    }
+    with torch.no_grad():
+        for one, other in zip(first.parameters, second.parameters, strict=True):
+            other.copy_(one)
+    second.optimizer.load_state_dict(state)
+    for learner in (first, second):
+        learner.step(3)
+    assert same_bits(first.tensors(), second.tensors())
+    assert second.is_by_kernel
+
+
+def test_a_parameter_without_elements_is_no_matter() -> None:
+    parameters = [nn.Parameter(torch.ones(shape, device=DEVICE)) for shape in ((0, 4), (4, 4), (0,))]
+    for parameter in parameters:
+        parameter.grad = torch.ones_like(parameter)
+    optimizer = Lamb(parameters)
+    optimizer.step()
+    assert optimizer._tables is not None
+    assert (parameters[1] < 1).all()
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
 def test_weights_of_another_precision_are_foreachs(dtype: torch.dtype) -> None:
     learner = Learner("odd", kernel=True, dtype=dtype)

@@ -328,6 +328,39 @@ def test_the_state_dict_holds_plain_tensors_and_numbers_and_restores_exactly() -
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("capturable", [False, True])
+def test_a_loaded_state_keeps_its_precision_and_its_place(dtype: torch.dtype, capturable: bool) -> None:
+    first, second = (as_parameters(start(), dtype) for _ in range(2))
+    optimizer, resumed = (lamb(one, bias_correction=True, capturable=capturable) for one in (first, second))
+    run(first, optimizer, steps=5)
+    before = [*(tensor for state in resumed.state.values() for tensor in state.values())]
+    before += [group[key] for group in resumed.param_groups for key in ("lr", "step") if capturable or key == "step"]
+    resumed.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    after = [*(tensor for state in resumed.state.values() for tensor in state.values())]
+    after += [group[key] for group in resumed.param_groups for key in ("lr", "step") if capturable or key == "step"]
+    assert all(one is other for one, other in zip(before, after, strict=True))
+    for one, other in zip(first.values(), second.values(), strict=True):
+        for key in ("m", "v"):
+            assert torch.equal(optimizer.state[one][key], resumed.state[other][key])
+            assert resumed.state[other][key].dtype == torch.float32
+    assert [group["step"] for group in resumed.param_groups] == [5, 5]
+
+
+def test_the_state_of_another_optimizer_is_refused() -> None:
+    parameters = list(as_parameters(start()).values())
+    with pytest.raises(ValueError, match="but LAMB's has"):
+        Lamb(parameters).load_state_dict(torch.optim.SGD(parameters).state_dict())
+
+
+def test_a_group_that_is_empty_or_on_two_devices_is_refused() -> None:
+    here, elsewhere = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2, device="meta"))
+    with pytest.raises(ValueError, match="one device, but these are on none, for it is empty"):
+        Lamb([{"params": [here]}, {"params": []}])
+    with pytest.raises(ValueError, match="one device, but these are on cpu, meta"):
+        Lamb([here, elsewhere])
+
+
 def test_a_copied_optimizer_still_steps() -> None:
     parameter = nn.Parameter(torch.ones(2, 2))
     optimizer = copy.deepcopy(Lamb([parameter], clamp_norm=True))
@@ -377,7 +410,7 @@ def test_a_step_never_waits_for_the_device_and_its_calls_do_not_grow_with_the_te
 @pytest.mark.parametrize("flags", FLAGS, ids=str)
 def test_a_refused_step_changes_nothing_and_an_accepted_one_is_the_same_step(flags: dict[str, bool]) -> None:
     runs = []
-    for refusals in (None, (0.0, 1.0, 0.0)):
+    for refusals in (None, (0.0, 1.0, 0.0), (0.0, 2.0, 0.0)):
         parameters = as_parameters(start())
         optimizer = Lamb(list(parameters.values()), **flags)
         for number in range(3):
@@ -390,8 +423,8 @@ def test_a_refused_step_changes_nothing_and_an_accepted_one_is_the_same_step(fla
             optimizer.found_inf = None if refusals is None else torch.tensor(refusals[number])
             optimizer.step()
         runs.append((parameters, optimizer_tensors(optimizer, nn.ParameterDict(parameters))))
-    for one, other in zip(*runs, strict=True):
-        assert all(torch.equal(one[name], other[name]) for name in one)
+    for one, *others in zip(*runs, strict=True):
+        assert all(torch.equal(one[name], other[name]) for other in others for name in one)
 
 
 def test_a_refused_step_spreads_no_broken_number() -> None:

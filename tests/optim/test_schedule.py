@@ -93,7 +93,7 @@ def test_a_budget_is_exactly_one_number_above_zero() -> None:
         Budget()
     with pytest.raises(UserError, match="steps and minutes came: give exactly one"):
         Budget(steps=1, minutes=1.0)
-    with pytest.raises(UserError, match="the budget is 0 steps: give a number above 0"):
+    with pytest.raises(UserError, match="the budget is 0 steps: give a finite number above 0"):
         Budget(steps=0)
     with pytest.raises(UserError, match="nan minutes"):
         Budget(minutes=math.nan)

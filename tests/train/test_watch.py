@@ -41,6 +41,14 @@ def test_the_plateau_is_told_once_and_not_at_the_beginning() -> None:
     assert told([7.0] * 10) == [(2, "plateau")]
 
 
+@pytest.mark.parametrize("is_growing", [False, True])
+def test_who_starts_shallow_is_not_told_to(is_growing: bool) -> None:
+    said = Watch(unigram_entropy=7.0, is_growing=is_growing).look(7.0, 100, 3, 1000, 0.5)
+    assert said is not None
+    assert ("--depth-schedule" in said[1]) == (not is_growing)
+    assert "a higher learning rate" in said[1]
+
+
 @pytest.mark.parametrize("stop", [1, 2, 4])
 def test_a_resumed_run_says_what_the_other_would_have_said(stop: int) -> None:
     losses = [3.8, 3.7, 4.0, 5.4, 6.1, 6.9, 6.9, 6.9]

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from openalbert.optim.lamb_chunks import kernel_fits
+from openalbert.optim.lamb_chunks import DEVICE_TYPE, kernel_fits
 
 if TYPE_CHECKING:
     from openalbert.optim.lamb_kernel import Gradients, Table, Tables
@@ -36,7 +36,7 @@ class Lamb(Optimizer):
     CUDA graph of the step serves all steps: set it through `set_learning_rate`. Move the model to its device first.
 
     For fp32 weights on a GPU the step is Triton's (lamb_kernel), the same to rounding: test_lamb_on_gpu. Where Triton
-    cannot, and for all else, it is torch's foreach; it is so everywhere once `may_use_kernel` is set to False.
+    cannot, and for all else, it is torch's foreach; so it is for an optimizer whose `may_use_kernel` is set to False.
     """
 
     found_inf: Float[Tensor, ""] | None = None
@@ -74,7 +74,11 @@ class Lamb(Optimizer):
         """Take up parameters and make their state at once: a checkpoint is then complete from the first step on."""
         super().add_param_group(param_group)
         group = self.param_groups[-1]
-        device = group["params"][0].device
+        devices = {parameter.device for parameter in group["params"]}
+        if len(devices) != 1:
+            places = ", ".join(sorted(map(str, devices))) or "none, for it is empty"
+            raise ValueError(f"the parameters of a group must be on one device, but these are on {places}")
+        (device,) = devices
         if group["capturable"]:
             group["lr"] = torch.as_tensor(group["lr"], dtype=torch.float32).to(device, copy=True)
         if group["bias_correction"]:
@@ -87,6 +91,28 @@ class Lamb(Optimizer):
             dtype = torch.promote_types(parameter.dtype, torch.float32)
             for key in ("m", "v"):
                 self.state[parameter][key] = torch.zeros_like(parameter, dtype=dtype, requires_grad=False)
+
+    @torch.no_grad()
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over settings and state. The tensors stay where they are, and what they are: torch's own way would give
+        new ones, in the precision of the weights."""
+        before = [dict(group) for group in self.param_groups]
+        states = [[self.state[parameter] for parameter in group["params"]] for group in before]
+        super().load_state_dict(state_dict)
+        for group, own, own_states, given in zip(
+            self.param_groups, before, states, state_dict["param_groups"], strict=True
+        ):
+            for parameter, number, state in zip(group["params"], given["params"], own_states, strict=True):
+                saved = state_dict["state"].get(number, {})
+                if state.keys() != saved.keys():
+                    raise ValueError(f"the state has {sorted(saved)} of a parameter, but LAMB's has {sorted(state)}")
+                for key, tensor in state.items():
+                    tensor.copy_(saved[key])
+                self.state[parameter] = state
+            for key in ("lr", "step"):
+                if isinstance(given.get(key), Tensor):
+                    tensor = own[key] if isinstance(own.get(key), Tensor) else given[key].to(group["params"][0].device)
+                    group[key] = tensor.copy_(given[key])
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
@@ -108,14 +134,11 @@ class Lamb(Optimizer):
         m, v = [state["m"] for state in states], [state["v"] for state in states]
         gradients = [_like(parameter.grad, mean) for parameter, mean in zip(parameters, m, strict=True)]
         is_adapted = group["adapted"] or group["adapt_everything"]
-        is_taken: Tensor | None = None
-        if self.found_inf is not None:
-            is_taken = torch.ones_like(self.found_inf).masked_fill_(self.found_inf > 0, 0.0)
         if group["bias_correction"]:
-            group["step"] += 1 if is_taken is None else is_taken.long()
-        tables = self._find_tables(number, parameters, gradients, m, v, stacked)
-        if tables is not None:
-            table, places = tables
+            group["step"] += 1 if self.found_inf is None else (self.found_inf <= 0).long()
+        found = self._find_table(number, parameters, gradients, m, v, stacked)
+        if found is not None:
+            table, places = found
             table.step(
                 places,
                 self.found_inf,
@@ -132,8 +155,8 @@ class Lamb(Optimizer):
 
         weights = [_like(parameter, mean) for parameter, mean in zip(parameters, m, strict=True)]
         rate, step = group["lr"], torch.full((), FOREVER, device=weights[0].device)
-        if is_taken is not None:
-            rate = is_taken * rate
+        if self.found_inf is not None:
+            rate = (self.found_inf <= 0) * rate
         if group["bias_correction"]:
             step = torch.zeros_like(step) + group["step"]
 
@@ -153,7 +176,7 @@ class Lamb(Optimizer):
             eps=group["eps"],
             amsgrad=False,
             maximize=False,
-            found_inf=self.found_inf,
+            found_inf=None if self.found_inf is None else (self.found_inf > 0).float(),
         )
         if is_adapted:
             weight_parts = _parts(weights, stacked)
@@ -171,7 +194,21 @@ class Lamb(Optimizer):
         if copies:
             torch._foreach_copy_([parameter for parameter, _ in copies], [weight for _, weight in copies])
 
-    def _find_tables(
+    def has_kernel(self) -> bool:
+        """Whether Triton can take the step on the weights' device: it is tried. All processes of a run must agree."""
+        device = self.param_groups[0]["params"][0].device
+        if device.type == DEVICE_TYPE and self._tables is None:
+            try:
+                from openalbert.optim.lamb_kernel import Tables
+
+                self._tables = Tables(device)
+            except torch.OutOfMemoryError:
+                raise
+            except Exception:  # there may be no Triton, or no compiler, driver or folder for it
+                return False
+        return self._tables is not None
+
+    def _find_table(
         self,
         number: int,
         weights: Sequence[Tensor],
@@ -186,14 +223,8 @@ class Lamb(Optimizer):
         if self._tables is None:
             if torch.cuda.is_current_stream_capturing():  # no time to compile
                 return None
-            try:
-                from openalbert.optim.lamb_kernel import Tables
-
-                self._tables = Tables(weights[0].device)
-            except Exception:  # there may be no Triton, or no compiler, driver or folder for it
-                self.may_use_kernel = False
-                return None
-        return self._tables.find(number, weights, gradients, m, v, stacked)
+            self.may_use_kernel = self.has_kernel()
+        return self._tables.find(number, weights, gradients, m, v, stacked) if self._tables is not None else None
 
 
 def _trust_ratios(weights: list[Tensor], updates: list[Tensor], clamp_norm: bool) -> Float[Tensor, " tensors"]:

@@ -255,18 +255,13 @@ class Tables:
         # Equal keys, equal tables: it does not matter whether they were made for these tensors.
         table = table if table is not None and table.key == key else None
         places = places if places is not None and places.key == of_gradients else None
-        if is_recording(device):
+        if torch.cuda.is_current_stream_capturing():
             if table is None or places is None:
                 return None
             self._recorded.append((table, places))  # the graph reads them as long as it lives
         found = table or Table(key, device), places or Gradients(of_gradients, device)
         self._found[group] = found
         return found
-
-
-def is_recording(device: torch.device) -> bool:
-    """Whether what is done now goes into a CUDA graph."""
-    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
 
 def _corrections(step: Tensor, betas: tuple[float, float]) -> Tensor:
@@ -284,5 +279,4 @@ def _send(numbers: np.ndarray, device: torch.device) -> Tensor:
 
     Torch keeps the pinned memory from being used again until the copy is done, although nothing here refers to it.
     """
-    sent = torch.from_numpy(np.ascontiguousarray(numbers))
-    return sent.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else sent
+    return torch.from_numpy(np.ascontiguousarray(numbers)).pin_memory().to(device, non_blocking=True)

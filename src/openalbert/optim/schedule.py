@@ -42,7 +42,7 @@ class Budget:
             raise UserError(f"a budget is in steps, tokens or minutes but {came} came: give exactly one")
         for unit, amount in given.items():
             if not (math.isfinite(amount) and amount > 0):
-                raise UserError(f"the budget is {amount} {unit}: give a number above 0")
+                raise UserError(f"the budget is {amount} {unit}: give a finite number above 0")
 
     def _given(self) -> dict[str, int | float]:
         amounts = {"steps": self.steps, "tokens": self.tokens, "minutes": self.minutes}

@@ -202,13 +202,14 @@ class Run:
         self.facts = read_facts(self.folder) if found else {}
         if not self.facts:
             self.facts = self._first_facts()
+        first = Watch(self.facts["unigram_entropy"], is_growing=len(self.pace.depths.stages) > 1)
         if found:
             self.running = self.saving.go_on(found, self.running.parts)
             self.best, self.evaluated_at = found.state["best"], found.state["evaluated_at"]
-            self.watch = Watch(**found.state.get("watch", {"unigram_entropy": self.facts["unigram_entropy"]}))
+            self.watch = replace(first, **found.state.get("watch", {}))
             self.facts["restarts"] = self.facts.get("restarts", 0) + 1
         else:
-            self.watch = Watch(self.facts["unigram_entropy"])
+            self.watch = first
             self.journal.resume(0, {}, self.running)
         write_facts(self.folder, self.facts, self.device)
         self.device.wait_for_all()

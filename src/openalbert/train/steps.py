@@ -70,6 +70,9 @@ def training_steps(
     passes = Passes(learning, device)
     if learning.is_recorded:
         passes = RecordedPasses(learning, device, model, lambda text: remarks.append(("no_graph", text)))
+    if isinstance(optimizer, Lamb):
+        # One process with other arithmetic than the rest would drift away from them.
+        optimizer.may_use_kernel = not device.any_rank(not optimizer.has_kernel())
     weights = torch.tensor([learning.weights.get(name, 1.0) for name in names], device=device.torch_device).double()
     began = time.perf_counter() - running.seconds
     model.train()

@@ -17,6 +17,8 @@ class Watch:
     """The masked-LM loss from record to record; a checkpoint holds what was seen of it."""
 
     unigram_entropy: float
+    is_growing: bool = False
+    """Whether the depth grows: then growing it is no advice."""
     lowest: float = math.inf
     """Of the means so far, at this depth."""
     depth: int = 0
@@ -53,9 +55,10 @@ class Watch:
         if is_early or self.is_plateau_told or loss < self.unigram_entropy - PLATEAU_MARGIN:
             return None
         self.is_plateau_told = True
+        advice = "" if self.is_growing else "start shallow with --depth-schedule, or "
         return "plateau", (
-            f"the masked-LM loss {loss:.3f} is no better than word frequencies ({self.unigram_entropy:.3f}): start "
-            "shallow with --depth-schedule, or take a smaller batch or a higher learning rate"
+            f"the masked-LM loss {loss:.3f} is no better than word frequencies ({self.unigram_entropy:.3f}): "
+            f"{advice}take a smaller batch or a higher learning rate"
         )
 
     def state(self) -> dict[str, Any]:
