@@ -124,7 +124,7 @@ def test_the_commands_of_the_guides_on_pretraining_make_the_models_they_speak_of
         said.append(done.stdout + done.stderr)
         if block == blocks[0][1]:
             assert not (own_shards / "runs").exists()  # a dry run
-    for line in ("estimate", "steps                    100", "memory", "disk", "step 2: loss"):
+    for line in ("estimate", "steps                    100", "memory", "disk", "step 3: loss"):
         assert line in said[0]
     assert "step 50, held-out: masked-LM loss" in said[1]
     assert "truth" in said[1]

@@ -31,6 +31,19 @@ def _pointer(address: tl.tensor, begin: tl.tensor, is_aligned: tl.constexpr) -> 
 
 
 @triton.jit
+def _pointers(
+    addresses: tl.tensor, number: tl.tensor, begin: tl.tensor, is_aligned: tl.constexpr
+) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
+    """To weight, m and v of a chunk."""
+    own = addresses + 3 * number
+    return (
+        _pointer(own, begin, is_aligned),
+        _pointer(own + 1, begin, is_aligned),
+        _pointer(own + 2, begin, is_aligned),
+    )
+
+
+@triton.jit
 def _size(row: tl.tensor, found_inf: tl.tensor, is_aligned: tl.constexpr) -> tl.tensor:
     """The elements of a chunk; none if the step is refused."""
     size = tl.where(tl.load(found_inf) > 0, 0, tl.load(row + 2)).to(tl.int32)
@@ -66,9 +79,7 @@ def _average(
     """The first pass, one program a chunk: new m and v, and the sums of squares of weight and update."""
     row = chunks + 4 * tl.program_id(0).to(tl.int64)
     number, begin = tl.load(row), tl.load(row + 1)
-    w_pointer = _pointer(addresses + 3 * number, begin, is_aligned)
-    m_pointer = _pointer(addresses + 3 * number + 1, begin, is_aligned)
-    v_pointer = _pointer(addresses + 3 * number + 2, begin, is_aligned)
+    w_pointer, m_pointer, v_pointer = _pointers(addresses, number, begin, is_aligned)
     g_pointer = _pointer(gradients + number, begin, is_aligned)
     size = _size(row, found_inf, is_aligned)
     of_m, of_root = tl.load(corrections), tl.load(corrections + 1)
@@ -132,9 +143,7 @@ def _move(
     """The second pass, one program a chunk: the weights take their step."""
     row = chunks + 4 * tl.program_id(0).to(tl.int64)
     number, begin = tl.load(row), tl.load(row + 1)
-    w_pointer = _pointer(addresses + 3 * number, begin, is_aligned)
-    m_pointer = _pointer(addresses + 3 * number + 1, begin, is_aligned)
-    v_pointer = _pointer(addresses + 3 * number + 2, begin, is_aligned)
+    w_pointer, m_pointer, v_pointer = _pointers(addresses, number, begin, is_aligned)
     size = _size(row, found_inf, is_aligned)
     of_m, of_root = tl.load(corrections), tl.load(corrections + 1)
     scale = tl.load(scales + tl.load(row + 3))

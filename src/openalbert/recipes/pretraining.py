@@ -31,7 +31,7 @@ def albert_xxlarge_final() -> Pretrain:
 def albert_base_budget() -> Pretrain:
     """Minutes in, best model out: ALBERT-base without dropout, short examples, small batches, depth that grows.
 
-    Growing the depth leaves the plateau of word frequencies in seconds, where full depth needs a minute or many.
+    Growing the depth leaves the plateau of word frequencies in seconds, where full depth needs a minute or more.
     The learning rate belongs to this batch of its own. Sentence order is asked as Google does: in minutes it is learned
     sooner so than on chunks of whole sentences, which give nothing away (`results/budget-h200`).
     """

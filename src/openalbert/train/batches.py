@@ -42,7 +42,7 @@ class Objective:
         if self.max_length < sentence_order.SHORTEST:
             raise UserError(
                 f"max_length is {self.max_length} but two segments and their special tokens need "
-                f"{sentence_order.SHORTEST}"
+                f"{sentence_order.SHORTEST}: give a larger --objective.max-length"
             )
 
     @property
