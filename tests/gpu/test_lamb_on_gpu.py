@@ -111,8 +111,9 @@ def test_one_step_is_that_of_foreach_to_rounding(kind: str, flags: dict[str, boo
         kernel.step(number)
         foreach.step(number)
         for found, expected in zip(kernel.tensors(), foreach.tensors(), strict=True):
-            # Foreach is torch's fused Adam, which rounds beta before it takes 1 - beta: for 0.999 that is 1.3e-5 off.
-            torch.testing.assert_close(found, expected, rtol=2e-5, atol=1e-7)
+            # Foreach is torch's fused Adam, which rounds beta before it takes 1 - beta: for 0.999 that is 1.3e-5 off,
+            # and a step 6.4e-6 of itself. Steps of weights that are not adapted are of up to lr m/sqrt(v) = 0.065.
+            torch.testing.assert_close(found, expected, rtol=2e-5, atol=5e-7)
         with torch.no_grad():  # from the same place again
             for parameter, other in zip(kernel.parameters, foreach.parameters, strict=True):
                 parameter.copy_(other)

@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 from openalbert.errors import UserError
 from openalbert.model.config import AlbertConfig
 from openalbert.model.embedding import FactorizedEmbedding
-from openalbert.model.layer import Attention, FeedForward
+from openalbert.model.layer import Attention, FeedForward, Halves
 from openalbert.model.layout import Layout, Rows
 from openalbert.model.sharing import part_of_layer
 
@@ -28,9 +28,17 @@ class Encoded:
     """On request: what went into the first layer, then what came out of each."""
 
 
-def run_layer(attention: nn.Module, ffn: nn.Module, hidden: Tensor, layout: Layout, rows: Rows | None) -> Tensor:
+def run_layer(
+    attention: nn.Module,
+    ffn: nn.Module,
+    hidden: Tensor,
+    layout: Layout,
+    rows: Rows | None,
+    of_attention: Halves | None,
+    of_ffn: Halves | None,
+) -> Tensor:
     """One layer: the attention part, then the feed-forward part."""
-    out: Tensor = ffn(attention(hidden, layout, rows))
+    out: Tensor = ffn(attention(hidden, layout, rows, of_attention), of_ffn)
     return out
 
 
@@ -48,6 +56,8 @@ class AlbertEncoder(nn.Module):
         """In training, keep only what goes into each layer and compute the rest again on the way back."""
         self.run_layer = run_layer
         """How a layer is run: as it is, or compiled. One compiled layer serves every depth."""
+        self.is_fused = False
+        """In training, whether linear maps take a way back of our own (fused.py)."""
         self.attend_masked: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor] | None = None
         """How attention heeds the mask of a padded batch in training, if not by torch's own means."""
 
@@ -72,25 +82,33 @@ class AlbertEncoder(nn.Module):
             raise UserError("states of all layers need all positions: ask for either all_states or at")
         hidden = self.embedding(ids, segments, layout.positions(ids))
         states = [hidden]
+        halves = self._halves()
         for layer in range(depth - 1):
-            hidden = self._layer(layer, hidden, layout)
+            hidden = self._layer(layer, hidden, layout, halves)
             states.append(hidden)
         if at is None:
-            hidden = self._layer(depth - 1, hidden, layout)
+            hidden = self._layer(depth - 1, hidden, layout, halves)
             states.append(hidden)
             return Encoded(hidden, self._pool(layout.first(hidden)), tuple(states) if all_states else ())
         rows = layout.first_and_asked(at)
-        first, hidden = rows.split(self._layer(depth - 1, hidden, layout, rows))
+        first, hidden = rows.split(self._layer(depth - 1, hidden, layout, halves, rows))
         return Encoded(hidden, self._pool(first))
 
-    def _layer(self, layer: int, hidden: Tensor, layout: Layout, rows: Rows | None = None) -> Tensor:
+    def _halves(self) -> dict[nn.Module, Halves]:
+        if not (self.is_fused and torch.is_grad_enabled()):
+            return {}
+        return {part: part.halves() for part in (*self.attention, *self.ffn)}
+
+    def _layer(
+        self, layer: int, hidden: Tensor, layout: Layout, halves: dict[nn.Module, Halves], rows: Rows | None = None
+    ) -> Tensor:
         attention = self.attention[part_of_layer(layer, len(self.attention), self.config.num_layers)]
         ffn = self.ffn[part_of_layer(layer, len(self.ffn), self.config.num_layers)]
-
+        given = (attention, ffn, hidden, layout, rows, halves.get(attention), halves.get(ffn))
         if self.recomputes_activations and self.training:
-            again: Tensor = checkpoint(self.run_layer, attention, ffn, hidden, layout, rows, use_reentrant=False)
+            again: Tensor = checkpoint(self.run_layer, *given, use_reentrant=False)
             return again
-        return self.run_layer(attention, ffn, hidden, layout, rows)
+        return self.run_layer(*given)
 
     def _pool(self, first: Tensor) -> Tensor:
         return torch.tanh(self.pooler(first))

@@ -1,40 +1,18 @@
 """The two parts of a transformer layer, each with the layer norm that follows it: what layers may share."""
 
-import math
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
-import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from openalbert.model.config import Activation, AlbertConfig
-from openalbert.model.layout import Layout, Rows
+from openalbert.model.activation import activate
+from openalbert.model.config import AlbertConfig
+from openalbert.model.fused import linear, linear_attend, linear_gelu
+from openalbert.model.layout import Layout, Padded, Rows
 
-
-def activate(x: Tensor, activation: Activation) -> Tensor:
-    """The nonlinearity by name."""
-    if activation == "relu":
-        return F.relu(x)
-    if activation == "gelu_tanh" and torch.compiler.is_dynamo_compiling() and torch.is_grad_enabled():
-        faster: Tensor = _GeluBySigmoid.apply(x)  # type: ignore[no-untyped-call]
-        return faster
-    return F.gelu(x, approximate="tanh" if activation == "gelu_tanh" else "none")
-
-
-class _GeluBySigmoid(torch.autograd.Function):
-    """GELU with tanh, by 1 + tanh(z) = 2 sigmoid(2z): compiled for a GPU the forward pass is a fifth faster so, the
-    backward pass is not."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        ctx.save_for_backward(x)
-        return x * torch.sigmoid(2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x))
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        found: Tensor = torch.ops.aten.gelu_backward(gradient, *ctx.saved_tensors, approximate="tanh")
-        return found
+Halves: TypeAlias = tuple[Tensor, Tensor]
+"""A part's two matrices in half precision, made once for all layers that share them; with them it is fused."""
 
 
 def add_and_norm(x: Tensor, added: Tensor, norm: nn.Module) -> Tensor:
@@ -71,22 +49,31 @@ class Attention(nn.Module):
         self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_epsilon)
 
     def forward(
-        self, x: Float[Tensor, "*tokens hidden"], layout: Layout, rows: Rows | None = None
+        self, x: Float[Tensor, "*tokens hidden"], layout: Layout, rows: Rows | None = None, halves: Halves | None = None
     ) -> Float[Tensor, "*rows hidden"]:
         """Every token (or only those of `rows`) takes in what it attends to in its own sequence."""
         dropout = self.attention_dropout if self.training else 0.0
-        if rows is None:
+        if halves and rows is None and isinstance(layout, Padded) and layout.goes_back_without_mask(dropout):
+            mixed = linear_attend(
+                x, self.qkv.weight, halves[0], self.qkv.bias, cast(Tensor, layout.mask), self.num_heads
+            )
+        elif rows is None:
             query, key, value = self._heads(F.linear(x, self.qkv.weight, self.qkv.bias), 3)
-            mixed = layout.attend(query, key, value, dropout)
+            mixed = layout.attend(query, key, value, dropout).flatten(-2)
         else:
             # Keys and values come from all tokens, queries only from the rows that somebody will look at.
             hidden_size = x.shape[-1]
             key, value = self._heads(F.linear(x, self.qkv.weight[hidden_size:], self.qkv.bias[hidden_size:]), 2)
             x = rows.take(x)
             (query,) = self._heads(F.linear(x, self.qkv.weight[:hidden_size], self.qkv.bias[:hidden_size]), 1)
-            mixed = rows.attend(cast(Any, layout), query, key, value, dropout)
-        added = F.dropout(self.output(mixed.flatten(-2)), self.hidden_dropout, self.training)
+            mixed = rows.attend(cast(Any, layout), query, key, value, dropout).flatten(-2)
+        added = linear(mixed, self.output.weight, halves[1], self.output.bias) if halves else self.output(mixed)
+        added = F.dropout(added, self.hidden_dropout, self.training)
         return add_and_norm(x, added, self.norm)
+
+    def halves(self) -> Halves:
+        """Copies of the matrices in half precision."""
+        return self.qkv.weight.detach().bfloat16(), self.output.weight.detach().bfloat16()
 
     def _heads(self, x: Tensor, count: int) -> tuple[Tensor, ...]:
         return x.view(*x.shape[:-1], count, self.num_heads, self.head_size).unbind(-3)
@@ -102,8 +89,18 @@ class FeedForward(nn.Module):
         self.down = nn.Linear(config.ffn_size, config.hidden_size)
         self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_epsilon)
 
-    def forward(self, x: Float[Tensor, "*tokens hidden"]) -> Float[Tensor, "*tokens hidden"]:
+    def forward(
+        self, x: Float[Tensor, "*tokens hidden"], halves: Halves | None = None
+    ) -> Float[Tensor, "*tokens hidden"]:
         """Every token by itself."""
+        if halves:
+            wide = linear_gelu(x, self.up.weight, halves[0], self.up.bias)
+            added = linear(wide, self.down.weight, halves[1], self.down.bias)
+        else:
+            added = self.down(activate(self.up(x), self.activation))
         # Google drops out here too, before the residual; Hugging Face's ALBERT does not.
-        added = F.dropout(self.down(activate(self.up(x), self.activation)), self.hidden_dropout, self.training)
-        return add_and_norm(x, added, self.norm)
+        return add_and_norm(x, F.dropout(added, self.hidden_dropout, self.training), self.norm)
+
+    def halves(self) -> Halves:
+        """Copies of the matrices in half precision."""
+        return self.up.weight.detach().bfloat16(), self.down.weight.detach().bfloat16()

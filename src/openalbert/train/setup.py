@@ -13,6 +13,7 @@ from openalbert.model.albert import AlbertModel
 from openalbert.model.config import PRETRAINING_HEADS
 from openalbert.model.cost import memory
 from openalbert.model.encoder import run_layer
+from openalbert.model.fused import can_fuse
 from openalbert.model.longer import continued
 from openalbert.model.masked_attention import attend_masked, can_attend_masked
 from openalbert.model.presets import PRESETS
@@ -63,6 +64,16 @@ def attends_masked(settings: Pretrain, device: Device) -> bool:
     return can_attend_masked(settings.model.head_size, settings.objective.max_length)
 
 
+def is_fused(settings: Pretrain, device: Device) -> bool:
+    """Whether linear maps take a way back of our own: where attention does, and the rest is compiled."""
+    model = settings.model
+    if model.activation != "gelu_tanh" or compiled_part(settings, device) == "none":
+        return False
+    return attends_masked(settings, device) and can_fuse(
+        model.hidden_size, model.ffn_size, model.num_heads, settings.objective.max_length
+    )
+
+
 def make_model(settings: Pretrain, device: Device) -> AlbertModel:
     """The model on its device: fresh weights, drawn by the run's seed, or those it is to begin with."""
     torch.manual_seed(settings.seed)
@@ -79,6 +90,7 @@ def make_model(settings: Pretrain, device: Device) -> AlbertModel:
         model.encoder.run_layer = torch.compile(run_layer, dynamic=False)
     if attends_masked(settings, device):
         model.encoder.attend_masked = attend_masked
+    model.encoder.is_fused = is_fused(settings, device)
     return model.to(device.torch_device)
 
 

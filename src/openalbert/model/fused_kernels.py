@@ -1,0 +1,158 @@
+"""Passes over a layer's widest tensors as Triton kernels: they are there only where torch brings Triton, on GPUs."""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+ROWS_A_PART, ROWS, COLUMNS = 128, 16, 256  # of sums over the rows, which are made in parts; of a block
+
+
+@triton.jit
+def _sum_parts(parts, out, num_parts, num_columns, rows: tl.constexpr, columns: tl.constexpr):
+    column = tl.program_id(0) * columns + tl.arange(0, columns)
+    row = tl.arange(0, rows)
+    total = tl.zeros([rows, columns], tl.float32)
+    for first in range(0, num_parts, rows):
+        is_there = (first + row[:, None] < num_parts) & (column[None, :] < num_columns)
+        total += tl.load(parts + (first + row[:, None]) * num_columns + column[None, :], mask=is_there, other=0.0)
+    tl.store(out + column, tl.sum(total, 0), mask=column < num_columns)
+
+
+def _sum_of_parts(parts: Tensor) -> Tensor:
+    """The sums of the columns, always added in the same order."""
+    num_parts, num_columns = parts.shape
+    out = torch.empty(num_columns, dtype=torch.float32, device=parts.device)
+    _sum_parts[(triton.cdiv(num_columns, 32),)](parts, out, num_parts, num_columns, 64, 32, num_warps=4)
+    return out
+
+
+@triton.jit
+def _gelu_way_back(
+    gradient,
+    before,
+    out,
+    sums,
+    num_rows,
+    num_columns,
+    rows_a_part: tl.constexpr,
+    rows: tl.constexpr,
+    columns: tl.constexpr,
+):
+    part = tl.program_id(1)
+    column = tl.program_id(0) * columns + tl.arange(0, columns)
+    total = tl.zeros([rows, columns], tl.float32)
+    for first in range(0, rows_a_part, rows):
+        row = part * rows_a_part + first + tl.arange(0, rows)
+        at = row[:, None].to(tl.int64) * num_columns + column[None, :]
+        is_there = (row[:, None] < num_rows) & (column[None, :] < num_columns)
+        x = tl.load(before + at, mask=is_there, other=0.0).to(tl.float32)
+        of_gelu = tl.load(gradient + at, mask=is_there, other=0.0).to(tl.float32)
+        square = x * x
+        # With z = sqrt(2/pi) (x + 0.044715 x^3) and s = sigmoid(2z) GELU is x s, its slope s + x s(1 - s) 2 dz/dx. The
+        # GPU's own tanh would save an instruction, but its error of 2^-11 counts where x is far below 0 and s should be
+        # nearly 0: with a trained model it can cost several percent of the gradients.
+        s = tl.sigmoid(x * (1.5957691216057308 + 0.07135481627260025 * square))
+        slope = s + x * s * (1 - s) * (1.5957691216057308 + 0.21406444881780075 * square)
+        of_before = (of_gelu * slope).to(out.dtype.element_ty)
+        tl.store(out + at, of_before, mask=is_there)
+        total += of_before.to(tl.float32)  # summed over the rows once: for a sum all warps have to meet
+    tl.store(sums + part * num_columns + column, tl.sum(total, 0), mask=column < num_columns)
+
+
+def gelu_way_back(gradient: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
+    """Through GELU, and the sums of the columns."""
+    num_rows, num_columns = before.shape
+    num_parts = triton.cdiv(num_rows, ROWS_A_PART)
+    out = torch.empty_like(before)
+    sums = torch.empty(num_parts, num_columns, dtype=torch.float32, device=before.device)
+    grid = (triton.cdiv(num_columns, COLUMNS), num_parts)
+    _gelu_way_back[grid](gradient, before, out, sums, num_rows, num_columns, ROWS_A_PART, ROWS, COLUMNS, num_warps=8)
+    return out, _sum_of_parts(sums)
+
+
+@triton.jit
+def _forget_padding(keys, mask, num_rows, stride, width: tl.constexpr, rows: tl.constexpr, columns: tl.constexpr):
+    row = tl.program_id(0) * rows + tl.arange(0, rows)
+    is_padding = tl.load(mask + row, mask=row < num_rows, other=1) == 0
+    if tl.max(is_padding.to(tl.int32), 0) > 0:
+        for first in range(0, width, columns):
+            column = first + tl.arange(0, columns)
+            at = row[:, None].to(tl.int64) * stride + column[None, :]
+            nothing = tl.zeros([rows, columns], keys.dtype.element_ty)
+            tl.store(keys + at, nothing, mask=is_padding[:, None] & (column[None, :] < width))
+
+
+def forget_padding(keys: Tensor, mask: Tensor) -> None:
+    """Set the rows to 0 where the mask is false, in place; the others are not even looked at."""
+    num_rows, width = keys.shape
+    grid = (triton.cdiv(num_rows, 32),)
+    _forget_padding[grid](keys, mask.view(torch.uint8), num_rows, keys.stride(0), width, 32, 256, num_warps=4)
+
+
+@triton.jit
+def _join(
+    source,
+    mask,
+    out,
+    sums,
+    num_rows,
+    length,
+    width,
+    of_batch,
+    of_position,
+    of_head,
+    all_columns,
+    head_size: tl.constexpr,
+    is_masked: tl.constexpr,
+    rows_a_part: tl.constexpr,
+    rows: tl.constexpr,
+    columns: tl.constexpr,
+):
+    part = tl.program_id(1)
+    column = tl.program_id(0) * columns + tl.arange(0, columns)
+    from_column = (column // head_size) * of_head + column % head_size
+    total = tl.zeros([rows, columns], tl.float32)
+    for first in range(0, rows_a_part, rows):
+        row = part * rows_a_part + first + tl.arange(0, rows)
+        is_there = (row[:, None] < num_rows) & (column[None, :] < width)
+        from_row = (row // length).to(tl.int64) * of_batch + (row % length) * of_position
+        found = tl.load(source + from_row[:, None] + from_column[None, :], mask=is_there, other=0.0)
+        if is_masked:
+            is_real = tl.load(mask + row, mask=row < num_rows, other=0)
+            found = tl.where(is_real[:, None] != 0, found, 0.0)
+        tl.store(out + row[:, None].to(tl.int64) * all_columns + column[None, :], found, mask=is_there)
+        total += found.to(tl.float32)
+    tl.store(sums + part * all_columns + column, tl.sum(total, 0), mask=column < width)
+
+
+def join(of_query: Tensor, of_key: Tensor, of_value: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Three gradients (batch, heads, length, size) side by side as the rows of one matrix, those of padded keys and
+    values set to 0, and the sums of its columns."""
+    batch, num_heads, length, head_size = of_query.shape
+    num_rows, width = batch * length, num_heads * head_size
+    num_parts = triton.cdiv(num_rows, ROWS_A_PART)
+    out = torch.empty(num_rows, 3 * width, dtype=of_query.dtype, device=of_query.device)
+    sums = torch.empty(num_parts, 3 * width, dtype=torch.float32, device=of_query.device)
+    for place, source in enumerate((of_query, of_key, of_value)):
+        assert source.stride(3) == 1
+        _join[(triton.cdiv(width, COLUMNS), num_parts)](
+            source,
+            mask.view(torch.uint8),
+            out[:, place * width :],
+            sums[:, place * width :],
+            num_rows,
+            length,
+            width,
+            source.stride(0),
+            source.stride(2),
+            source.stride(1),
+            3 * width,
+            head_size,
+            place > 0,
+            ROWS_A_PART,
+            ROWS,
+            COLUMNS,
+            num_warps=8,
+        )
+    return out, _sum_of_parts(sums)

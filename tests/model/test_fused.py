@@ -1,0 +1,131 @@
+"""The fused way back, with plain operations in the place of kernels (see tests/gpu)."""
+
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import openalbert.model
+from openalbert.model import masked_attention
+from openalbert.model.albert import AlbertModel
+from openalbert.model.config import PRETRAINING_HEADS, AlbertConfig
+from openalbert.model.fused import weight_gradient
+from openalbert.model.layer import Attention, FeedForward
+from openalbert.model.masked_attention import attend_masked
+from openalbert.model.sharing import Sharing
+
+aten = torch.ops.aten
+
+
+@weight_gradient.register_kernel("cpu")
+def _(gradient: Tensor, x: Tensor) -> Tensor:
+    return gradient.t() @ x
+
+
+@pytest.fixture(autouse=True)
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Plain operations for the kernels, single precision for half; which of the kernels were asked for."""
+    asked: list[str] = []
+
+    def forward(query: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> tuple[Tensor, Any, list[Tensor]]:
+        found = aten._scaled_dot_product_flash_attention_for_cpu(query, key, value, attn_mask=bias)
+        return found[0], None, [found[1].clone()]
+
+    def backward(
+        gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, mixed: Tensor, _: Any, kept: list[Tensor]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        found: tuple[Tensor, Tensor, Tensor] = aten._scaled_dot_product_flash_attention_for_cpu_backward(
+            gradient, query, key, value, mixed, kept[0].view(query.shape[:3]), 0.0, False
+        )
+        return found
+
+    def gelu_way_back(gradient: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
+        asked.append("gelu")
+        found = aten.gelu_backward(gradient, before, approximate="tanh")
+        return found, found.sum(0)
+
+    def forget_padding(keys: Tensor, mask: Tensor) -> None:
+        keys[~mask.flatten()] = 0
+
+    def join(of_query: Tensor, of_key: Tensor, of_value: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        asked.append("attend")
+        padded = ~mask[:, None, :, None]
+        found = (of_query, of_key.masked_fill(padded, 0), of_value.masked_fill(padded, 0))
+        joined = torch.stack([one.transpose(1, 2).flatten(2) for one in found], 2).flatten(2).flatten(0, 1)
+        return joined, joined.sum(0)
+
+    kernels = SimpleNamespace(gelu_way_back=gelu_way_back, forget_padding=forget_padding, join=join)
+    monkeypatch.setitem(sys.modules, "openalbert.model.fused_kernels", kernels)
+    monkeypatch.setattr(openalbert.model, "fused_kernels", kernels, raising=False)
+    monkeypatch.setattr(masked_attention, "kernel_forward", forward)
+    monkeypatch.setattr(masked_attention, "kernel_backward", backward)
+    monkeypatch.setattr(Attention, "halves", lambda part: (part.qkv.weight.detach(), part.output.weight.detach()))
+    monkeypatch.setattr(FeedForward, "halves", lambda part: (part.up.weight.detach(), part.down.weight.detach()))
+    return asked
+
+
+def small(**changes: Any) -> AlbertModel:
+    torch.manual_seed(0)
+    config = AlbertConfig(
+        vocab_size=60, embedding_size=8, hidden_size=16, num_layers=3, num_heads=2, ffn_size=32, max_positions=12,
+        initializer_range=0.3, **{"hidden_dropout": 0.0, "attention_dropout": 0.0, **changes},
+    )  # fmt: skip
+    return AlbertModel(config, PRETRAINING_HEADS)
+
+
+def learned(model: AlbertModel, *, is_fused: bool, **given: Any) -> dict[str, Tensor]:
+    """The scores of some words and all gradients."""
+    torch.manual_seed(1)
+    ids, at = torch.randint(5, 60, (4, 12)), torch.tensor([[1, 2]] * 4)
+    model.encoder.attend_masked, model.encoder.is_fused = (attend_masked, True) if is_fused else (None, False)
+    encoded = model.encode(ids, at=at, **given)
+    scores = model.scores("masked_lm", encoded)
+    model.zero_grad()
+    (scores.square().mean() + model.scores("sentence_order", encoded).sum()).backward()
+    return {"scores": scores, **{name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}}
+
+
+MASK = torch.arange(12) < torch.tensor([12, 7, 3, 12])[:, None]
+
+
+@pytest.mark.parametrize("recomputes", [False, True])
+@pytest.mark.parametrize("sharing", [Sharing(1, 1), Sharing(3, 3), Sharing(1, 3)])
+def test_a_model_learns_the_same_by_it(calls: list[str], sharing: Sharing, recomputes: bool) -> None:
+    model = small(sharing=sharing)
+    model.encoder.recomputes_activations = recomputes
+    plain = learned(model, is_fused=False, mask=MASK)
+    assert not calls
+    fused = learned(model, is_fused=True, mask=MASK)
+    # The last layer looks at some rows only: its attention goes the usual way.
+    assert (calls.count("gelu"), calls.count("attend")) == (3, 2)
+    assert plain.keys() == fused.keys()
+    for name, expected in plain.items():
+        torch.testing.assert_close(fused[name], expected, rtol=1e-4, atol=1e-6)
+
+
+def test_without_a_mask_attention_goes_the_usual_way(calls: list[str]) -> None:
+    model = small()
+    plain, fused = (learned(model, is_fused=way) for way in (False, True))
+    assert set(calls) == {"gelu"}
+    for name, expected in plain.items():
+        torch.testing.assert_close(fused[name], expected, rtol=1e-4, atol=1e-6)
+
+
+def test_attention_that_drops_out_is_left_to_torch(calls: list[str]) -> None:
+    model = small(attention_dropout=0.1).train()
+    learned(model, is_fused=True, mask=MASK)
+    assert set(calls) == {"gelu"}
+
+
+def test_nothing_of_it_is_used_where_nothing_is_learned(monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*_: Any) -> Any:
+        raise AssertionError
+
+    monkeypatch.setattr(Attention, "halves", never)
+    model = small().eval()
+    model.encoder.is_fused, model.encoder.attend_masked = True, attend_masked
+    with torch.no_grad():
+        model.encode(torch.randint(5, 60, (4, 12)), mask=MASK)
