@@ -20,7 +20,7 @@ from openalbert.model.sharing import Sharing
 aten = torch.ops.aten
 
 
-@weight_gradient.register_kernel("cpu")
+@weight_gradient.register_kernel("cpu")  # for good: torch has no way to take it back, and nothing else asks for it
 def _(gradient: Tensor, x: Tensor) -> Tensor:
     return gradient.t() @ x
 
@@ -110,6 +110,15 @@ def test_without_a_mask_attention_goes_the_usual_way(calls: list[str]) -> None:
     model = small()
     plain, fused = (learned(model, is_fused=way) for way in (False, True))
     assert set(calls) == {"gelu"}
+    for name, expected in plain.items():
+        torch.testing.assert_close(fused[name], expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("activation", ["relu", "gelu_erf"])
+def test_another_activation_is_torchs_own(calls: list[str], activation: str) -> None:
+    model = small(activation=activation)
+    plain, fused = (learned(model, is_fused=way, mask=MASK) for way in (False, True))
+    assert set(calls) == {"attend"}
     for name, expected in plain.items():
         torch.testing.assert_close(fused[name], expected, rtol=1e-4, atol=1e-6)
 

@@ -241,3 +241,28 @@ def test_attention_goes_back_without_the_mask_where_it_may_and_can(
     monkeypatch.setattr(setup, "can_attend_masked", can_attend_masked)
     assert setup.attends_masked(replace(Pretrain(), speed=speed), device) is expected
     assert asked in ([], [(64, 512)])
+
+
+@pytest.mark.parametrize(
+    ("speed", "attends", "knows", "expected"),
+    [
+        (Speed(), True, True, True),
+        (Speed(compile="whole"), True, True, True),
+        (Speed(), True, False, False),
+        (Speed(), False, True, False),
+        (Speed(compile="none"), True, True, False),
+    ],
+)
+def test_linear_maps_are_fused_where_attention_is_ours_and_layers_are_compiled(
+    speed: Speed, attends: bool, knows: bool, expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def can_fuse(*sizes: int) -> bool:
+        asked.append(sizes)
+        return knows
+
+    monkeypatch.setattr(setup, "attends_masked", lambda *_: attends)
+    monkeypatch.setattr(setup, "can_fuse", can_fuse)
+    assert setup.is_fused(replace(Pretrain(), speed=speed), GPU) is expected
+    assert asked in ([], [(768, 3072, 12, 512)])

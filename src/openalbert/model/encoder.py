@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from jaxtyping import Float, Int
@@ -82,7 +83,7 @@ class AlbertEncoder(nn.Module):
             raise UserError("states of all layers need all positions: ask for either all_states or at")
         hidden = self.embedding(ids, segments, layout.positions(ids))
         states = [hidden]
-        halves = self._halves()
+        halves = self._halves(depth)
         for layer in range(depth - 1):
             hidden = self._layer(layer, hidden, layout, halves)
             states.append(hidden)
@@ -94,16 +95,21 @@ class AlbertEncoder(nn.Module):
         first, hidden = rows.split(self._layer(depth - 1, hidden, layout, halves, rows))
         return Encoded(hidden, self._pool(first))
 
-    def _halves(self) -> dict[nn.Module, Halves]:
+    def _halves(self, depth: int) -> dict[nn.Module, Halves]:
         if not (self.is_fused and torch.is_grad_enabled()):
             return {}
-        return {part: part.halves() for part in (*self.attention, *self.ffn)}
+        parts = dict.fromkeys(part for layer in range(depth) for part in self._parts(layer))
+        return {part: part.halves() for part in parts}
+
+    def _parts(self, layer: int) -> tuple[Attention, FeedForward]:
+        attention = self.attention[part_of_layer(layer, len(self.attention), self.config.num_layers)]
+        ffn = self.ffn[part_of_layer(layer, len(self.ffn), self.config.num_layers)]
+        return cast(Attention, attention), cast(FeedForward, ffn)
 
     def _layer(
         self, layer: int, hidden: Tensor, layout: Layout, halves: dict[nn.Module, Halves], rows: Rows | None = None
     ) -> Tensor:
-        attention = self.attention[part_of_layer(layer, len(self.attention), self.config.num_layers)]
-        ffn = self.ffn[part_of_layer(layer, len(self.ffn), self.config.num_layers)]
+        attention, ffn = self._parts(layer)
         given = (attention, ffn, hidden, layout, rows, halves.get(attention), halves.get(ffn))
         if self.recomputes_activations and self.training:
             again: Tensor = checkpoint(self.run_layer, *given, use_reentrant=False)

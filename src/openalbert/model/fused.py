@@ -4,7 +4,8 @@ Compiled, the way back through GELU or attention and the gradient of the bias be
 are passes of their own. Here a kernel does both in one (fused_kernels.py). Attention's keys are saved with those of the
 padding at 0 already, which its way back needs (masked_attention.py). Gradients of weights come out of their matrix
 product in fp32: those of shared ones are summed over all layers, and the summands are not rounded before. And each map
-is given a copy of its weights in half precision, made once for all layers that share them.
+is given a copy of its weights in half precision, made once for all layers that share them. Attention without a mask or
+with dropout, and that of a last layer which looks at some rows only, goes torch's own way.
 
 For training in bf16 on a GPU. Each pass is an operation of its own to torch's compiler, since a fake of it is all that
 the compiler needs to know, and tests can put others in their place.
@@ -25,8 +26,10 @@ def can_fuse(hidden_size: int, ffn_size: int, num_heads: int, length: int) -> bo
     """Whether this machine compiles the kernels, and they are right: they are tried, on sequences of this length."""
     with torch.random.fork_rng(["cuda"]):
         torch.manual_seed(0)
-        sizes = ((2, length, hidden_size), (3 * hidden_size, hidden_size), (3 * hidden_size,), (ffn_size, hidden_size))
-        x, qkv, of_qkv, up = (0.05 * torch.randn(size, device="cuda") for size in sizes)
+        sizes = ((2, length, hidden_size), (3 * hidden_size,), (3 * hidden_size, hidden_size), (ffn_size, hidden_size))
+        x, of_qkv, qkv, up = (torch.randn(size, device="cuda") for size in sizes)
+        # Scores of attention that do not grow with the width: else rounding alone would count as wrong in wide models.
+        of_qkv, qkv, up = 0.05 * of_qkv, 1.4 * hidden_size**-0.5 * qkv, 1.4 * hidden_size**-0.5 * up
     mask = torch.arange(length, device="cuda") < torch.tensor([[length], [max(1, length // 2)]], device="cuda")
     of_up, is_real = torch.zeros(ffn_size, device="cuda"), mask[:, :, None]
 
@@ -41,7 +44,7 @@ def can_fuse(hidden_size: int, ffn_size: int, num_heads: int, length: int) -> bo
 
     found = []
     for way in (ours, theirs):
-        leaves = [leaf.detach().requires_grad_() for leaf in (20 * x, qkv, of_qkv, up, of_up)]
+        leaves = [leaf.detach().requires_grad_() for leaf in (x, qkv, of_qkv, up, of_up)]
         try:
             out = way(*leaves) * is_real
             found.append((out, *torch.autograd.grad(out.float().square().sum(), leaves)))

@@ -51,7 +51,7 @@ def _gelu_way_back(
         square = x * x
         # With z = sqrt(2/pi) (x + 0.044715 x^3) and s = sigmoid(2z) GELU is x s, its slope s + x s(1 - s) 2 dz/dx. The
         # GPU's own tanh would save an instruction, but its error of 2^-11 counts where x is far below 0 and s should be
-        # nearly 0: with a trained model it can cost several percent of the gradients.
+        # nearly 0: with a trained model gradients can be off by several percent.
         s = tl.sigmoid(x * (1.5957691216057308 + 0.07135481627260025 * square))
         slope = s + x * s * (1 - s) * (1.5957691216057308 + 0.21406444881780075 * square)
         of_before = (of_gelu * slope).to(out.dtype.element_ty)
@@ -87,7 +87,8 @@ def forget_padding(keys: Tensor, mask: Tensor) -> None:
     """Set the rows to 0 where the mask is false, in place; the others are not even looked at."""
     num_rows, width = keys.shape
     grid = (triton.cdiv(num_rows, 32),)
-    _forget_padding[grid](keys, mask.view(torch.uint8), num_rows, keys.stride(0), width, 32, 256, num_warps=4)
+    mask = mask.contiguous().view(torch.uint8)
+    _forget_padding[grid](keys, mask, num_rows, keys.stride(0), width, 32, 256, num_warps=4)
 
 
 @triton.jit
@@ -134,11 +135,12 @@ def join(of_query: Tensor, of_key: Tensor, of_value: Tensor, mask: Tensor) -> tu
     num_parts = triton.cdiv(num_rows, ROWS_A_PART)
     out = torch.empty(num_rows, 3 * width, dtype=of_query.dtype, device=of_query.device)
     sums = torch.empty(num_parts, 3 * width, dtype=torch.float32, device=of_query.device)
+    mask = mask.contiguous().view(torch.uint8)
     for place, source in enumerate((of_query, of_key, of_value)):
         assert source.stride(3) == 1
         _join[(triton.cdiv(width, COLUMNS), num_parts)](
             source,
-            mask.view(torch.uint8),
+            mask,
             out[:, place * width :],
             sums[:, place * width :],
             num_rows,

@@ -94,7 +94,9 @@ class FeedForward(nn.Module):
     ) -> Float[Tensor, "*tokens hidden"]:
         """Every token by itself."""
         if halves:
-            wide = linear_gelu(x, self.up.weight, halves[0], self.up.bias)
+            of_up = (self.up.weight, halves[0], self.up.bias)
+            is_gelu = self.activation == "gelu_tanh"
+            wide = linear_gelu(x, *of_up) if is_gelu else activate(linear(x, *of_up), self.activation)
             added = linear(wide, self.down.weight, halves[1], self.down.bias)
         else:
             added = self.down(activate(self.up(x), self.activation))

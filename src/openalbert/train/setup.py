@@ -66,12 +66,10 @@ def attends_masked(settings: Pretrain, device: Device) -> bool:
 
 def is_fused(settings: Pretrain, device: Device) -> bool:
     """Whether linear maps take a way back of our own: where attention does, and the rest is compiled."""
-    model = settings.model
-    if model.activation != "gelu_tanh" or compiled_part(settings, device) == "none":
+    if compiled_part(settings, device) == "none" or not attends_masked(settings, device):
         return False
-    return attends_masked(settings, device) and can_fuse(
-        model.hidden_size, model.ffn_size, model.num_heads, settings.objective.max_length
-    )
+    model = settings.model
+    return can_fuse(model.hidden_size, model.ffn_size, model.num_heads, settings.objective.max_length)
 
 
 def make_model(settings: Pretrain, device: Device) -> AlbertModel:
