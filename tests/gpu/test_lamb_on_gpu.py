@@ -106,14 +106,15 @@ def test_the_kernel_is_as_near_to_fp64_as_foreach(kind: str, flags: dict[str, bo
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("flags", [{}, {"bias_correction": True, "adapt_everything": True}], ids=str)
 def test_one_step_is_that_of_foreach_to_rounding(kind: str, flags: dict[str, bool]) -> None:
-    kernel, foreach = Learner(kind, kernel=True, **flags), Learner(kind, kernel=False, **flags)
+    # Foreach is torch's fused Adam, which rounds beta before it takes 1 - beta: for 0.999 that is 1.3e-5 off. With
+    # betas that fp32 has exactly only the order of operations is left; the usual ones are compared with fp64 above.
+    exact_betas = (0.875, 1 - 2**-10)
+    kernel, foreach = (Learner(kind, kernel=way, betas=exact_betas, **flags) for way in (True, False))
     for number in range(20):
         kernel.step(number)
         foreach.step(number)
         for found, expected in zip(kernel.tensors(), foreach.tensors(), strict=True):
-            # Foreach is torch's fused Adam, which rounds beta before it takes 1 - beta: for 0.999 that is 1.3e-5 off,
-            # and a step 6.4e-6 of itself. Steps of weights that are not adapted are of up to lr m/sqrt(v) = 0.065.
-            torch.testing.assert_close(found, expected, rtol=2e-5, atol=5e-7)
+            torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-7)
         with torch.no_grad():  # from the same place again
             for parameter, other in zip(kernel.parameters, foreach.parameters, strict=True):
                 parameter.copy_(other)
