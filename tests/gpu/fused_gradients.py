@@ -1,4 +1,5 @@
-"""How far gradients in bf16 are from fp32's, by torch's own passes and by fused ones, compiled: a script, prints JSON.
+"""How far gradients in bf16 are from fp32's, by torch's own passes, by fused ones, and by these where the forward pass is
+computed again on the way back, all compiled: a script, prints JSON.
 
 A script since the checks of types in tests would be compiled along.
 """
@@ -31,9 +32,10 @@ def main() -> None:
     mask = torch.arange(length, device="cuda") < lengths[:, None]
     at = torch.randint(1, 24, (8, 20), device="cuda")
 
-    def gradients(is_fused: bool, is_half: bool) -> dict[str, Tensor]:
+    def gradients(is_fused: bool, is_half: bool, recomputes: bool = False) -> dict[str, Tensor]:
         model.encoder.attend_masked = attend_masked if is_half else None
         model.encoder.is_fused = is_fused
+        model.encoder.recomputes_activations = recomputes
         model.encoder.run_layer = torch.compile(run_layer, dynamic=False) if is_half else run_layer
         model.zero_grad()
         with torch.autocast("cuda", torch.bfloat16, enabled=is_half):
@@ -43,9 +45,10 @@ def main() -> None:
         return {name: weight.grad.clone() for name, weight in model.named_parameters() if weight.grad is not None}
 
     exact, plain, fused = gradients(False, False), gradients(False, True), gradients(True, True)
+    again = gradients(True, True, recomputes=True)
     assert can_fuse(config.hidden_size, config.ffn_size, config.num_heads, length)
     errors = {
-        name: [((one[name] - true).norm() / true.norm()).item() for one in (plain, fused)]
+        name: [((one[name] - true).norm() / true.norm()).item() for one in (plain, fused, again)]
         for name, true in exact.items()
     }
     print(json.dumps(errors))

@@ -25,8 +25,8 @@ def test_gradients_are_as_near_to_fp32_as_those_of_torchs_own_passes(name: str, 
     assert ran.returncode == 0, ran.stderr
     errors = json.loads(ran.stdout)
     assert any("qkv.bias" in parameter for parameter in errors)
-    for parameter, (plain, fused) in errors.items():
-        assert fused < max(1.3 * plain, 0.02), (parameter, plain, fused)
+    for parameter, (plain, *ours) in errors.items():
+        assert max(ours) < max(1.3 * plain, 0.02), (parameter, plain, ours)
 
 
 def test_the_slope_of_gelu_is_right_far_from_0_too() -> None:

@@ -1,11 +1,25 @@
 """Passes over a layer's widest tensors as Triton kernels: they are there only where torch brings Triton, on GPUs."""
 
+from typing import NamedTuple
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-ROWS_A_PART, ROWS, COLUMNS = 128, 16, 256  # of sums over the rows, which are made in parts; of a block
+
+class Blocks(NamedTuple):
+    """How a matrix is gone over: a program has some columns of a part of the rows, and takes a few rows at a time."""
+
+    rows_a_part: int
+    rows: int
+    columns: int
+    stages: int
+    num_warps: int
+
+
+OF_GELU = Blocks(128, 16, 256, 1, 8)
+OF_JOIN = Blocks(128, 16, 256, 1, 8)
 
 
 @triton.jit
@@ -38,36 +52,46 @@ def _gelu_way_back(
     rows_a_part: tl.constexpr,
     rows: tl.constexpr,
     columns: tl.constexpr,
+    stages: tl.constexpr,
 ):
     part = tl.program_id(1)
     column = tl.program_id(0) * columns + tl.arange(0, columns)
     total = tl.zeros([rows, columns], tl.float32)
-    for first in range(0, rows_a_part, rows):
+    for first in tl.range(0, rows_a_part, rows, num_stages=stages):
         row = part * rows_a_part + first + tl.arange(0, rows)
         at = row[:, None].to(tl.int64) * num_columns + column[None, :]
         is_there = (row[:, None] < num_rows) & (column[None, :] < num_columns)
         x = tl.load(before + at, mask=is_there, other=0.0).to(tl.float32)
         of_gelu = tl.load(gradient + at, mask=is_there, other=0.0).to(tl.float32)
-        square = x * x
         # With z = sqrt(2/pi) (x + 0.044715 x^3) and s = sigmoid(2z) GELU is x s, its slope s + x s(1 - s) 2 dz/dx. The
         # GPU's own tanh would save an instruction, but its error of 2^-11 counts where x is far below 0 and s should be
-        # nearly 0: with a trained model gradients can be off by several percent.
-        s = tl.sigmoid(x * (1.5957691216057308 + 0.07135481627260025 * square))
-        slope = s + x * s * (1 - s) * (1.5957691216057308 + 0.21406444881780075 * square)
-        of_before = (of_gelu * slope).to(out.dtype.element_ty)
-        tl.store(out + at, of_before, mask=is_there)
-        total += of_before.to(tl.float32)  # summed over the rows once: for a sum all warps have to meet
+        # nearly 0: with a trained model gradients can be off by several percent. tl.sigmoid minds numbers below 2^-126,
+        # which s has no need of, and with 30 instructions an element in place of 19 the pass waits for arithmetic.
+        square = x * x
+        s = tl.inline_asm_elementwise(
+            "{ .reg .f32 e; ex2.approx.ftz.f32 e, $1; add.ftz.f32 e, e, 0f3F800000; rcp.approx.ftz.f32 $0, e; }",
+            "=f,f",
+            [x * (-2.3022081986 - 0.1029432406 * square)],  # -2z / log(2)
+            dtype=tl.float32,
+            is_pure=True,
+            pack=1,
+        )
+        slope = s + x * (1.5957691216 + 0.2140644488 * square) * s * (1 - s)
+        of_before = of_gelu * slope
+        tl.store(out + at, of_before.to(out.dtype.element_ty), mask=is_there)
+        total += of_before  # summed over the rows once: for a sum all warps have to meet
     tl.store(sums + part * num_columns + column, tl.sum(total, 0), mask=column < num_columns)
 
 
 def gelu_way_back(gradient: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
     """Through GELU, and the sums of the columns."""
     num_rows, num_columns = before.shape
-    num_parts = triton.cdiv(num_rows, ROWS_A_PART)
+    *blocks, num_warps = OF_GELU
+    num_parts = triton.cdiv(num_rows, OF_GELU.rows_a_part)
     out = torch.empty_like(before)
     sums = torch.empty(num_parts, num_columns, dtype=torch.float32, device=before.device)
-    grid = (triton.cdiv(num_columns, COLUMNS), num_parts)
-    _gelu_way_back[grid](gradient, before, out, sums, num_rows, num_columns, ROWS_A_PART, ROWS, COLUMNS, num_warps=8)
+    grid = (triton.cdiv(num_columns, OF_GELU.columns), num_parts)
+    _gelu_way_back[grid](gradient, before, out, sums, num_rows, num_columns, *blocks, num_warps=num_warps)
     return out, _sum_of_parts(sums)
 
 
@@ -93,7 +117,9 @@ def forget_padding(keys: Tensor, mask: Tensor) -> None:
 
 @triton.jit
 def _join(
-    source,
+    of_query,
+    of_key,
+    of_value,
     mask,
     out,
     sums,
@@ -103,28 +129,32 @@ def _join(
     of_batch,
     of_position,
     of_head,
-    all_columns,
     head_size: tl.constexpr,
-    is_masked: tl.constexpr,
     rows_a_part: tl.constexpr,
     rows: tl.constexpr,
     columns: tl.constexpr,
+    stages: tl.constexpr,
 ):
-    part = tl.program_id(1)
+    part, place = tl.program_id(1), tl.program_id(2)
+    source = of_query
+    if place == 1:
+        source = of_key
+    elif place == 2:
+        source = of_value
     column = tl.program_id(0) * columns + tl.arange(0, columns)
     from_column = (column // head_size) * of_head + column % head_size
+    to_column = place * width + column
     total = tl.zeros([rows, columns], tl.float32)
-    for first in range(0, rows_a_part, rows):
+    for first in tl.range(0, rows_a_part, rows, num_stages=stages):
         row = part * rows_a_part + first + tl.arange(0, rows)
+        is_real = (place == 0) | (tl.load(mask + row, mask=row < num_rows, other=0) != 0)
         is_there = (row[:, None] < num_rows) & (column[None, :] < width)
         from_row = (row // length).to(tl.int64) * of_batch + (row % length) * of_position
         found = tl.load(source + from_row[:, None] + from_column[None, :], mask=is_there, other=0.0)
-        if is_masked:
-            is_real = tl.load(mask + row, mask=row < num_rows, other=0)
-            found = tl.where(is_real[:, None] != 0, found, 0.0)
-        tl.store(out + row[:, None].to(tl.int64) * all_columns + column[None, :], found, mask=is_there)
+        found = tl.where(is_real[:, None], found, 0.0)
+        tl.store(out + row[:, None].to(tl.int64) * (3 * width) + to_column[None, :], found, mask=is_there)
         total += found.to(tl.float32)
-    tl.store(sums + part * all_columns + column, tl.sum(total, 0), mask=column < width)
+    tl.store(sums + part * (3 * width) + to_column, tl.sum(total, 0), mask=column < width)
 
 
 def join(of_query: Tensor, of_key: Tensor, of_value: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
@@ -132,29 +162,26 @@ def join(of_query: Tensor, of_key: Tensor, of_value: Tensor, mask: Tensor) -> tu
     values set to 0, and the sums of its columns."""
     batch, num_heads, length, head_size = of_query.shape
     num_rows, width = batch * length, num_heads * head_size
-    num_parts = triton.cdiv(num_rows, ROWS_A_PART)
+    *blocks, num_warps = OF_JOIN
+    num_parts = triton.cdiv(num_rows, OF_JOIN.rows_a_part)
     out = torch.empty(num_rows, 3 * width, dtype=of_query.dtype, device=of_query.device)
     sums = torch.empty(num_parts, 3 * width, dtype=torch.float32, device=of_query.device)
-    mask = mask.contiguous().view(torch.uint8)
-    for place, source in enumerate((of_query, of_key, of_value)):
-        assert source.stride(3) == 1
-        _join[(triton.cdiv(width, COLUMNS), num_parts)](
-            source,
-            mask,
-            out[:, place * width :],
-            sums[:, place * width :],
-            num_rows,
-            length,
-            width,
-            source.stride(0),
-            source.stride(2),
-            source.stride(1),
-            3 * width,
-            head_size,
-            place > 0,
-            ROWS_A_PART,
-            ROWS,
-            COLUMNS,
-            num_warps=8,
-        )
+    assert of_query.stride() == of_key.stride() == of_value.stride()
+    assert of_query.stride(3) == 1
+    strides = of_query.stride(0), of_query.stride(2), of_query.stride(1)
+    _join[(triton.cdiv(width, OF_JOIN.columns), num_parts, 3)](
+        of_query,
+        of_key,
+        of_value,
+        mask.contiguous().view(torch.uint8),
+        out,
+        sums,
+        num_rows,
+        length,
+        width,
+        *strides,
+        head_size,
+        *blocks,
+        num_warps=num_warps,
+    )
     return out, _sum_of_parts(sums)
