@@ -17,7 +17,6 @@ Documents = list[list[int]]  # the length of each sentence
 documents_of = st.lists(st.lists(st.integers(1, 40), min_size=1, max_size=12), min_size=1, max_size=12)
 lengths_of = st.integers(SHORTEST, 100)
 WHOLE = SentenceOrder(chunks="whole")
-MOVING = SentenceOrder(skip_share=0.5)
 SOP, NSP, NONE = (SentenceOrder(objective) for objective in ("sop", "nsp", "none"))
 GOOGLE = SentenceOrder(lone_sentences="google")
 
@@ -50,7 +49,7 @@ def document_of(documents: Documents, token: np.ndarray) -> np.ndarray:
     documents=documents_of,
     max_length=lengths_of,
     seed=st.integers(0, 99),
-    how=st.sampled_from([SOP, NONE, GOOGLE, WHOLE, MOVING]),
+    how=st.sampled_from([SOP, NONE, GOOGLE, WHOLE]),
 )
 def test_both_segments_hold_something_and_fit(
     documents: Documents, max_length: int, seed: int, how: SentenceOrder
@@ -78,34 +77,21 @@ def test_sop_segments_follow_each_other_in_one_document(documents: Documents, ma
         assert np.isin(border[whole], starts).all()
 
 
-@given(
-    documents=documents_of,
-    max_length=lengths_of,
-    seed=st.integers(0, 99),
-    how=st.sampled_from([SOP, NONE, WHOLE, MOVING]),
-)
+@given(documents=documents_of, max_length=lengths_of, seed=st.integers(0, 99), how=st.sampled_from([SOP, NONE, WHOLE]))
 def test_every_token_is_in_an_example_or_counted_as_left_out(
     documents: Documents, max_length: int, seed: int, how: SentenceOrder
 ) -> None:
     made = paired(documents, how, max_length, seed)
     used = int((made.rows["first_length"] + made.rows["second_length"]).sum())
     assert used + made.trimmed_tokens + made.lone_tokens + made.passed_over_tokens == sum(map(sum, documents))
-    assert made.passed_over_tokens == 0 or how in (WHOLE, MOVING)
+    assert made.passed_over_tokens == 0 or how is WHOLE
     assert made.short_documents == sum(len(document) == 1 for document in documents)
     assert made.lone_sentences <= len(documents)
 
 
-@given(
-    documents=documents_of,
-    max_length=lengths_of,
-    seed=st.integers(0, 99),
-    epoch=st.integers(0, 3),
-    how=st.sampled_from([SOP, MOVING]),
-)
-def test_chunks_are_those_of_the_rule_one_by_one(
-    documents: Documents, max_length: int, seed: int, epoch: int, how: SentenceOrder
-) -> None:
-    made = paired(documents, how, max_length, seed, epoch)
+@given(documents=documents_of, max_length=lengths_of, seed=st.integers(0, 99), epoch=st.integers(0, 3))
+def test_chunks_are_those_of_the_rule_one_by_one(documents: Documents, max_length: int, seed: int, epoch: int) -> None:
+    made = paired(documents, SOP, max_length, seed, epoch)
     limit = max_length - 3
     begins, number = [], 0
     for document in documents:
@@ -121,7 +107,7 @@ def test_chunks_are_those_of_the_rule_one_by_one(
                 end += 1
             if end - begin > 1:
                 begins.append(number + begin)
-            begin = end + int(chance(bits(root(seed, epoch, Stream.SKIP), key), how.skip_share)[0])
+            begin = end
         number += len(document)
     assert made.rows["example"].tolist() == begins
 
@@ -229,16 +215,12 @@ def test_the_lengths_of_sentences_tell_nothing_about_the_order_of_whole_chunks()
     assert abs(first.mean() - last.mean()) > 8 * error
 
 
-@pytest.mark.parametrize("how", [WHOLE, MOVING])
-def test_epochs_leave_out_different_sentences(how: SentenceOrder) -> None:
+def test_epochs_leave_out_different_sentences() -> None:
     documents = english(50)
-    kept = [set(paired(documents, dataclasses.replace(how, short_share=0.0), epoch=e).rows["example"]) for e in (0, 1)]
+    kept = [
+        set(paired(documents, dataclasses.replace(WHOLE, short_share=0.0), epoch=e).rows["example"]) for e in (0, 1)
+    ]
     assert len(kept[0] & kept[1]) < 0.6 * len(kept[0])
-
-
-def test_without_short_examples_or_skipped_sentences_all_epochs_have_the_same_chunks() -> None:
-    epochs = [paired(english(50), SentenceOrder(short_share=0.0), epoch=e).rows["example"] for e in (0, 1)]
-    assert np.array_equal(*epochs)
 
 
 def test_half_of_the_pairs_are_swapped() -> None:
@@ -349,5 +331,3 @@ def test_assembled_examples_read_as_their_segments(
 def test_an_impossible_share_is_refused(share: float) -> None:
     with pytest.raises(UserError, match="short_share"):
         SentenceOrder(short_share=share)
-    with pytest.raises(UserError, match="skip_share"):
-        SentenceOrder(skip_share=share)

@@ -2,8 +2,8 @@
 
 Making works on the marks of a shard alone, for a whole epoch at once: sentences of one document fill a chunk, the
 chunk is cut in two between sentences, the halves are swapped by the toss of a coin and trimmed to the length. Every
-draw is keyed by (seed, epoch, the number of the chunk's first sentence), so every epoch has its own pairs. Their chunks
-are the same ones, though, where nothing moves their borders: see `skip_share`.
+draw is keyed by (seed, epoch, the number of the chunk's first sentence), so every epoch has its own pairs. Google's
+chunks themselves are the same in every epoch where no example is shortened: nothing else moves their borders.
 """
 
 import math
@@ -44,18 +44,12 @@ class SentenceOrder:
     segments. The sentence that passes is likely a long one, and always the last: sentence lengths give the order away.
     whole: it takes the whole sentences that fit, and the one that does not is left out, with one more half of the time,
     so that no length tells."""
-    skip_share: float = 0.0
-    """After this share of Google's chunks the next sentence is passed over, which moves all borders that follow: with
-    0.5 epochs share a third of their chunks. Without it only short examples move them, and if there are none either,
-    all epochs have the same chunks, whose order is soon known by heart. Those of whole sentences and of nsp always
-    move."""
     lone_sentences: Literal["drop", "google"] = "drop"
     """drop: a sentence without a partner is left out; google: it is paired with another document, labelled swapped."""
 
     def __post_init__(self) -> None:
-        for name, share in (("short_share", self.short_share), ("skip_share", self.skip_share)):
-            if not 0 <= share <= 1:
-                raise UserError(f"{name} is {share} but a share lies between 0 and 1")
+        if not 0 <= self.short_share <= 1:
+            raise UserError(f"short_share is {self.short_share} but a share lies between 0 and 1")
         if not 0 < self.weight < math.inf:
             raise UserError(f"weight is {self.weight}: it must be above 0, and finite; objective none asks no order")
 
@@ -89,7 +83,7 @@ class Pairs:
     trimmed_tokens: int
     """Tokens cut off the segments to fit the length."""
     passed_over_tokens: int = 0
-    """Tokens of sentences between chunks that this epoch does not read."""
+    """Tokens between chunks of whole sentences that this epoch does not read."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -205,8 +199,7 @@ def _chunks(
     least = 2 if settings.lone_sentences == "drop" else 1
     if settings.chunks == "google":
         end = np.searchsorted(shard.starts, shard.starts[:-1] + targets)
-        end = np.minimum(np.maximum(end, sentences + least), document_end)
-        following = np.minimum(end + chance(shard.draw(Stream.SKIP, sentences), settings.skip_share), document_end)
+        following = end = np.minimum(np.maximum(end, sentences + least), document_end)
     else:
         fitting = np.searchsorted(shard.starts, shard.starts[:-1] + targets, side="right") - 1
         end = np.minimum(np.maximum(fitting, sentences + least), document_end)
