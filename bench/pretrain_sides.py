@@ -152,7 +152,12 @@ def ours(job: Job, arguments: argparse.Namespace, turn: Turn) -> dict[str, Any]:
         if arguments.profile and job.kind == "ours":
             profile(lambda: next(steps), arguments.out / f"{job.model}-profile.txt")
         steps.close()  # type: ignore[attr-defined]
-    return {**figures, "matmul_peak_tflops": peak / 1e12, "compiled": compiled}
+    return {
+        **figures,
+        "matmul_peak_tflops": peak / 1e12,
+        "compiled": compiled,
+        "is_fused": model.encoder.is_fused,
+    }
 
 
 def theirs(job: Job, arguments: argparse.Namespace, turn: Turn) -> dict[str, Any]:

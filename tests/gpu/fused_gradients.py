@@ -1,5 +1,5 @@
-"""How far gradients in bf16 are from fp32's, by torch's own passes, by fused ones, and by these where the forward pass is
-computed again on the way back, all compiled: a script, prints JSON.
+"""How far gradients in bf16 are from fp32's, all compiled: by torch's own passes, by fused ones, and by these where the
+forward pass is computed again on the way back. A script, prints JSON.
 
 A script since the checks of types in tests would be compiled along.
 """

@@ -20,7 +20,9 @@ from openalbert.interop.weights import read_tensors
 from openalbert.model.longer import continued
 from openalbert.settings import from_json
 from openalbert.text.tokenizer import Tokenizer
-from openalbert.train import steps
+from openalbert.train import setup, steps
+from openalbert.train.device import open_device
+from openalbert.train.pretrain import Run
 from openalbert.train.running import Step
 from openalbert.train.settings import Pretrain
 
@@ -69,7 +71,24 @@ def test_a_run_leaves_settings_facts_metrics_checkpoints_and_a_model(ended: Path
     assert known["data"]["folder"] == str(easy_shards)
     assert known["data"]["heldout_tokens"] > 0
     assert known["parameters"] == sum(tensor.numel() for tensor in huggingface.load(ended / "model").parameters())
-    assert (known["world_size"], known["restarts"]) == (1, 0)
+    assert (known["world_size"], known["restarts"], known["is_fused"]) == (1, 0, False)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, when its compiler is loaded
+def test_a_gpu_on_which_our_kernels_fail_their_trial_is_told(
+    easy_shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = command(easy_shards, tmp_path / "run", "--speed.compile layer")[1:]
+    settings = cli.parse(Pretrain, "pretrain", words)
+    monkeypatch.setattr(setup, "attends_masked", lambda *_: True)
+    for is_right in (True, False):
+        monkeypatch.setattr(setup, "can_fuse", lambda *_, is_right=is_right: is_right)
+        with open_device(settings.speed) as device:
+            run = Run(settings, device)
+            run.facts = run._first_facts()
+            run._introduce()
+        assert run.facts["is_fused"] is is_right
+        assert ("torch's own" in capsys.readouterr().out) is not is_right
 
 
 def test_the_settings_read_back_equal_and_hold_what_was_given(ended: Path, easy_shards: Path) -> None:

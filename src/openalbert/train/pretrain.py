@@ -110,6 +110,7 @@ class Run:
             "python": platform.python_version(),
             "device": self.device.describe(),
             "precision": self.device.precision,
+            "is_fused": self.model.encoder.is_fused,
             "world_size": self.device.world,
             "matmul_peak_flops": self.peak,
             "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
@@ -193,6 +194,9 @@ class Run:
         rate = settings.optimizer.learning_rate
         self.say(scaling_sentence(rate, settings.batch_size, settings.reference_batch))
         self.say(f"word frequencies alone would give a masked-LM loss of {self.facts['unigram_entropy']:.3f}")
+        encoder = self.model.encoder
+        if self.compiled != "none" and encoder.attend_masked is not None and not encoder.is_fused:
+            self.say("our kernels do not compile or were not right in their trial here: torch's own, a little slower")
         if not self.heldout:
             self.say("no held-out text: prepare the shards with --heldout 0.01, or give --heldout FOLDER, to evaluate")
 
