@@ -88,7 +88,7 @@ def test_a_gpu_on_which_our_kernels_fail_their_trial_is_told(
             run.facts = run._first_facts()
             run._introduce()
         assert run.facts["is_fused"] is is_right
-        assert ("torch's own" in capsys.readouterr().out) is not is_right
+        assert ("torch's own" in capsys.readouterr().err) is not is_right
 
 
 def test_the_settings_read_back_equal_and_hold_what_was_given(ended: Path, easy_shards: Path) -> None:

@@ -196,7 +196,7 @@ class Run:
         self.say(f"word frequencies alone would give a masked-LM loss of {self.facts['unigram_entropy']:.3f}")
         encoder = self.model.encoder
         if self.compiled != "none" and encoder.attend_masked is not None and not encoder.is_fused:
-            self.say("our kernels do not compile or were not right in their trial here: torch's own, a little slower")
+            self.say("our kernels did not pass their trial on this GPU: torch's own take their place, a little slower")
         if not self.heldout:
             self.say("no held-out text: prepare the shards with --heldout 0.01, or give --heldout FOLDER, to evaluate")
 
