@@ -18,7 +18,7 @@ class Blocks(NamedTuple):
     num_warps: int
 
 
-# The fastest of 92 shapes for albert-large and albert-base on an H200 (results/first-looks-h200).
+# Among 92 shapes the best for albert-large and albert-base together on an H200 (results/first-looks-h200).
 OF_GELU = Blocks(256, 16, 128, 3, 4)
 OF_JOIN = Blocks(256, 4, 1024, 1, 4)
 
@@ -67,7 +67,7 @@ def _gelu_way_back(
         # With z = sqrt(2/pi) (x + 0.044715 x^3) and s = sigmoid(2z) GELU is x s, its slope s + x s(1 - s) 2 dz/dx. The
         # GPU's own tanh would save an instruction, but its error of 2^-11 counts where x is far below 0 and s should be
         # nearly 0: with a trained model gradients can be off by several percent. tl.sigmoid minds numbers below 2^-126,
-        # of which s has no need: 30 instructions an element in place of 19.
+        # of which s has no need: 30 instructions an element in place of 22.
         square = x * x
         s = tl.inline_asm_elementwise(
             "{ .reg .f32 e; ex2.approx.ftz.f32 e, $1; add.ftz.f32 e, e, 0f3F800000; rcp.approx.ftz.f32 $0, e; }",

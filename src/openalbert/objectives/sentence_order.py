@@ -3,7 +3,7 @@
 Making works on the marks of a shard alone, for a whole epoch at once: sentences of one document fill a chunk, the
 chunk is cut in two between sentences, the halves are swapped by the toss of a coin and trimmed to the length. Every
 draw is keyed by (seed, epoch, the number of the chunk's first sentence), so every epoch has its own pairs. Google's
-chunks themselves are the same in every epoch where no example is shortened: nothing else moves their borders.
+chunks themselves are the same in every epoch where no example is shortened and nsp puts no halves back.
 """
 
 import math
