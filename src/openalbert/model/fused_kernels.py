@@ -77,7 +77,7 @@ def _gelu_way_back(
             is_pure=True,
             pack=1,
         )
-        slope = s + x * (1.5957691216 + 0.2140644488 * square) * s * (1 - s)
+        slope = s + x * s * (1 - s) * (1.5957691216 + 0.2140644488 * square)  # in this order 0 x infinity is far away
         of_before = of_gelu * slope
         tl.store(out + at, of_before.to(out.dtype.element_ty), mask=is_there)
         total += of_before  # summed over the rows once: for a sum all warps have to meet
