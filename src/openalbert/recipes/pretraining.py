@@ -34,7 +34,7 @@ def albert_base_budget() -> Pretrain:
     Growing the depth leaves the plateau of word frequencies in seconds, where full depth needs a minute or more.
     The learning rate belongs to this batch of its own. Sentence order is asked as Google does: in minutes it is learned
     sooner so than on chunks of whole sentences, which give nothing away; that the chunks are the same in every epoch
-    does no harm (`results/budget-h200`).
+    did no harm in one run beside another (`results/budget-h200`).
     """
     return Pretrain(
         preset="albert-base-budget",
