@@ -1,11 +1,15 @@
 """Linear maps together with what follows them, with a way back of our own: fewer passes over a layer's widest tensors.
 
 Compiled, the way back through GELU or attention and the gradient of the bias before it, which is a sum over all tokens,
-are passes of their own. Here a kernel does both in one (fused_kernels.py). Attention's keys are saved with those of the
-padding at 0 already, which its way back needs (masked_attention.py). Gradients of weights come out of their matrix
-product in fp32: those of shared ones are summed over all layers, and the summands are not rounded before. And each map
-is given a copy of its weights in half precision, made once for all layers that share them. Attention without a mask or
-with dropout, and that of a last layer which looks at some rows only, goes torch's own way.
+are passes of their own. Here a kernel does both in one (fused_kernels.py). Gradients of weights come out of their
+matrix product in fp32: those of shared ones are summed over all layers, and the summands are not rounded before. And
+each map is given a copy of its weights in half precision, made once for all layers that share them.
+
+Attention's kernel is given no mask, which would cost it half of its forward time. Instead the padding is given the mean
+of its sequence's keys and no values, and is taken out of the result afterwards: what it weighs is known from its score
+and the logsumexp, and is at most the mean weight of the real tokens, so that little is lost by the difference. Then its
+keys are 0, which the way back needs (masked_attention.py). Sequences without padding are not touched. Attention without
+a mask or with dropout, and that of a last layer which looks at some rows only, goes torch's own way.
 
 For training in bf16 on a GPU. Each pass is an operation of its own to torch's compiler, since a fake of it is all that
 the compiler needs to know, and tests can put others in their place.
@@ -121,9 +125,8 @@ class _LinearAttend(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, weight: Tensor, half: Tensor, bias: Tensor, mask: Tensor, num_heads: int
     ) -> Tensor:
-        ignored = torch.zeros(mask.shape, dtype=x.dtype, device=x.device).masked_fill(~mask, -torch.inf)
         mixed: Tensor
-        mixed, qkv, logsumexp = map_and_attend(x, half, bias.to(x.dtype), mask, ignored, num_heads)
+        mixed, qkv, logsumexp = map_and_attend(x, half, bias.to(x.dtype), mask, num_heads)
         ctx.num_heads = num_heads
         ctx.save_for_backward(x, half, mask, mixed, qkv, logsumexp)
         return mixed
@@ -162,24 +165,25 @@ def _(gradient: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
 
 @torch.library.custom_op("openalbert::map_and_attend", mutates_args=())
 def map_and_attend(
-    x: Tensor, weight: Tensor, bias: Tensor, mask: Tensor, ignored: Tensor, num_heads: int
+    x: Tensor, weight: Tensor, bias: Tensor, mask: Tensor, num_heads: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """What attention gives; query, key and value, the keys of the padding at 0; and the logsumexp of the scores."""
     from openalbert.model import fused_kernels
 
     batch, length, hidden_size = x.shape
     qkv = F.linear(x, weight, bias)
-    fused_kernels.forget_padding(qkv.view(batch * length, -1)[:, hidden_size : 2 * hidden_size], mask)
+    fused_kernels.stand_in(qkv, mask)
     query, key, value = _heads(qkv, num_heads, 3)
-    mixed, _, (logsumexp, *_) = masked_attention.kernel_forward(query, key, value, ignored[:, None, None])
+    mixed, _, (logsumexp, *_) = masked_attention.kernel_forward(query, key, value, None)
     mixed = mixed.transpose(1, 2).reshape(x.shape).contiguous()
-    return mixed, qkv, logsumexp.reshape(batch, num_heads, length, 1).contiguous()
+    logsumexp = logsumexp.reshape(batch, num_heads, length, 1).contiguous()
+    fused_kernels.leave_out(qkv, mixed, logsumexp, mask, num_heads)
+    fused_kernels.forget_padding(qkv.view(batch * length, -1)[:, hidden_size : 2 * hidden_size], mask)
+    return mixed, qkv, logsumexp
 
 
 @map_and_attend.register_fake
-def _(
-    x: Tensor, weight: Tensor, bias: Tensor, mask: Tensor, ignored: Tensor, num_heads: int
-) -> tuple[Tensor, Tensor, Tensor]:
+def _(x: Tensor, weight: Tensor, bias: Tensor, mask: Tensor, num_heads: int) -> tuple[Tensor, Tensor, Tensor]:
     batch, length, hidden_size = x.shape
     logsumexp = x.new_empty(batch, num_heads, length, 1, dtype=torch.float32)
     return x.new_empty(x.shape), x.new_empty(batch, length, 3 * hidden_size), logsumexp

@@ -97,6 +97,107 @@ def gelu_way_back(gradient: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @triton.jit
+def _padding_of(mask, sequence, length, up_to: tl.constexpr):
+    """How many of a sequence's tokens are padding, and which is the first of them."""
+    place = tl.arange(0, up_to)
+    is_padding = (place < length) & (tl.load(mask + sequence * length + place, mask=place < length, other=1) == 0)
+    return tl.sum(is_padding.to(tl.int32), 0), tl.min(tl.where(is_padding, place, length), 0)
+
+
+@triton.jit
+def _stand_in(qkv, mask, length, width, up_to: tl.constexpr, rows: tl.constexpr, columns: tl.constexpr):
+    sequence = tl.program_id(1)
+    num_padding, _ = _padding_of(mask, sequence, length, up_to)
+    if num_padding > 0:
+        column = tl.program_id(0) * columns + tl.arange(0, columns)
+        keys = qkv + sequence.to(tl.int64) * length * (3 * width) + width
+        total = tl.zeros([rows, columns], tl.float32)
+        for first in range(0, length, rows):
+            place = first + tl.arange(0, rows)
+            is_real = tl.load(mask + sequence * length + place, mask=place < length, other=0) != 0
+            at = place[:, None] * (3 * width) + column[None, :]
+            total += tl.load(keys + at, mask=is_real[:, None] & (column[None, :] < width), other=0.0).to(tl.float32)
+        mean = tl.sum(total, 0) / (length - num_padding)
+        means = tl.broadcast_to(mean[None, :], (rows, columns)).to(qkv.dtype.element_ty)
+        for first in range(0, length, rows):
+            place = first + tl.arange(0, rows)
+            is_padding = tl.load(mask + sequence * length + place, mask=place < length, other=1) == 0
+            at = place[:, None] * (3 * width) + column[None, :]
+            is_there = is_padding[:, None] & (column[None, :] < width)
+            tl.store(keys + at, means, mask=is_there)
+            tl.store(keys + width + at, tl.zeros([rows, columns], qkv.dtype.element_ty), mask=is_there)
+
+
+def stand_in(qkv: Tensor, mask: Tensor) -> None:
+    """Give the padding, in place, the mean of its sequence's keys, and nothing as value."""
+    batch, length, columns = qkv.shape
+    mask, up_to = mask.contiguous().view(torch.uint8), triton.next_power_of_2(length)
+    _stand_in[(triton.cdiv(columns // 3, 128), batch)](qkv, mask, length, columns // 3, up_to, 32, 128, num_warps=4)
+
+
+@triton.jit
+def _leave_out(
+    qkv,
+    mixed,
+    logsumexp,
+    mask,
+    length,
+    width,
+    num_heads,
+    scale,
+    head_size: tl.constexpr,
+    columns: tl.constexpr,
+    up_to: tl.constexpr,
+    rows: tl.constexpr,
+):
+    sequence = tl.program_id(1)
+    num_padding, first_padding = _padding_of(mask, sequence, length, up_to)
+    if num_padding > 0:
+        place = tl.program_id(0) * rows + tl.arange(0, rows)
+        column = tl.arange(0, columns)
+        is_there = (place[:, None] < length) & (column[None, :] < head_size)
+        begin = sequence.to(tl.int64) * length
+        for head in range(0, num_heads):
+            of_head = head * head_size + column
+            query_at = (begin + place)[:, None] * (3 * width) + of_head[None, :]
+            query = tl.load(qkv + query_at, mask=is_there, other=0.0).to(tl.float32)
+            key_at = (begin + first_padding) * (3 * width) + width + of_head
+            key = tl.load(qkv + key_at, mask=column < head_size, other=0.0).to(tl.float32)
+            score = scale * tl.sum(query * key[None, :], 1)
+            sum_at = (sequence * num_heads + head).to(tl.int64) * length + place
+            of_all = tl.load(logsumexp + sum_at, mask=place < length, other=0.0)
+            # A mean score weighs no more than the mean of all weights: at least the share of real tokens is left.
+            left = 1 - num_padding * tl.exp(score - of_all)
+            left = tl.maximum(left, 0.5 * (length - num_padding) / length)
+            tl.store(logsumexp + sum_at, of_all + tl.log(left), mask=place < length)
+            mixed_at = (begin + place)[:, None] * width + of_head[None, :]
+            found = tl.load(mixed + mixed_at, mask=is_there, other=0.0).to(tl.float32)
+            tl.store(mixed + mixed_at, (found / left[:, None]).to(mixed.dtype.element_ty), mask=is_there)
+
+
+def leave_out(qkv: Tensor, mixed: Tensor, logsumexp: Tensor, mask: Tensor, num_heads: int) -> None:
+    """Take what stands in for the padding out of what attention gives and out of its logsumexp, in place."""
+    batch, length, width = mixed.shape
+    head_size = width // num_heads
+    mask, up_to = mask.contiguous().view(torch.uint8), triton.next_power_of_2(length)
+    _leave_out[(triton.cdiv(length, 32), batch)](
+        qkv,
+        mixed,
+        logsumexp,
+        mask,
+        length,
+        width,
+        num_heads,
+        head_size**-0.5,
+        head_size,
+        triton.next_power_of_2(head_size),
+        up_to,
+        32,
+        num_warps=4,
+    )
+
+
+@triton.jit
 def _forget_padding(keys, mask, num_rows, stride, width: tl.constexpr, rows: tl.constexpr, columns: tl.constexpr):
     row = tl.program_id(0) * rows + tl.arange(0, rows)
     is_padding = tl.load(mask + row, mask=row < num_rows, other=1) == 0

@@ -54,7 +54,7 @@ class _Masked(torch.autograd.Function):
         return of_query, of_key.masked_fill(padding, 0), of_value.masked_fill(padding, 0), None
 
 
-def kernel_forward(query: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> tuple[Tensor, Any, list[Tensor]]:
+def kernel_forward(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None) -> tuple[Tensor, Any, list[Tensor]]:
     """What the kernel gives, and what it wants to be given back: plain numbers, and tensors."""
     found = torch.ops.aten._scaled_dot_product_cudnn_attention(query, key, value, bias, True)
     mixed, logsumexp, _, _, longest_query, longest_key, seed, offset, _ = found
