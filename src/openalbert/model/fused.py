@@ -5,11 +5,12 @@ are passes of their own. Here a kernel does both in one (fused_kernels.py). Grad
 matrix product in fp32: those of shared ones are summed over all layers, and the summands are not rounded before. And
 each map is given a copy of its weights in half precision, made once for all layers that share them.
 
-Attention's kernel is given no mask, which would cost it half of its forward time. Instead the padding is given the mean
-of its sequence's keys and no values, and is taken out of the result afterwards: what it weighs is known from its score
-and the logsumexp, and is at most the mean weight of the real tokens, so that little is lost by the difference. Then its
-keys are 0, which the way back needs (masked_attention.py). Sequences without padding are not touched. Attention without
-a mask or with dropout, and that of a last layer which looks at some rows only, goes torch's own way.
+Attention's kernel is given no mask, which would make its forward pass half as slow again. Instead the padding is given
+the mean of its sequence's keys and no values, and is taken out of the result afterwards: what it weighs is known from
+its score and the logsumexp, and is at most the mean weight of the real tokens, so that little is lost by the difference
+(each sequence has a real token, [CLS] at least). Then its keys are 0, which the way back needs (masked_attention.py).
+Sequences without padding are not touched. Attention without a mask or with dropout goes torch's own way, that of a last
+layer which looks at some rows only goes by masked_attention.py.
 
 For training in bf16 on a GPU. Each pass is an operation of its own to torch's compiler, since a fake of it is all that
 the compiler needs to know, and tests can put others in their place.
@@ -167,7 +168,7 @@ def _(gradient: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
 def map_and_attend(
     x: Tensor, weight: Tensor, bias: Tensor, mask: Tensor, num_heads: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """What attention gives; query, key and value, the keys of the padding at 0; and the logsumexp of the scores."""
+    """What attention gives; query, key and value, of the padding the last two at 0; and the logsumexp of the scores."""
     from openalbert.model import fused_kernels
 
     batch, length, hidden_size = x.shape

@@ -166,7 +166,8 @@ def _leave_out(
             score = scale * tl.sum(query * key[None, :], 1)
             sum_at = (sequence * num_heads + head).to(tl.int64) * length + place
             of_all = tl.load(logsumexp + sum_at, mask=place < length, other=0.0)
-            # A mean score weighs no more than the mean of all weights: at least the share of real tokens is left.
+            # A mean score weighs no more than the mean of all weights: the share of real tokens is left, or more. But
+            # the mean key is rounded.
             left = 1 - num_padding * tl.exp(score - of_all)
             left = tl.maximum(left, 0.5 * (length - num_padding) / length)
             tl.store(logsumexp + sum_at, of_all + tl.log(left), mask=place < length)

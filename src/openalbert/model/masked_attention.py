@@ -5,7 +5,7 @@ key is exp(score - logsumexp), and the logsumexp of the forward pass already lea
 their weights. Those that the padding gets by the same formula reach the queries only times its keys, which are set to
 0 here, and otherwise only its own gradients, which are set to 0 afterwards.
 
-(A weight of the padding could overflow, where all scores of a row lie below -88. A run's loop leaves such a step out.)
+(A weight of the padding could overflow where the logsumexp of a row is below -88. A run's loop leaves such a step out.)
 """
 
 from typing import Any

@@ -65,7 +65,7 @@ def attends_masked(settings: Pretrain, device: Device) -> bool:
 
 
 def is_fused(settings: Pretrain, device: Device) -> bool:
-    """Whether linear maps take a way back of our own: where attention does, and the rest is compiled."""
+    """Whether linear maps and attention go by kernels of our own: where attention needs no mask, and is compiled."""
     if compiled_part(settings, device) == "none" or not attends_masked(settings, device):
         return False
     model = settings.model
