@@ -30,7 +30,7 @@ from pretrain_report import KINDS
 from pretrain_sides import num_predictions, step_flops, take_turn
 
 from openalbert.errors import UserError
-from openalbert.interop.huggingface import PRETRAINED
+from openalbert.included import PRETRAINED
 
 
 def measured(jobs: list[Job], arguments: argparse.Namespace) -> Iterator[tuple[Job, dict[str, Any]]]:

@@ -91,7 +91,7 @@ def test_the_commands_of_your_own_text_make_the_shards_it_speaks_of(own_text: Pa
 
 def test_the_commands_of_half_an_hour_run_from_text_to_a_model(own_text: Path) -> None:
     blocks = commands("half-an-hour.md")
-    assert [kind for kind, _ in blocks] == ["sh"] * 4
+    assert [kind for kind, _ in blocks] == ["sh"] * 5
     said = []
     for kind, block in blocks:
         done = run(kind, block, own_text)
@@ -101,6 +101,8 @@ def test_the_commands_of_half_an_hour_run_from_text_to_a_model(own_text: Path) -
     assert "from now on 12 layers are run, up to here 10" in said[2]
     assert (own_text / "runs" / "rehearsal" / "report.html").stat().st_size > 10_000
     assert "[MASK]:" in said[3]
+    told = json.loads((own_text / "runs" / "further" / "model" / "pretraining.json").read_text())
+    assert told["begun_with"] == "albert-base-wikibooks"
 
 
 @pytest.fixture

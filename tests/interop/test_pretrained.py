@@ -12,9 +12,12 @@ import torch
 import openalbert
 from openalbert import cli
 from openalbert.errors import UserError
-from openalbert.interop.huggingface import PRETRAINED, find_folder, pretrained_names
+from openalbert.included import PRETRAINED, pretrained_names
+from openalbert.interop.huggingface import find_folder
 from openalbert.interop.pretraining_json import read_pretraining
 from openalbert.serve.fill import fill
+from openalbert.text.normalization import Treatment
+from openalbert.text.shards import open_shards
 from openalbert.text.tokenizer import Tokenizer
 
 NAME = "albert-base-wikibooks"
@@ -38,10 +41,10 @@ def test_it_is_shown_at_the_longest_input_that_it_takes(capsys: pytest.CaptureFi
     assert json.loads(capsys.readouterr().out)["flops_per_token"]["length"] == 512
 
 
-@pytest.mark.parametrize("verb", ["fill", "finetune", "show"])
+@pytest.mark.parametrize("verb", ["fill", "finetune", "prepare", "show", "tokenizer encode", "tokenizer decode"])
 def test_the_help_of_a_verb_that_takes_it_says_so(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        cli.main([verb, "--help"])
+        cli.main([*verb.split(), "--help"])
     words = re.sub(r"[\s│]+", " ", capsys.readouterr().out)
     assert "comes with openalbert" in words
 
@@ -61,6 +64,28 @@ def test_it_fills_in_words_that_make_sense() -> None:
 def test_its_vocabulary_is_the_one_it_was_trained_with() -> None:
     facts = json.loads((RESULTS / "facts.json").read_text())
     assert Tokenizer.load(PRETRAINED / NAME).fingerprint == facts["data"]["tokenizer"]
+
+
+def test_text_of_ones_own_is_prepared_with_its_vocabulary_by_its_name_and_read_by_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    texts = [" ".join(f"The {word} of the town was old." for word in words) for words in (("door", "wall"), ("well",))]
+    Path("own.txt").write_text("\n\n".join([text + " It stood there for years. Nobody came." for text in texts] * 8))
+    cli.main(["prepare", "own.txt", "--tokenizer", NAME, "--out", "shards"])
+    assert open_shards(Path("shards")).manifest.tokenizer == Tokenizer.load(NAME).fingerprint
+    words = ["--objective.max-length", "16", "--batch-size", "2", "--optimizer.learning-rate", "0"]
+    cli.main(["pretrain", NAME, "--data", "shards", "--out", "run", "--steps", "1", *words])
+    before, after = (dict(openalbert.load(name).named_parameters()) for name in (NAME, "run/model"))
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_a_folder_of_its_name_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = Tokenizer.load(NAME).model
+    Tokenizer(own, Treatment(cased=True)).save(tmp_path / NAME)
+    monkeypatch.chdir(tmp_path)
+    assert Tokenizer.load(NAME).treatment.cased
+    assert not Tokenizer.load(PRETRAINED / NAME).treatment.cased
 
 
 def test_its_card_tells_the_figures_of_its_run() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.train.micro_runs import command, facts, micro_run
 
-from openalbert import cli
+from openalbert import cli, included
 from openalbert.interop import huggingface
 from openalbert.interop.pretraining_json import NONE, read_pretraining
 from openalbert.model.albert import AlbertModel
@@ -105,7 +105,7 @@ def test_a_damaged_start_is_refused_before_anything_is_learned(
 def test_a_name_is_a_model_only_where_one_goes_by_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("albert-base", "albert-base-budget"):
         assert beginning(Pretrain(preset=name)) == {"begun_with": "", "before": []}
-    monkeypatch.setattr(huggingface, "PRETRAINED", tmp_path)
+    monkeypatch.setattr(included, "PRETRAINED", tmp_path)
     huggingface.save(
         AlbertModel(huggingface.PRESETS["albert-micro"], PRETRAINING_HEADS), tmp_path / "of-ours", pretraining=NONE
     )

@@ -19,6 +19,7 @@ from openalbert.interop import huggingface
 from openalbert.interop.weights import read_tensors
 from openalbert.model.longer import continued
 from openalbert.settings import from_json
+from openalbert.text.normalization import Treatment
 from openalbert.text.tokenizer import Tokenizer
 from openalbert.train import setup, steps
 from openalbert.train.device import open_device
@@ -326,6 +327,20 @@ def test_a_warm_start_is_refused_where_sizes_differ_or_nothing_is_there(
     assert "only where they are shared" in refused(deeper, capsys)
     # What was refused has not claimed the folder: mended, the command runs there.
     micro_run(easy_shards, tmp_path / "run", f"--steps 5 --warm-start {ended}")
+
+
+def test_a_warm_start_is_refused_where_the_vocabulary_is_another_of_the_same_size(
+    tmp_path: Path, easy_shards: Path, ended: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(ended / "model", other)
+    Tokenizer((other / "spiece.model").read_bytes(), Treatment(cased=True)).save(other)
+    for words, preset in ((f"--steps 5 --warm-start {other}", "albert-micro"), ("--steps 5", str(other))):
+        told = refused(command(easy_shards, tmp_path / "run", words, preset=preset), capsys)
+        assert "its vocabulary is not the one that the shards were made with" in told
+        assert f"--tokenizer {other}" in told
+    (other / "spiece.model").unlink()  # nobody knows its vocabulary then, and the sizes fit
+    micro_run(easy_shards, tmp_path / "run", f"--steps 5 --warm-start {other}")
 
 
 # Its folder.

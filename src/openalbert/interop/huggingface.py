@@ -14,6 +14,7 @@ from torch import Tensor
 
 from openalbert.durable import new_folder
 from openalbert.errors import UserError, suggestion
+from openalbert.included import included_folder, pretrained_names
 from openalbert.interop.card import model_card
 from openalbert.interop.config_json import OWN_SECTION, read_config, read_heads, write_config
 from openalbert.interop.names import BUFFERS, EMBEDDING_MAP, TIED, Family, Pair, family_of, name_pairs
@@ -27,8 +28,6 @@ from openalbert.text.tokenizer import Tokenizer
 
 CONFIG = "config.json"
 TASK = "task.json"  # of a fine-tuned model: what it was tuned for
-PRETRAINED = Path(__file__).resolve().parents[1] / "pretrained"
-"""Model folders that come with openalbert, by name."""
 MOST_NAMED = 5  # folders that stand beside one that is missing
 NEARLY_THE_SAME = 0.7  # of 1: below it names of two or three letters are near to each other by chance
 Precision = Literal["float32", "bfloat16", "float16"]
@@ -63,16 +62,11 @@ def load(folder_or_name: str | Path, heads: Sequence[Head] | None = None) -> Alb
     return (model if heads is None else with_heads(model, heads)).eval()
 
 
-def pretrained_names() -> list[str]:
-    """The models that come with openalbert."""
-    return sorted(folder.name for folder in PRETRAINED.iterdir() if (folder / CONFIG).exists())
-
-
 def local_folder(name: str) -> Path | None:
     """A model folder by its path or, of one that comes with openalbert, by its name."""
     if Path(name).is_dir():
         return Path(name)
-    return PRETRAINED / name if name in pretrained_names() else None
+    return included_folder(name)
 
 
 def find_folder(name: str, fresh: tuple[str, ...] = ()) -> Path:

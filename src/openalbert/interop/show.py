@@ -9,7 +9,8 @@ from rich.table import Table
 from tyro.conf import Positional
 
 from openalbert.errors import UserError, suggestion
-from openalbert.interop.huggingface import local_folder, pretrained_names, read_folder_config
+from openalbert.included import pretrained_names
+from openalbert.interop.huggingface import local_folder, read_folder_config
 from openalbert.model.config import AlbertConfig
 from openalbert.model.cost import (
     Precision,

@@ -5,7 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from openalbert.errors import UserError, suggestion
-from openalbert.interop.huggingface import local_folder, pretrained_names, read_folder_config
+from openalbert.included import pretrained_names
+from openalbert.interop.huggingface import local_folder, read_folder_config
 from openalbert.model.config import AlbertConfig
 from openalbert.model.presets import PRESETS
 from openalbert.objectives.sentence_order import SentenceOrder

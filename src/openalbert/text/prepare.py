@@ -45,7 +45,8 @@ class Prepare:
     files: tyro.conf.Positional[tuple[str, ...]]
     """Text to prepare: files, folders, globs, or - for standard input."""
     tokenizer: Path
-    """The vocabulary: a folder that holds spiece.model, or that file."""
+    """The vocabulary: a folder that holds spiece.model, that file, or albert-base-wikibooks, which comes with
+    openalbert."""
     out: Path
     """The folder to make. Started again, the work goes on where it was stopped."""
     reading: Reading = field(default_factory=Reading)

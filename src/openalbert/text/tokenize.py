@@ -20,7 +20,7 @@ class Encode:
     file: tyro.conf.Positional[Path | None] = None
     """Text, one a line; standard input if none is named."""
     tokenizer: Path
-    """A folder with spiece.model, or such a file."""
+    """A folder with spiece.model, such a file, or albert-base-wikibooks, which comes with openalbert."""
     pieces: bool = False
     """Give the pieces as well as their ids."""
     offsets: bool = False
@@ -34,7 +34,7 @@ class Decode:
     file: tyro.conf.Positional[Path | None] = None
     """What `tokenizer encode` wrote, or lists of ids, one a line; standard input if none is named."""
     tokenizer: Path
-    """A folder with spiece.model, or such a file."""
+    """A folder with spiece.model, such a file, or albert-base-wikibooks, which comes with openalbert."""
 
 
 def encode(settings: Encode) -> None:

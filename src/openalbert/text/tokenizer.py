@@ -12,6 +12,7 @@ import sentencepiece
 
 from openalbert import durable
 from openalbert.errors import UserError
+from openalbert.included import included_folder, pretrained_names
 from openalbert.settings import from_json, to_json
 from openalbert.text.normalization import GOOGLE, Treatment
 
@@ -72,15 +73,21 @@ class Tokenizer:
         return Tokenizer, (self.model, self.treatment, self.where)
 
     @classmethod
-    def load(cls, path: Path) -> "Tokenizer":
-        """The tokenizer of a folder, or of a SentencePiece model file; without `treatment.json` it is Google's."""
+    def load(cls, path_or_name: str | Path) -> "Tokenizer":
+        """The tokenizer of a folder, of a SentencePiece model file, or of a model that comes with openalbert.
+
+        Without `treatment.json` it is Google's.
+        """
+        path = Path(path_or_name)
+        if not path.exists():
+            path = included_folder(str(path_or_name)) or path
         file = path / MODEL_FILE if path.is_dir() else path
         try:
             model = file.read_bytes()
         except FileNotFoundError:
             raise UserError(
-                f"{file} does not exist: give a folder that holds {MODEL_FILE}, or make one with "
-                "`openalbert tokenizer train`"
+                f"{file} does not exist: give a folder that holds {MODEL_FILE}, take that of "
+                f"{' or '.join(pretrained_names())} by this name, or make one with `openalbert tokenizer train`"
             ) from None
         settings = file.with_name(TREATMENT_FILE)
         treatment = from_json(settings.read_text(), Treatment, str(settings)) if settings.exists() else GOOGLE

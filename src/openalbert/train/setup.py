@@ -19,6 +19,7 @@ from openalbert.model.masked_attention import attend_masked, can_attend_masked
 from openalbert.model.presets import PRESETS
 from openalbert.text.manifest import read_manifest
 from openalbert.text.shards import ShardSet, open_shards
+from openalbert.text.tokenizer import MODEL_FILE, Tokenizer
 from openalbert.train.batches import Batches
 from openalbert.train.claim import MODEL, RUN
 from openalbert.train.device import Device
@@ -77,10 +78,10 @@ def make_model(settings: Pretrain, device: Device) -> AlbertModel:
     torch.manual_seed(settings.seed)
     heads = PRETRAINING_HEADS if settings.objective.sentence_order.objective != "none" else PRETRAINING_HEADS[:1]
     model = AlbertModel(settings.model, heads)
-    if settings.warm_start:
-        take_weights(model, settings.warm_start, settings.objective.max_length)
-    elif settings.preset not in PRESETS and huggingface.local_folder(settings.preset):
-        take_weights(model, settings.preset, settings.objective.max_length)
+    is_named = settings.preset not in PRESETS and huggingface.local_folder(settings.preset) is not None
+    source = settings.warm_start or (settings.preset if is_named else "")
+    if source:
+        take_weights(model, source, settings.objective.max_length, read_manifest(settings.data).tokenizer)
     model.encoder.recomputes_activations = settings.speed.recompute
     if compiled_part(settings, device) != "none":
         # Each size of a micro-batch, in training and in evaluation, has graphs of its own; torch would give up at 8.
@@ -92,17 +93,23 @@ def make_model(settings: Pretrain, device: Device) -> AlbertModel:
     return model.to(device.torch_device)
 
 
-def take_weights(model: AlbertModel, source: str, length: int) -> None:
+def take_weights(model: AlbertModel, source: str, length: int, vocabulary: str) -> None:
     """Begin with the weights of a run or of a model, by its folder or its name, for inputs of up to `length` tokens.
 
     Shared layers can be passed any number of times. Where there are not as many positions as this model has, or fewer
-    were trained than inputs will need, the others go on with those that were.
+    were trained than inputs will need, the others go on with those that were. Its vocabulary must be the text's, where
+    the folder has it: ids of another one are other words, and there may well be as many of them.
     """
     of_run = Path(source) / MODEL if (Path(source) / RUN).exists() else None
     folder = of_run or huggingface.local_folder(source)
     if folder is None or not folder.is_dir():
         raise UserError(
             f"{of_run or source}: there is no such model folder to take weights from; a run has one when it has ended"
+        )
+    if (folder / MODEL_FILE).exists() and Tokenizer.load(folder).fingerprint != vocabulary:
+        raise UserError(
+            f"{source}: its vocabulary is not the one that the shards were made with: prepare the text again with "
+            f"--tokenizer {of_run or source}, or begin with fresh weights"
         )
     weights = dict(huggingface.load(folder).named_parameters())
     own = dict(model.named_parameters())
