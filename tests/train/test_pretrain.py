@@ -22,7 +22,8 @@ from openalbert.settings import from_json
 from openalbert.text.normalization import Treatment
 from openalbert.text.tokenizer import Tokenizer
 from openalbert.train import setup, steps
-from openalbert.train.device import open_device
+from openalbert.train.device import Device, open_device
+from openalbert.train.machine import note_move, over_all_starts
 from openalbert.train.pretrain import Run
 from openalbert.train.running import Step
 from openalbert.train.settings import Pretrain
@@ -454,3 +455,42 @@ def test_a_run_may_go_on_with_another_micro_batch(
     said = capsys.readouterr().err
     assert "going on from step 2" in said
     assert "in 4 parts" in said
+
+
+def test_where_a_run_is_taken_up_again_is_noted_if_it_is_another_place(
+    tmp_path: Path, easy_shards: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, words = tmp_path / "run", "--steps 4 --save-every 2 --keep-last 9"
+
+    def again(*later: str) -> dict[str, Any]:
+        shutil.rmtree(out / "model")
+        for name in later:
+            shutil.rmtree(out / "checkpoints" / name)
+        return facts(micro_run(easy_shards, out, words))
+
+    first = facts(micro_run(easy_shards, out, words))
+    assert "moves" not in again("step-00000004")  # the same place
+    capsys.readouterr()
+    monkeypatch.setattr(Device, "describe", lambda _: "1 x Abacus")
+    moved = again("step-00000004")
+    assert "parameters on 1 x Abacus" in capsys.readouterr().err
+    [move] = moved["moves"]
+    assert (move["step"], move["device"], moved["device"]) == (2, "1 x Abacus", first["device"])
+    assert len(again("step-00000004")["moves"]) == 1  # still there
+    monkeypatch.undo()
+    last = again("step-00000004")
+    assert (len(last["moves"]), last["restarts"]) == (2, 4)
+    told = f"{first['device']}, then 1 x Abacus, then {first['device']}"
+    assert json.loads((out / "model" / "pretraining.json").read_text())["device"] == told
+    assert f"| hardware | {told} |" in (out / "model" / "README.md").read_text().replace("\\", "")
+    cli.main(["report", str(out), "--out", str(tmp_path / "page.html")])
+    assert told in (tmp_path / "page.html").read_text()
+
+
+def test_what_an_older_runs_facts_do_not_tell_is_no_move() -> None:
+    old: dict[str, Any] = {"device": "1 x CPU"}
+    note_move(old, {"device": "1 x CPU", "precision": "fp32"}, 1.0, 5)
+    assert "moves" not in old
+    note_move(old, {"device": "2 x CPU", "precision": "fp32"}, 1.0, 5)
+    assert over_all_starts(old, "device") == "1 x CPU, then 2 x CPU"
+    assert over_all_starts({"moves": "nonsense"}, "device") is None

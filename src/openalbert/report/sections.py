@@ -8,6 +8,7 @@ from typing import Any
 from openalbert.report import curves
 from openalbert.report.markup import Markup, element, joined, table
 from openalbert.train.figures import NOTHING, count, duration, number, percent, present, rate, size
+from openalbert.train.machine import over_all_starts
 from openalbert.train.results import hardware, passes, tokens_seen, training_seconds
 from openalbert.train.run_folder import Run
 
@@ -139,12 +140,12 @@ def hardware_of(run: Run) -> Markup:
         ["training time", duration(training_seconds(run))],
         ["restarts", count(run.fact("restarts"))],
         ["steps skipped", count(run.train.last("skipped"))],
-        ["openalbert", str(run.fact("openalbert") or NOTHING)],
-        ["torch", str(run.fact("torch") or NOTHING)],
-        ["Python", str(run.fact("python") or NOTHING)],
+        ["openalbert", over_all_starts(run.facts, "openalbert") or NOTHING],
+        ["torch", over_all_starts(run.facts, "torch") or NOTHING],
+        ["Python", over_all_starts(run.facts, "python") or NOTHING],
     ]
     if run.fact("precision"):
-        rows.insert(1, ["precision", str(run.fact("precision"))])
+        rows.insert(1, ["precision", over_all_starts(run.facts, "precision") or NOTHING])
     return table(["", ""], rows)
 
 

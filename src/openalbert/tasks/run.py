@@ -28,6 +28,7 @@ from openalbert.train.device import Device, measure_matmul_peak
 from openalbert.train.estimate import Needs, StepTimes, measured, side_by_side
 from openalbert.train.interruption import Stop
 from openalbert.train.journal import Journal
+from openalbert.train.machine import machine, note_move
 from openalbert.train.running import PATIENCE, Running
 from openalbert.train.saving import Saving
 from openalbert.train.setup import load_weights
@@ -188,6 +189,7 @@ class Run:
             self.running = self.saving.go_on(found, parts=1)
             self.judge.standing, self.journal.note = Standing(**found.state["standing"]), found.state["note"]
             self.facts["restarts"] += 1
+            note_move(self.facts, machine(self.device), self.peak, self.running.step)
         else:
             self.journal.resume(self._attempts[-1]["metrics_bytes"] if self._attempts else 0, {}, self.running)
             self._introduce()

@@ -1,13 +1,9 @@
 """facts.json of a fine-tuning run: what it began with, and whether it goes on with the same."""
 
-import platform
 import shlex
 import sys
-import time
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from openalbert.errors import UserError
 from openalbert.model.albert import AlbertModel
@@ -16,20 +12,15 @@ from openalbert.tasks.material import Material
 from openalbert.tasks.packing import fingerprint
 from openalbert.tasks.settings import Plan
 from openalbert.train.device import Device
-from openalbert.version import __version__
+from openalbert.train.machine import machine, now
 
 
 def first_facts(material: Material, plan: Plan, model: AlbertModel, device: Device) -> dict[str, Any]:
     """What is known before the first step."""
     task, sequences = material.task, material.train.encoding.sequences
     return {
-        "openalbert": __version__,
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "device": device.describe(),
-        "precision": device.precision,
-        "world_size": device.world,
-        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        **machine(device),
+        "started": now(),
         "command": shlex.join(["openalbert", *sys.argv[1:]]),
         "parameters": model.num_parameters(),
         "task": {"name": task.name, "kind": task.kind, "main_metric": task.main_metric},

@@ -15,6 +15,7 @@ from openalbert.settings import from_json
 from openalbert.text.manifest import read_manifest
 from openalbert.train.figures import NOTHING, count, duration, moment, number, percent, rate
 from openalbert.train.history import beginning, runs_before
+from openalbert.train.machine import over_all_starts
 from openalbert.train.results import (
     final_results,
     hardware,
@@ -174,6 +175,7 @@ def _training(run: Run, settings: Pretrain) -> str:
     warmup = f"{schedule.warmup_steps:,} steps" if schedule.warmup_steps is not None else percent(schedule.warmup_share)
     decay = {"paper": "linear decay counted from the start", "linear": "linear decay", "constant": "no decay"}
     seconds = training_seconds(run)
+    software = [f"{name} {over_all_starts(run.facts, name) or '?'}" for name in ("openalbert", "torch")]
     rows = [
         ("objective", ", ".join(_objectives(settings))),
         ("masking", f"{percent(masking.rate)} of the tokens, {ngrams}"),
@@ -196,7 +198,7 @@ def _training(run: Run, settings: Pretrain) -> str:
         ("throughput", f"{rate(run.train.median('tokens_per_second'))} tokens per second (median)"),
         ("skipped steps, restarts", f"{count(run.train.last('skipped') or 0)}, {count(run.fact('restarts') or 0)}"),
         ("started", moment(run.fact("started"))),
-        ("software", f"openalbert {run.fact('openalbert') or '?'}, torch {run.fact('torch') or '?'}"),
+        ("software", ", ".join(software)),
     ]
     return "| | |\n|---|---|\n" + "\n".join(f"| {name} | {one_line(value)} |" for name, value in rows)
 

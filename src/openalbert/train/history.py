@@ -8,6 +8,7 @@ from openalbert.interop.pretraining_json import Pretraining, PretrainingRun, rea
 from openalbert.model.presets import PRESETS
 from openalbert.settings import from_dict, to_dict
 from openalbert.train.claim import FACTS, MODEL, RUN
+from openalbert.train.machine import over_all_starts
 from openalbert.train.settings import Pretrain
 
 
@@ -50,8 +51,8 @@ def history(settings: Pretrain, facts: dict[str, Any]) -> Pretraining:
         text_tokens=facts["data"]["train_tokens"],
         steps=truth["steps"],
         minutes=60 * truth["hours"],
-        device=facts["device"],
-        precision=facts["precision"],
+        device=over_all_starts(facts, "device") or "",
+        precision=over_all_starts(facts, "precision") or "",
         length=settings.objective.max_length,
         begun_with=facts["begun_with"],
         before=before,

@@ -1,6 +1,5 @@
 """`openalbert pretrain`: the main job. It shows what it does, survives what happens, and ends with a model folder."""
 
-import platform
 import shlex
 import sys
 import time
@@ -25,6 +24,7 @@ from openalbert.train.estimate import StepTimes, estimate, measured, side_by_sid
 from openalbert.train.history import beginning, history
 from openalbert.train.interruption import Stop
 from openalbert.train.journal import Journal
+from openalbert.train.machine import machine, note_move, now
 from openalbert.train.pretraining import evaluate, pretraining, unigram_entropy
 from openalbert.train.running import Running, Step
 from openalbert.train.saving import Saving
@@ -32,7 +32,6 @@ from openalbert.train.settings import Pretrain
 from openalbert.train.setup import compiled_part, first_parts, fitted, is_recorded, make_model, open_heldout
 from openalbert.train.steps import Pace, training_steps
 from openalbert.train.watch import Watch
-from openalbert.version import __version__
 
 DRY_STEPS = 3  # the first two prepare what all others find prepared
 
@@ -102,18 +101,15 @@ class Run:
     def _flops_per_token(self, depth: int) -> float:
         return training_flops_per_token(self.settings.model, self.settings.objective.max_length, depth=depth)
 
+    def _machine(self) -> dict[str, Any]:
+        return {**machine(self.device), "is_fused": self.model.encoder.is_fused}
+
     def _first_facts(self) -> dict[str, Any]:
         shards, settings = self.shards, self.settings
         return {
-            "openalbert": __version__,
-            "torch": torch.__version__,
-            "python": platform.python_version(),
-            "device": self.device.describe(),
-            "precision": self.device.precision,
-            "is_fused": self.model.encoder.is_fused,
-            "world_size": self.device.world,
+            **self._machine(),
             "matmul_peak_flops": self.peak,
-            "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+            "started": now(),
             "command": shlex.join(["openalbert", *sys.argv[1:]]),
             "parameters": self.model.num_parameters(),
             "vocab_size": settings.model.vocab_size,
@@ -187,7 +183,7 @@ class Run:
         settings, data = self.settings, self.facts["data"]
         parts = self.running.parts * self.device.world
         self.say(
-            f"{settings.preset}: {self.facts['parameters']:,} parameters on {self.facts['device']}, "
+            f"{settings.preset}: {self.facts['parameters']:,} parameters on {self.device.describe()}, "
             f"{self.device.precision}; {data['train_tokens']:,} tokens, {data['examples_per_epoch']:,} examples an "
             f"epoch; {settings.budget} of batch {settings.batch_size} in {parts} part{'s' if parts > 1 else ''}"
         )
@@ -212,6 +208,7 @@ class Run:
             self.best, self.evaluated_at = found.state["best"], found.state["evaluated_at"]
             self.watch = replace(first, **found.state.get("watch", {}))
             self.facts["restarts"] = self.facts.get("restarts", 0) + 1
+            note_move(self.facts, self._machine(), self.peak, self.running.step)
         else:
             self.watch = first
             self.journal.resume(0, {}, self.running)

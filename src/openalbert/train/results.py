@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from openalbert.train.figures import count, duration, number, percent, present
+from openalbert.train.machine import over_all_starts
 from openalbert.train.run_folder import Records, Run
 
 
@@ -110,4 +111,4 @@ def length(run: Run) -> str:
 
 def hardware(run: Run) -> str:
     """What it ran on."""
-    return str(run.fact("device") or "hardware that is not recorded")
+    return over_all_starts(run.facts, "device") or "hardware that is not recorded"

@@ -1,0 +1,44 @@
+"""What a run is on, for facts.json: the machine it began on, and each other one that it was taken up again on."""
+
+import platform
+import time
+from typing import Any
+
+import torch
+
+from openalbert.train.device import Device
+from openalbert.version import __version__
+
+
+def machine(device: Device) -> dict[str, Any]:
+    """Versions, hardware and precision of this start of a run."""
+    return {
+        "openalbert": __version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "device": device.describe(),
+        "precision": device.precision,
+        "world_size": device.world,
+    }
+
+
+def now() -> str:
+    """The moment of a start."""
+    return time.strftime("%Y-%m-%dT%H:%M:%S%z")
+
+
+def note_move(facts: dict[str, Any], here: dict[str, Any], peak: float, step: int) -> None:
+    """Note where a run goes on, if that is another place than before. What its facts do not tell may be the same."""
+    before = {**facts, **(facts["moves"][-1] if facts.get("moves") else {})}
+    if any(before.get(name, value) != value for name, value in here.items()):
+        move = {"step": step, "started": now(), **here, "matmul_peak_flops": peak}
+        facts.setdefault("moves", []).append(move)
+
+
+def over_all_starts(facts: dict[str, Any], name: str) -> str | None:
+    """A value of the places that a run was on, in order: `1 x NVIDIA H200, then 1 x NVIDIA A100`."""
+    moves = facts.get("moves")
+    places = [facts, *[move for move in (moves if isinstance(moves, list) else []) if isinstance(move, dict)]]
+    values = [str(place[name]) for place in places if place.get(name)]
+    changes = [value for number, value in enumerate(values) if number == 0 or value != values[number - 1]]
+    return ", then ".join(changes) or None
