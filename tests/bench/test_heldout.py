@@ -1,0 +1,58 @@
+"""The script that judges a pretrained model says what the model's own run said, and refuses what makes no sense."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from tests.train.made_shards import easy_text, made_shards
+from tests.train.micro_runs import micro_run, records
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "bench"))  # as `python bench/SCRIPT.py` has it
+
+import heldout
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return made_shards(tmp_path_factory.mktemp("data"), easy_text(150), heldout=easy_text(40, seed=1))
+
+
+@pytest.fixture(scope="module")
+def run(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    words = "--steps 20 --evaluation-examples 32 --objective.sentence-order.chunks whole"
+    return micro_run(data, tmp_path_factory.mktemp("runs") / "run", words)
+
+
+def test_a_run_is_judged_again_as_it_judged_itself(data: Path, run: Path, tmp_path: Path) -> None:
+    out = tmp_path / "judged.json"
+    heldout.main([str(run / "model"), str(data), "--asked", "32:whole:32", "32:google:16", "--out", str(out)])
+    told = json.loads(out.read_text())
+    first, second = told["judged"]
+    own = records(run, "evaluation")[-1]
+    for name in ("masked_lm_loss", "masked_lm_accuracy", "sentence_order_loss", "sentence_order_accuracy"):
+        assert first[name] == pytest.approx(own[name], rel=1e-5)
+    assert (first["examples"], second["examples"], second["chunks"]) == (32, 16, "google")
+    assert second["masked_lm_loss"] != first["masked_lm_loss"]
+    assert told["precision"] == "fp32"
+
+
+def test_fewer_examples_at_a_time_are_the_same_examples(data: Path, run: Path, tmp_path: Path) -> None:
+    losses = []
+    for batch in ("4", "32"):
+        words = ["--asked", "32:whole:32", "--batch", batch, "--out", str(tmp_path / batch)]
+        heldout.main([str(run / "model"), str(data), *words])
+        losses.append(json.loads((tmp_path / batch).read_text())["judged"][0]["masked_lm_loss"])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
+def test_text_of_another_vocabulary_is_refused(data: Path) -> None:
+    with pytest.raises(SystemExit, match="these shards were made with the vocabulary"):
+        heldout.main(["albert-base-wikibooks", str(data)])
+
+
+@pytest.mark.parametrize("asked", ["512", "512:all:8", "512:whole:0", "long:whole:8"])
+def test_a_question_that_makes_no_sense_is_refused(asked: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        heldout.main(["albert-base-wikibooks", "shards", "--asked", asked])
+    assert asked in capsys.readouterr().err
