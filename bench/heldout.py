@@ -4,7 +4,8 @@
 
 MODEL is a folder or a name, SHARDS is held-out text prepared with its vocabulary, and each `--asked` is a length, a way
 of making chunks and a number of examples. The examples and their masks are those that runs are judged by: a run's own
-last evaluation at that length and of as many examples comes out again, but for the precision it was computed in.
+last evaluation comes out again, but for the precision it was computed in, where length, number and the share of
+shortened examples are the same (`--short-share 0` for runs by the budget recipe).
 """
 
 import argparse
@@ -47,32 +48,39 @@ def heldout(folder: Path) -> ShardSet:
 
 
 def judged(
-    model: AlbertModel, shards: ShardSet, asked: tuple[int, str, int], batch: int, device: Device
+    model: AlbertModel, shards: ShardSet, asked: tuple[int, str, int], short_share: float, batch: int, device: Device
 ) -> dict[str, Any]:
     """Both losses and accuracies of one question."""
     length, chunks, examples = asked
-    objective = Objective(max_length=length, sentence_order=SentenceOrder(chunks=chunks))  # type: ignore[arg-type]
+    pairs = SentenceOrder(chunks=chunks, short_share=short_share)  # type: ignore[arg-type]
+    objective = Objective(max_length=length, sentence_order=pairs)
     size = min(batch, examples)
     batches = Batches(shards, objective, size, HELDOUT_SEED, device=device.torch_device)
     started = time.perf_counter()
     found = evaluate(pretraining(model), model, batches, examples // size, model.config.num_layers, device)
-    told = {"length": length, "chunks": chunks, **found.figures(), "seconds": time.perf_counter() - started}
+    told = {
+        "length": length,
+        "chunks": chunks,
+        "short_share": short_share,
+        **found.figures(),
+        "seconds": time.perf_counter() - started,
+    }
     print(f"length {length}, {chunks}, {found.examples:,} examples: {found}", flush=True)
     return told
 
 
-def answers(name: str, data: Path, questions: list[tuple[int, str, int]], batch: int) -> dict[str, Any]:
+def answers(given: argparse.Namespace) -> dict[str, Any]:
     """All answers of one model, and what they were computed with."""
-    folder, shards = huggingface.find_folder(name), heldout(data)
+    folder, shards = huggingface.find_folder(given.model), heldout(given.shards)
     tokenizer = Tokenizer.load(folder)
     shards.check_vocabulary(tokenizer.fingerprint, tokenizer.vocab_size)
     with open_device(Speed()) as device:
         model = huggingface.load(folder).to(device.torch_device)
         return {
-            "model": name,
+            "model": given.model,
             "heldout": {"tokens": shards.num_tokens, "tokenizer": tokenizer.fingerprint},
             **machine(device),
-            "judged": [judged(model, shards, asked, batch, device) for asked in questions],
+            "judged": [judged(model, shards, asked, given.short_share, given.batch, device) for asked in given.asked],
         }
 
 
@@ -82,11 +90,12 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("model")
     parser.add_argument("shards", type=Path)
     parser.add_argument("--asked", type=question, nargs="+", default=[(512, "whole", 1024)])
+    parser.add_argument("--short-share", type=float, default=0.1, help="how many examples are made shorter by chance")
     parser.add_argument("--batch", type=int, default=HELDOUT_BATCH, help="examples at a time; fewer need less memory")
     parser.add_argument("--out", type=Path, help="where to write it all as JSON")
     given = parser.parse_args(words)
     try:
-        told = answers(given.model, given.shards, given.asked, given.batch)
+        told = answers(given)
     except UserError as error:
         raise SystemExit(f"error: {error}") from None
     if given.out:

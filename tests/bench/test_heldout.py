@@ -21,12 +21,25 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def run(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     words = "--steps 20 --evaluation-examples 32 --objective.sentence-order.chunks whole"
+    words += " --objective.sentence-order.short-share 0"
     return micro_run(data, tmp_path_factory.mktemp("runs") / "run", words)
 
 
 def test_a_run_is_judged_again_as_it_judged_itself(data: Path, run: Path, tmp_path: Path) -> None:
     out = tmp_path / "judged.json"
-    heldout.main([str(run / "model"), str(data), "--asked", "32:whole:32", "32:google:16", "--out", str(out)])
+    heldout.main(
+        [
+            str(run / "model"),
+            str(data),
+            "--asked",
+            "32:whole:32",
+            "32:google:16",
+            "--short-share",
+            "0",
+            "--out",
+            str(out),
+        ]
+    )
     told = json.loads(out.read_text())
     first, second = told["judged"]
     own = records(run, "evaluation")[-1]
