@@ -23,8 +23,9 @@ from openalbert.text.normalization import Treatment
 from openalbert.text.tokenizer import Tokenizer
 from openalbert.train import setup, steps
 from openalbert.train.device import Device, open_device
-from openalbert.train.machine import note_move, over_all_starts
+from openalbert.train.machine import note_move
 from openalbert.train.pretrain import Run
+from openalbert.train.results import over_all_starts
 from openalbert.train.running import Step
 from openalbert.train.settings import Pretrain
 

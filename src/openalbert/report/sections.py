@@ -8,8 +8,7 @@ from typing import Any
 from openalbert.report import curves
 from openalbert.report.markup import Markup, element, joined, table
 from openalbert.train.figures import NOTHING, count, duration, number, percent, present, rate, size
-from openalbert.train.machine import over_all_starts
-from openalbert.train.results import hardware, passes, tokens_seen, training_seconds
+from openalbert.train.results import hardware, over_all_starts, passes, tokens_seen, training_seconds
 from openalbert.train.run_folder import Run
 
 MOST_EVENTS = 100

@@ -15,12 +15,12 @@ from openalbert.settings import from_json
 from openalbert.text.manifest import read_manifest
 from openalbert.train.figures import NOTHING, count, duration, moment, number, percent, rate
 from openalbert.train.history import beginning, runs_before
-from openalbert.train.machine import over_all_starts
 from openalbert.train.results import (
     final_results,
     hardware,
     judged_by,
     last_step,
+    over_all_starts,
     passes,
     tokens_seen,
     training_seconds,

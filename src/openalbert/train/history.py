@@ -8,7 +8,7 @@ from openalbert.interop.pretraining_json import Pretraining, PretrainingRun, rea
 from openalbert.model.presets import PRESETS
 from openalbert.settings import from_dict, to_dict
 from openalbert.train.claim import FACTS, MODEL, RUN
-from openalbert.train.machine import over_all_starts
+from openalbert.train.results import over_all_starts
 from openalbert.train.settings import Pretrain
 
 

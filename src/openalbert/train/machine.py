@@ -33,12 +33,3 @@ def note_move(facts: dict[str, Any], here: dict[str, Any], peak: float, step: in
     if any(before.get(name, value) != value for name, value in here.items()):
         move = {"step": step, "started": now(), **here, "matmul_peak_flops": peak}
         facts.setdefault("moves", []).append(move)
-
-
-def over_all_starts(facts: dict[str, Any], name: str) -> str | None:
-    """A value of the places that a run was on, in order: `1 x NVIDIA H200, then 1 x NVIDIA A100`."""
-    moves = facts.get("moves")
-    places = [facts, *[move for move in (moves if isinstance(moves, list) else []) if isinstance(move, dict)]]
-    values = [str(place[name]) for place in places if place.get(name)]
-    changes = [value for number, value in enumerate(values) if number == 0 or value != values[number - 1]]
-    return ", then ".join(changes) or None

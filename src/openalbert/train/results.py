@@ -1,11 +1,12 @@
 """What a run came to, in figures: the page and the model card take them from here, so that they say the same."""
 
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from openalbert.train.figures import count, duration, number, percent, present
-from openalbert.train.machine import over_all_starts
 from openalbert.train.run_folder import Records, Run
 
 
@@ -112,3 +113,11 @@ def length(run: Run) -> str:
 def hardware(run: Run) -> str:
     """What it ran on."""
     return over_all_starts(run.facts, "device") or "hardware that is not recorded"
+
+
+def over_all_starts(facts: dict[str, Any], name: str) -> str | None:
+    """A value of the places that a run was on, in order: `1 x NVIDIA H200, then 1 x NVIDIA A100`."""
+    moves = facts.get("moves")
+    places = [facts, *[move for move in (moves if isinstance(moves, list) else []) if isinstance(move, dict)]]
+    values = [str(place[name]) for place in places if place.get(name)]
+    return ", then ".join(value for value, _ in itertools.groupby(values)) or None
