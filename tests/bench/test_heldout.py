@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.train.made_shards import easy_text, made_shards
-from tests.train.micro_runs import micro_run, records
+from tests.train.micro_runs import facts, micro_run, records
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "bench"))  # as `python bench/SCRIPT.py` has it
 
@@ -26,28 +26,17 @@ def run(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_run_is_judged_again_as_it_judged_itself(data: Path, run: Path, tmp_path: Path) -> None:
-    out = tmp_path / "judged.json"
-    heldout.main(
-        [
-            str(run / "model"),
-            str(data),
-            "--asked",
-            "32:whole:32",
-            "32:google:16",
-            "--short-share",
-            "0",
-            "--out",
-            str(out),
-        ]
-    )
+    out = tmp_path / "not" / "there" / "judged.json"
+    heldout.main([str(run), str(data), "--asked", "32:whole:32:0", "32:google:16", "--out", str(out)])
     told = json.loads(out.read_text())
     first, second = told["judged"]
     own = records(run, "evaluation")[-1]
     for name in ("masked_lm_loss", "masked_lm_accuracy", "sentence_order_loss", "sentence_order_accuracy"):
         assert first[name] == pytest.approx(own[name], rel=1e-5)
-    assert (first["examples"], second["examples"], second["chunks"]) == (32, 16, "google")
+    assert (first["examples"], first["chunks"], first["short_share"]) == (32, "whole", 0.0)
+    assert (second["examples"], second["chunks"], second["short_share"]) == (16, "google", 0.1)
     assert second["masked_lm_loss"] != first["masked_lm_loss"]
-    assert told["precision"] == "fp32"
+    assert told["heldout"]["tokens"] == facts(run)["data"]["heldout_tokens"]
 
 
 def test_fewer_examples_at_a_time_are_the_same_examples(data: Path, run: Path, tmp_path: Path) -> None:
@@ -64,7 +53,14 @@ def test_text_of_another_vocabulary_is_refused(data: Path) -> None:
         heldout.main(["albert-base-wikibooks", str(data)])
 
 
-@pytest.mark.parametrize("asked", ["512", "512:all:8", "512:whole:0", "long:whole:8"])
+def test_examples_that_batches_would_leave_out_are_told(data: Path, run: Path) -> None:
+    with pytest.raises(SystemExit, match="10 examples do not divide into batches of 4"):
+        heldout.main([str(run / "model"), str(data), "--asked", "32:whole:10", "--batch", "4"])
+
+
+@pytest.mark.parametrize(
+    "asked", ["512", "512:all:8", "512:whole:0", "long:whole:8", "2:whole:8", "512:whole:8:2", "512:whole:8:0:0"]
+)
 def test_a_question_that_makes_no_sense_is_refused(asked: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         heldout.main(["albert-base-wikibooks", "shards", "--asked", asked])

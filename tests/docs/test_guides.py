@@ -101,7 +101,7 @@ def test_the_commands_of_half_an_hour_run_from_text_to_a_model(own_text: Path) -
     assert "from now on 12 layers are run, up to here 10" in said[2]
     assert (own_text / "runs" / "rehearsal" / "report.html").stat().st_size > 10_000
     assert "[MASK]:" in said[3]
-    told = json.loads((own_text / "runs" / "further" / "model" / "pretraining.json").read_text())
+    told = json.loads((own_text / "runs" / "further-rehearsal" / "model" / "pretraining.json").read_text())
     assert told["begun_with"] == "albert-base-wikibooks"
 
 

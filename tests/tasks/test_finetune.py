@@ -20,6 +20,7 @@ from openalbert import cli
 from openalbert.interop.pretraining_json import NONE, read_pretraining
 from openalbert.tasks import learning
 from openalbert.tasks.tuned import read_tuned
+from openalbert.train.device import Device
 from openalbert.train.journal import Journal
 
 LEAST = {"accuracy": 95.0, "r2": 80.0, "f1": 55.0}
@@ -161,6 +162,20 @@ def test_a_run_that_is_stopped_and_goes_on_learns_the_same_to_the_last_bit(
     assert learned(tmp_path / "stopped") == learned(tmp_path / "whole")
     for name, tensor in weights(tmp_path / "whole").items():
         assert torch.equal(tensor, weights(tmp_path / "stopped")[name]), name
+
+
+def test_where_a_run_goes_on_is_noted(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, out = lesson("classification", tmp_path), tmp_path / "run"
+    words = QUICK + " --log-every 1"
+    with monkeypatch.context() as patch:
+        stop_at(4, patch)
+        with pytest.raises(SystemExit):
+            cli.main(command(tiny, "classification", file, out, words))
+    assert json.loads((out / "facts.json").read_text())["moves"] == []
+    monkeypatch.setattr(Device, "describe", lambda _: "1 x Abacus")
+    learn(tiny, "classification", file, out, words)
+    [move] = json.loads((out / "facts.json").read_text())["moves"]
+    assert (move["step"], move["device"]) == (5, "1 x Abacus")
 
 
 def test_a_run_that_is_killed_goes_on_to_the_same_bits(tiny: Path, tmp_path: Path) -> None:

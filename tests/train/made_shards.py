@@ -30,11 +30,17 @@ def easy_text(documents: int, seed: int = 0) -> str:
     return "\n\n".join("\n".join([" ".join([word] * 5).capitalize() + "."] * 6) for word in words) + "\n"
 
 
-def made_shards(folder: Path, text: str | None = None, shard_tokens: int = 1500, heldout: str | None = None) -> Path:
+def made_shards(
+    folder: Path,
+    text: str | None = None,
+    shard_tokens: int = 1500,
+    heldout: str | None = None,
+    vocab_size: int = 300,
+) -> Path:
     """Several small shards and their vocabulary."""
     sample = folder / "sample.txt"
     sample.write_text(made_text(200, seed=1))
-    train_vocabulary(TrainVocabulary(files=(str(sample),), out=folder / "vocabulary", vocab_size=300))
+    train_vocabulary(TrainVocabulary(files=(str(sample),), out=folder / "vocabulary", vocab_size=vocab_size))
     tokenizer = Tokenizer.load(folder / "vocabulary")
     texts = {"train": made_text() if text is None else text} | ({} if heldout is None else {"heldout": heldout})
     documents = {

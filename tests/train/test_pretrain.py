@@ -341,6 +341,10 @@ def test_a_warm_start_is_refused_where_the_vocabulary_is_another_of_the_same_siz
         told = refused(command(easy_shards, tmp_path / "run", words, preset=preset), capsys)
         assert "its vocabulary is not the one that the shards were made with" in told
         assert f"--tokenizer {other}" in told
+    (tmp_path / "more").mkdir()
+    more = made_shards(tmp_path / "more", easy_text(30), vocab_size=320)  # another size is told in the same words
+    told = refused(command(more, tmp_path / "run", "--steps 5", preset=str(ended / "model")), capsys)
+    assert f"--tokenizer {ended / 'model'}" in told
     (other / "spiece.model").unlink()  # nobody knows its vocabulary then, and the sizes fit
     micro_run(easy_shards, tmp_path / "run", f"--steps 5 --warm-start {other}")
 
@@ -461,37 +465,42 @@ def test_a_run_may_go_on_with_another_micro_batch(
 def test_where_a_run_is_taken_up_again_is_noted_if_it_is_another_place(
     tmp_path: Path, easy_shards: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out, words = tmp_path / "run", "--steps 4 --save-every 2 --keep-last 9"
+    out, words = tmp_path / "run", "--steps 8 --save-every 2 --keep-last 9"
 
-    def again(*later: str) -> dict[str, Any]:
-        shutil.rmtree(out / "model")
-        for name in later:
-            shutil.rmtree(out / "checkpoints" / name)
+    def again(last: int) -> dict[str, Any]:
+        """Go on from a step, all later ones being lost."""
+        shutil.rmtree(out / "model", ignore_errors=True)
+        for folder in (out / "checkpoints").glob("step-*"):
+            if int(folder.name[5:13]) > last:
+                shutil.rmtree(folder)
         return facts(micro_run(easy_shards, out, words))
 
     first = facts(micro_run(easy_shards, out, words))
-    assert "moves" not in again("step-00000004")  # the same place
+    assert first["moves"] == again(2)["moves"] == []  # the same place
     capsys.readouterr()
     monkeypatch.setattr(Device, "describe", lambda _: "1 x Abacus")
-    moved = again("step-00000004")
+    moved = again(4)
     assert "parameters on 1 x Abacus" in capsys.readouterr().err
     [move] = moved["moves"]
-    assert (move["step"], move["device"], moved["device"]) == (2, "1 x Abacus", first["device"])
-    assert len(again("step-00000004")["moves"]) == 1  # still there
+    assert (move["step"], move["device"], moved["device"]) == (4, "1 x Abacus", first["device"])
+    assert again(6)["moves"] == [move]  # still there
     monkeypatch.undo()
-    last = again("step-00000004")
-    assert (len(last["moves"]), last["restarts"]) == (2, 4)
+    last = again(6)
+    assert ([move["step"] for move in last["moves"]], last["restarts"]) == ([4, 6], 4)
     told = f"{first['device']}, then 1 x Abacus, then {first['device']}"
     assert json.loads((out / "model" / "pretraining.json").read_text())["device"] == told
     assert f"| hardware | {told} |" in (out / "model" / "README.md").read_text().replace("\\", "")
     cli.main(["report", str(out), "--out", str(tmp_path / "page.html")])
-    assert told in (tmp_path / "page.html").read_text()
+    page = (tmp_path / "page.html").read_text()
+    assert told in page
+    assert page.count("FLOP/s, then ") == 2  # each place has its own
+    assert again(4)["moves"] == []  # what was learned over there is lost
 
 
 def test_what_an_older_runs_facts_do_not_tell_is_no_move() -> None:
     old: dict[str, Any] = {"device": "1 x CPU"}
     note_move(old, {"device": "1 x CPU", "precision": "fp32"}, 1.0, 5)
-    assert "moves" not in old
+    assert old["moves"] == []
     note_move(old, {"device": "2 x CPU", "precision": "fp32"}, 1.0, 5)
     assert over_all_starts(old, "device") == "1 x CPU, then 2 x CPU"
     assert over_all_starts({"moves": "nonsense"}, "device") is None

@@ -27,6 +27,7 @@ from openalbert.recipes.demo_corpus import write_corpus
 from openalbert.serve.fill import MASK, fill, readable
 from openalbert.text.shards import ShardSet, open_shards
 from openalbert.text.tokenizer import SPACE, Tokenizer
+from openalbert.train.results import over_all_starts
 
 RECIPE = "albert-demo"  # its settings are in recipes/pretraining.py
 STAGES = 6
@@ -187,7 +188,8 @@ def _summary(run: Path, seconds: float) -> None:
         ("masked-LM accuracy", f"{last['masked_lm_accuracy']:.1%}", f"{facts['vocab_size']:,} pieces to choose from"),
         ("sentence order", f"{last['sentence_order_accuracy']:.1%}", "chance is 50%"),
     ]
-    _say(f"\n--- done in {seconds / 60:.1f} minutes: {facts['parameters']:,} parameters, {facts['device']}")
+    machine = over_all_starts(facts, "device")
+    _say(f"\n--- done in {seconds / 60:.1f} minutes: {facts['parameters']:,} parameters, {machine}")
     _say("on held-out text:")
     for name, value, beside in rows:
         _say(f"  {name:20s}{value:>8s}   {beside}")

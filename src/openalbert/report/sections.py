@@ -8,7 +8,7 @@ from typing import Any
 from openalbert.report import curves
 from openalbert.report.markup import Markup, element, joined, table
 from openalbert.train.figures import NOTHING, count, duration, number, percent, present, rate, size
-from openalbert.train.results import hardware, over_all_starts, passes, tokens_seen, training_seconds
+from openalbert.train.results import hardware, over_all_starts, passes, places, tokens_seen, training_seconds
 from openalbert.train.run_folder import Run
 
 MOST_EVENTS = 100
@@ -130,10 +130,11 @@ def data_of(run: Run) -> Markup:
 
 def hardware_of(run: Run) -> Markup:
     """What it ran on, and how fast."""
-    peak = present(run.fact("matmul_peak_flops"))
+    peaks = [present(place.get("matmul_peak_flops")) for place in places(run.facts)]
+    told = ", then ".join(f"{count(peak)}FLOP/s" for peak in peaks if peak is not None)
     rows = [
         ["device", hardware(run)],
-        ["matmul peak, measured", f"{count(peak)}FLOP/s" if peak is not None else NOTHING],
+        ["matmul peak, measured", told or NOTHING],
         ["tokens per second, median", rate(run.train.median("tokens_per_second"))],
         ["share of the peak, median", percent(run.train.median("share_of_peak"))],
         ["training time", duration(training_seconds(run))],

@@ -189,10 +189,10 @@ class Run:
             self.running = self.saving.go_on(found, parts=1)
             self.judge.standing, self.journal.note = Standing(**found.state["standing"]), found.state["note"]
             self.facts["restarts"] += 1
-            note_move(self.facts, machine(self.device), self.peak, self.running.step)
         else:
             self.journal.resume(self._attempts[-1]["metrics_bytes"] if self._attempts else 0, {}, self.running)
             self._introduce()
+        note_move(self.facts, machine(self.device), self.peak, self.running.step)
         write_facts(self.folder, self.facts, self.device)
         self.device.wait_for_all()
 

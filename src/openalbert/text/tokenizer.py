@@ -85,9 +85,11 @@ class Tokenizer:
         try:
             model = file.read_bytes()
         except FileNotFoundError:
+            # A folder without one stands before a name: to give the name again would not help.
+            named = "" if path.is_dir() else f" take that of {' or '.join(pretrained_names())} by this name,"
             raise UserError(
-                f"{file} does not exist: give a folder that holds {MODEL_FILE}, take that of "
-                f"{' or '.join(pretrained_names())} by this name, or make one with `openalbert tokenizer train`"
+                f"{file} does not exist: give a folder that holds {MODEL_FILE},{named} or make one with "
+                "`openalbert tokenizer train`"
             ) from None
         settings = file.with_name(TREATMENT_FILE)
         treatment = from_json(settings.read_text(), Treatment, str(settings)) if settings.exists() else GOOGLE

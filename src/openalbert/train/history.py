@@ -3,13 +3,12 @@
 from pathlib import Path
 from typing import Any
 
-from openalbert.interop import huggingface
 from openalbert.interop.pretraining_json import Pretraining, PretrainingRun, read_pretraining
-from openalbert.model.presets import PRESETS
 from openalbert.settings import from_dict, to_dict
-from openalbert.train.claim import FACTS, MODEL, RUN
+from openalbert.train.claim import FACTS, MODEL
 from openalbert.train.results import over_all_starts
 from openalbert.train.settings import Pretrain
+from openalbert.train.source import source_of
 
 
 def beginning(settings: Pretrain) -> dict[str, Any]:
@@ -17,14 +16,11 @@ def beginning(settings: Pretrain) -> dict[str, Any]:
 
     It is asked when the run begins: at its end the folder may be gone, or hold another model.
     """
-    of_folder = settings.preset not in PRESETS and huggingface.local_folder(settings.preset) is not None
-    source = settings.warm_start or (settings.preset if of_folder else "")
-    if not source:
+    source = source_of(settings)
+    if source is None:
         return {"begun_with": "", "before": []}
-    of_run = (Path(source) / RUN).exists()
-    folder = Path(source) / MODEL if of_run else huggingface.local_folder(source) or Path(source)
-    known = read_pretraining(folder)
-    name = Path(source).resolve() if of_run else folder.resolve()
+    known = read_pretraining(source.folder)
+    name = Path(source.name).resolve() if source.is_run else source.folder.resolve()
     return {
         "begun_with": name.parent.name if name.name == MODEL else name.name,
         "before": [] if known is None else [*map(to_dict, known.before), _of_itself(known)],

@@ -28,8 +28,11 @@ def now() -> str:
 
 
 def note_move(facts: dict[str, Any], here: dict[str, Any], peak: float, step: int) -> None:
-    """Note where a run goes on, if that is another place than before. What its facts do not tell may be the same."""
-    before = {**facts, **(facts["moves"][-1] if facts.get("moves") else {})}
+    """Note where a run goes on, if that is another place than before. What its facts do not tell may be the same.
+
+    Places whose steps were lost are forgotten: nothing of them is in the weights.
+    """
+    facts["moves"] = [move for move in facts.get("moves", []) if move["step"] < step]
+    before = {**facts, **(facts["moves"][-1] if facts["moves"] else {})}
     if any(before.get(name, value) != value for name, value in here.items()):
-        move = {"step": step, "started": now(), **here, "matmul_peak_flops": peak}
-        facts.setdefault("moves", []).append(move)
+        facts["moves"].append({"step": step, "started": now(), **here, "matmul_peak_flops": peak})

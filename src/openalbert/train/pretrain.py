@@ -208,10 +208,10 @@ class Run:
             self.best, self.evaluated_at = found.state["best"], found.state["evaluated_at"]
             self.watch = replace(first, **found.state.get("watch", {}))
             self.facts["restarts"] = self.facts.get("restarts", 0) + 1
-            note_move(self.facts, self._machine(), self.peak, self.running.step)
         else:
             self.watch = first
             self.journal.resume(0, {}, self.running)
+        note_move(self.facts, self._machine(), self.peak, self.running.step)
         write_facts(self.folder, self.facts, self.device)
         self.device.wait_for_all()
 

@@ -115,9 +115,13 @@ def hardware(run: Run) -> str:
     return over_all_starts(run.facts, "device") or "hardware that is not recorded"
 
 
+def places(facts: dict[str, Any]) -> list[dict[str, Any]]:
+    """The facts of each machine that a run was on, in order; the first one's are those of the run itself."""
+    moves = facts.get("moves")
+    return [facts, *[move for move in (moves if isinstance(moves, list) else []) if isinstance(move, dict)]]
+
+
 def over_all_starts(facts: dict[str, Any], name: str) -> str | None:
     """A value of the places that a run was on, in order: `1 x NVIDIA H200, then 1 x NVIDIA A100`."""
-    moves = facts.get("moves")
-    places = [facts, *[move for move in (moves if isinstance(moves, list) else []) if isinstance(move, dict)]]
-    values = [str(place[name]) for place in places if place.get(name)]
+    values = [str(place[name]) for place in places(facts) if place.get(name)]
     return ", then ".join(value for value, _ in itertools.groupby(values)) or None

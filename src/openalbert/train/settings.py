@@ -50,8 +50,8 @@ class Pretrain:
     depth_schedule: str = ""
     """Start shallow and grow: `3,6@0.25,12@0.5` runs 3 layers, 6 from a quarter of the run on, 12 from its half on."""
     warm_start: str = ""
-    """A model's folder or name, or a run, to take the weights from. It may have fewer positions than the new model, and
-    fewer layers if they are shared."""
+    """A model's folder or name, or a run, to take the weights from. The shards must have its vocabulary. It may have
+    fewer positions than the new model, and fewer layers if they are shared."""
     seed: int = 1
     """Everything drawn at random hangs on it."""
 

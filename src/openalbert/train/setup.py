@@ -1,7 +1,6 @@
 """What a run is built from: the settings fitted to the shards, the model and its first weights, held-out text."""
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Literal
 
 import torch
@@ -19,11 +18,10 @@ from openalbert.model.masked_attention import attend_masked, can_attend_masked
 from openalbert.model.presets import PRESETS
 from openalbert.text.manifest import read_manifest
 from openalbert.text.shards import ShardSet, open_shards
-from openalbert.text.tokenizer import MODEL_FILE, Tokenizer
 from openalbert.train.batches import Batches
-from openalbert.train.claim import MODEL, RUN
 from openalbert.train.device import Device
 from openalbert.train.settings import Pretrain
+from openalbert.train.source import Source, check_vocabulary, source_of
 
 POSITIONS = "encoder.embedding.position.weight"
 HELDOUT_SEED = 0  # every run is judged by the same held-out examples under the same masks
@@ -34,7 +32,10 @@ MOST_GRAPHS = 64  # of one compiled layer
 
 
 def fitted(settings: Pretrain, shards: ShardSet) -> Pretrain:
-    """The settings with the vocabulary of the shards."""
+    """The settings with the vocabulary of the shards, which must be that of the model to begin with, if any."""
+    source = source_of(settings)
+    if source is not None:
+        check_vocabulary(source, shards)
     vocab_size, model = shards.manifest.vocab_size, settings.model
     # A preset's number of pieces is no wish; any other is one, and may leave room for more than the shards have.
     if model.vocab_size in {config.vocab_size for config in PRESETS.values()}:
@@ -78,10 +79,9 @@ def make_model(settings: Pretrain, device: Device) -> AlbertModel:
     torch.manual_seed(settings.seed)
     heads = PRETRAINING_HEADS if settings.objective.sentence_order.objective != "none" else PRETRAINING_HEADS[:1]
     model = AlbertModel(settings.model, heads)
-    is_named = settings.preset not in PRESETS and huggingface.local_folder(settings.preset) is not None
-    source = settings.warm_start or (settings.preset if is_named else "")
-    if source:
-        take_weights(model, source, settings.objective.max_length, read_manifest(settings.data).tokenizer)
+    source = source_of(settings)
+    if source is not None:
+        take_weights(model, source, settings.objective.max_length)
     model.encoder.recomputes_activations = settings.speed.recompute
     if compiled_part(settings, device) != "none":
         # Each size of a micro-batch, in training and in evaluation, has graphs of its own; torch would give up at 8.
@@ -93,34 +93,26 @@ def make_model(settings: Pretrain, device: Device) -> AlbertModel:
     return model.to(device.torch_device)
 
 
-def take_weights(model: AlbertModel, source: str, length: int, vocabulary: str) -> None:
-    """Begin with the weights of a run or of a model, by its folder or its name, for inputs of up to `length` tokens.
+def take_weights(model: AlbertModel, source: Source, length: int) -> None:
+    """Begin with the weights of a run or of a model, for inputs of up to `length` tokens.
 
     Shared layers can be passed any number of times. Where there are not as many positions as this model has, or fewer
-    were trained than inputs will need, the others go on with those that were. Its vocabulary must be the text's, where
-    the folder has it: ids of another one are other words, and there may well be as many of them.
+    were trained than inputs will need, the others go on with those that were.
     """
-    of_run = Path(source) / MODEL if (Path(source) / RUN).exists() else None
-    folder = of_run or huggingface.local_folder(source)
-    if folder is None or not folder.is_dir():
+    if not source.folder.is_dir():
         raise UserError(
-            f"{of_run or source}: there is no such model folder to take weights from; a run has one when it has ended"
+            f"{source.folder}: there is no such model folder to take weights from; a run has one when it has ended"
         )
-    if (folder / MODEL_FILE).exists() and Tokenizer.load(folder).fingerprint != vocabulary:
-        raise UserError(
-            f"{source}: its vocabulary is not the one that the shards were made with: prepare the text again with "
-            f"--tokenizer {of_run or source}, or begin with fresh weights"
-        )
-    weights = dict(huggingface.load(folder).named_parameters())
+    weights = dict(huggingface.load(source.folder).named_parameters())
     own = dict(model.named_parameters())
     wrong = [name for name in own if name in weights and name != POSITIONS and weights[name].shape != own[name].shape]
     missing = [name for name in own if name.startswith("encoder.") and name not in weights]
     if wrong or missing or own[POSITIONS].shape[1] != weights[POSITIONS].shape[1]:
         raise UserError(
-            f"{source}: its weights do not fit this model ({[*wrong, *missing, POSITIONS][0]}): a warm start needs the "
-            "same sizes; the number of positions may differ, that of layers only where they are shared"
+            f"{source.name}: its weights do not fit this model ({[*wrong, *missing, POSITIONS][0]}): a warm start "
+            "needs the same sizes; the number of positions may differ, that of layers only where they are shared"
         )
-    known = read_pretraining(folder)
+    known = read_pretraining(source.folder)
     trained = max(run.length for run in (*known.before, known)) if known is not None else 0  # 0: nobody knows
     positions = weights[POSITIONS][: trained if 0 < trained < length else None]
     with torch.no_grad():
