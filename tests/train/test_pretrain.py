@@ -331,7 +331,7 @@ def test_a_warm_start_is_refused_where_sizes_differ_or_nothing_is_there(
     micro_run(easy_shards, tmp_path / "run", f"--steps 5 --warm-start {ended}")
 
 
-def test_a_warm_start_is_refused_where_the_vocabulary_is_another_of_the_same_size(
+def test_a_warm_start_is_refused_where_the_vocabulary_is_another(
     tmp_path: Path, easy_shards: Path, ended: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     other = tmp_path / "other"
