@@ -13,7 +13,14 @@ import openalbert
 from openalbert.cli import main
 from openalbert.errors import UserError
 from openalbert.interop import huggingface
-from openalbert.interop.convert import ClassifierKind, Convert, classifier_values, convert
+from openalbert.interop.convert import (
+    ClassifierKind,
+    Convert,
+    Difference,
+    classifier_values,
+    compare_with_transformers,
+    convert,
+)
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import Head
 from openalbert.model.presets import preset
@@ -84,6 +91,33 @@ def test_a_folder_of_transformers_converts_and_can_be_stored_in_bf16(tmp_path: P
     ours = openalbert.load(tmp_path / "ours")
     assert ours.head_list == (Head("classification", ("LABEL_0", "LABEL_1", "LABEL_2")),)
     assert (tmp_path / "ours" / "model.safetensors").stat().st_size < 0.6 * 4 * ours.num_parameters() + 10_000
+
+
+def test_a_trained_model_differs_from_transformers_by_rounding_alone(tmp_path: Path) -> None:
+    """Its scores go up to 17, and rounding with them."""
+    convert(Convert("albert-base-wikibooks", tmp_path / "model", "bfloat16"))
+    differences = compare_with_transformers(tmp_path / "model")
+    assert differences["masked-LM scores"].size > 10
+    for name, difference in differences.items():
+        assert difference.largest < 3e-5 * max(1.0, difference.size), name
+
+
+@pytest.mark.parametrize("changed", [{"layer_norm_eps": 1e-5}, {"hidden_act": "gelu"}])
+def test_a_folder_that_transformers_computes_otherwise_is_refused(
+    changed: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs = transformers.AlbertForPreTraining.from_pretrained
+
+    def otherwise(folder: Path, **asked: object) -> torch.nn.Module:
+        return theirs(folder, config=transformers.AlbertConfig.from_pretrained(folder, **changed), **asked)
+
+    monkeypatch.setattr(transformers.AlbertForPreTraining, "from_pretrained", otherwise)
+    with pytest.raises(UserError, match=r"masked-LM scores differ by .* where the largest is 1"):
+        convert(Convert("albert-base-wikibooks", tmp_path / "model"))
+
+
+def test_outputs_that_are_not_numbers_are_no_rounding() -> None:
+    assert not Difference(float("nan"), 1.0).is_rounding()
 
 
 def test_a_folders_multiple_choice_head_is_known_by_its_architecture(tmp_path: Path) -> None:
