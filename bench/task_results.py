@@ -154,6 +154,7 @@ def read(folder: Path) -> dict[str, Any] | None:
 def report(arguments: argparse.Namespace) -> None:
     """The table and the picture of all jobs that have ended."""
     from openalbert.tasks.paper import reported
+    from openalbert.train.results import over_all_starts
 
     found = {
         (job.task, kind): outcome
@@ -166,7 +167,8 @@ def report(arguments: argparse.Namespace) -> None:
     lines = [
         f"# Every task of the paper, fine-tuned from {facts['model']}",
         "",
-        f"`bench/task_results.py` on {facts['device']}, {facts['precision']}, torch {facts['torch']}. The model was "
+        f"`bench/task_results.py` on {over_all_starts(facts, 'device')}, {over_all_starts(facts, 'precision')}, torch "
+        f"{over_all_starts(facts, 'torch')}. The model was "
         f"pretrained on {(facts['pretraining'] or {}).get('tokens', 0) / 1e9:.2f} G tokens, the paper's on 262 G. Dev "
         "scores, times 100; with several seeds the median, and the lowest and highest, of those that did not collapse. "
         "From scratch: fresh weights in the same shape, the same settings. But a run that collapses is tried again at "

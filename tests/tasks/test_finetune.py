@@ -164,7 +164,9 @@ def test_a_run_that_is_stopped_and_goes_on_learns_the_same_to_the_last_bit(
         assert torch.equal(tensor, weights(tmp_path / "stopped")[name]), name
 
 
-def test_where_a_run_goes_on_is_noted(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_a_run_goes_on_is_noted_and_said(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     file, out = lesson("classification", tmp_path), tmp_path / "run"
     words = QUICK + " --log-every 1"
     with monkeypatch.context() as patch:
@@ -176,6 +178,7 @@ def test_where_a_run_goes_on_is_noted(tiny: Path, tmp_path: Path, monkeypatch: p
     learn(tiny, "classification", file, out, words)
     [move] = json.loads((out / "facts.json").read_text())["moves"]
     assert (move["step"], move["device"]) == (5, "1 x Abacus")
+    assert "parameters on 1 x Abacus" in capsys.readouterr().err
 
 
 def test_a_run_that_is_killed_goes_on_to_the_same_bits(tiny: Path, tmp_path: Path) -> None:

@@ -191,7 +191,7 @@ class Run:
             self.facts["restarts"] += 1
         else:
             self.journal.resume(self._attempts[-1]["metrics_bytes"] if self._attempts else 0, {}, self.running)
-            self._introduce()
+        self._introduce()
         note_move(self.facts, machine(self.device), self.peak, self.running.step)
         write_facts(self.folder, self.facts, self.device)
         self.device.wait_for_all()
