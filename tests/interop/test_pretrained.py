@@ -22,6 +22,7 @@ from openalbert.text.tokenizer import Tokenizer
 
 NAME = "albert-base-wikibooks"
 RESULTS = Path(__file__).parents[2] / "results" / NAME
+RUNS = (RESULTS, RESULTS / "longer", RESULTS / "25-minutes")  # each begun with the weights of the one before it
 
 
 def test_it_is_there_by_name_from_anywhere(tmp_path: Path) -> None:
@@ -90,7 +91,7 @@ def test_a_folder_of_its_name_comes_first(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_its_card_tells_the_figures_of_its_run() -> None:
     card = (PRETRAINED / NAME / "README.md").read_text()
-    lines = [json.loads(line) for line in (RESULTS / "longer" / "metrics.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in (RUNS[-1] / "metrics.jsonl").read_text().splitlines()]
     last = [line for line in lines if line["kind"] == "evaluation"][-1]
     for name in ("masked_lm_accuracy", "sentence_order_accuracy"):
         assert f"| {100 * last[name]:.1f} % |" in card
@@ -120,7 +121,7 @@ def test_a_longer_text_than_it_has_positions_for_is_refused() -> None:
 def test_it_tells_how_much_it_was_pretrained() -> None:
     told = read_pretraining(find_folder(NAME))
     assert told is not None
-    runs = [json.loads((folder / "facts.json").read_text()) for folder in (RESULTS, RESULTS / "longer")]
+    runs = [json.loads((folder / "facts.json").read_text()) for folder in RUNS]
     assert [run.steps for run in (*told.before, told)] == [run["truth"]["steps"] for run in runs]
     assert told.tokens == sum(run["truth"]["tokens"] for run in runs)
     assert told.text_tokens == runs[-1]["data"]["train_tokens"]
