@@ -94,7 +94,7 @@ def test_a_folder_of_transformers_converts_and_can_be_stored_in_bf16(tmp_path: P
 
 
 def test_a_trained_model_differs_from_transformers_by_rounding_alone(tmp_path: Path) -> None:
-    """Its scores go up to 17, and rounding with them."""
+    """Its scores go up to 24, and rounding with them."""
     convert(Convert("albert-base-wikibooks", tmp_path / "model", "bfloat16"))
     differences = compare_with_transformers(tmp_path / "model")
     assert differences["masked-LM scores"].size > 10
@@ -112,7 +112,7 @@ def test_a_folder_that_transformers_computes_otherwise_is_refused(
         return theirs(folder, config=transformers.AlbertConfig.from_pretrained(folder, **changed), **asked)
 
     monkeypatch.setattr(transformers.AlbertForPreTraining, "from_pretrained", otherwise)
-    with pytest.raises(UserError, match=r"masked-LM scores differ by .* where the largest is 1"):
+    with pytest.raises(UserError, match=r"masked-LM scores differ by .* where the largest is \d\d"):
         convert(Convert("albert-base-wikibooks", tmp_path / "model"))
 
 
