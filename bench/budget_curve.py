@@ -5,6 +5,7 @@ on the batches as they came, of which there are more points.
 The depths that are marked are those of the first run that grows.
 
 python bench/budget_curve.py RUN [RUN …] --names "growing depth" "constant depth" --out curve.png
+python bench/budget_curve.py FIRST NEXT --names 128 512 --in-turn --out curve.png
 """
 
 import argparse
@@ -57,10 +58,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
     names = arguments.names or [run.name for run in arguments.runs]
+    if len(names) != len(arguments.runs):
+        parser.error(f"{len(arguments.runs)} runs, but {len(names)} names")
     curves = [read(run, arguments.of) for run in arguments.runs]
-    begins = np.cumsum([0.0] + [curve.minutes for curve in curves[:-1]]).tolist()
-    if not arguments.in_turn:
-        begins = [0.0] * len(curves)
+    lengths = [curve.minutes if arguments.in_turn else 0.0 for curve in curves]
+    begins = np.cumsum([0.0, *lengths[:-1]]).tolist()
     end = max(begin + curve.minutes for begin, curve in zip(begins, curves, strict=True))
     grows = next((number for number, curve in enumerate(curves) if len(curve.depths) > 1), None)
     figure, axes = plt.subplots(figsize=(7, 3.6))

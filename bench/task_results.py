@@ -35,7 +35,7 @@ class Job:
     epochs: float
     seeds: int = 1
     rate: float = 1e-4
-    """Higher than Table 14's, which are for a model that read 160 times as much: it moves further from where it is."""
+    """Higher than Table 14's, which are for a model that read far more: this one moves further from where it is."""
     more: str = ""
     note: str = ""
 
@@ -146,15 +146,24 @@ def read(folder: Path) -> dict[str, Any] | None:
     if not ended:
         return None
     runs = [json.loads(scores.read_text()) for scores in ended]
-    facts = (ended[0].parent / "facts.json").read_text()
     # In which folders files lay is nobody else's concern.
-    return {"runs": runs, "facts": json.loads(re.sub(r'(?<=[ "])/[^\s"]*/', "", facts))}
+    facts = [
+        json.loads(re.sub(r'(?<=[ "])/[^\s"]*/', "", (scores.parent / "facts.json").read_text())) for scores in ended
+    ]
+    return {"runs": runs, "facts": facts[0], "places": list(dict.fromkeys(map(place, facts)))}
+
+
+def place(facts: dict[str, Any]) -> str:
+    """What a run was on, in words."""
+    from openalbert.train.results import over_all_starts
+
+    device, precision, torch = (over_all_starts(facts, name) for name in ("device", "precision", "torch"))
+    return f"{device}, {precision}, torch {torch}"
 
 
 def report(arguments: argparse.Namespace) -> None:
     """The table and the picture of all jobs that have ended."""
     from openalbert.tasks.paper import reported
-    from openalbert.train.results import over_all_starts
 
     found = {
         (job.task, kind): outcome
@@ -163,13 +172,13 @@ def report(arguments: argparse.Namespace) -> None:
         if (kind == "ours" or suffix) and (outcome := read(arguments.runs / f"{job.task}{suffix}")) is not None
     }
     facts = next(iter(found.values()))["facts"]
+    places = dict.fromkeys(place for outcome in found.values() for place in outcome["places"])
     last_column = "epochs, rate, batch; what to know"
     lines = [
         f"# Every task of the paper, fine-tuned from {facts['model']}",
         "",
-        f"`bench/task_results.py` on {over_all_starts(facts, 'device')}, {over_all_starts(facts, 'precision')}, torch "
-        f"{over_all_starts(facts, 'torch')}. The model was "
-        f"pretrained on {(facts['pretraining'] or {}).get('tokens', 0) / 1e9:.2f} G tokens, the paper's on 262 G. Dev "
+        f"`bench/task_results.py` on {'; '.join(places)}. The model was pretrained on "
+        f"{(facts['pretraining'] or {}).get('tokens', 0) / 1e9:.2f} G tokens, the paper's on 262 G. Dev "
         "scores, times 100; with several seeds the median, and the lowest and highest, of those that did not collapse. "
         "From scratch: fresh weights in the same shape, the same settings. But a run that collapses is tried again at "
         "half its rate, twice at most: where that was so, the rates stand there, each with the number of its runs. "

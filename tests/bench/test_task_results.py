@@ -63,6 +63,19 @@ def test_collapsed_runs_are_counted_but_no_part_of_the_median() -> None:
     assert task_results.scores_of(runs[:1], "dev", "matthews") == [0.0]
 
 
+def test_all_places_that_a_jobs_seeds_were_on_are_told(tmp_path: Path) -> None:
+    here = {"device": "1 x Abacus", "precision": "fp32", "torch": "2.11", "command": "openalbert --data /home/me/glue"}
+    for number, moves in enumerate(([], [], [{"device": "1 x Slide rule", "precision": "fp32", "torch": "2.11"}])):
+        folder = tmp_path / f"seed-{number}"
+        folder.mkdir()
+        (folder / "scores.json").write_text(json.dumps(run_of(4.0)))
+        (folder / "facts.json").write_text(json.dumps({**here, "moves": moves}))
+    outcome = task_results.read(tmp_path)
+    assert outcome is not None
+    assert outcome["places"] == ["1 x Abacus, fp32, torch 2.11", "1 x Abacus, then 1 x Slide rule, fp32, torch 2.11"]
+    assert outcome["facts"]["command"] == "openalbert --data glue"
+
+
 def test_further_scores_are_all_but_the_main_one() -> None:
     lines = task_results.further_scores({("cola", "ours"): {"runs": [run_of(4.0), run_of(6.0)]}})
     assert lines[2:] == ["| cola | accuracy, dev | 10.0 |  |  |"]

@@ -1,6 +1,7 @@
 """The verb `convert`: every tensor accounted for, whatever the source, and nothing left behind by a failure."""
 
 import json
+import math
 import shutil
 from pathlib import Path
 
@@ -117,7 +118,8 @@ def test_a_folder_that_transformers_computes_otherwise_is_refused(
 
 
 def test_outputs_that_are_not_numbers_are_no_rounding() -> None:
-    assert not Difference(float("nan"), 1.0).is_rounding()
+    assert not Difference(math.nan, 1.0).is_rounding()
+    assert not Difference(math.inf, math.inf).is_rounding()
 
 
 def test_a_folders_multiple_choice_head_is_known_by_its_architecture(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """`openalbert convert`: other people's models become model folders, with an account of every tensor."""
 
 import importlib.util
+import math
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,7 +37,7 @@ from openalbert.text.tokenizer import Tokenizer
 
 ClassifierKind = Literal["auto", "classification", "regression", "multi_label", "multiple_choice"]
 # Of the largest output, or of 1: up to this a difference in fp32 is rounding. A trained ALBERT-base, whose scores go up
-# to 24, has 6e-6; a layer norm's epsilon of 1e-5 in place of 1e-12 makes 4e-4 of it, the other GELU 1e-2.
+# to 24, has at most 6e-6; a layer norm's epsilon of 1e-5 in place of 1e-12 makes it 4e-4, the other GELU 1e-2.
 SAME = 1e-4
 
 
@@ -47,8 +48,8 @@ class Difference(NamedTuple):
     size: float  # of their largest output: rounding grows with it
 
     def is_rounding(self) -> bool:
-        """Whether it is no more than rounding; NaN is more."""
-        return self.largest <= SAME * max(1.0, self.size)
+        """Whether it is no more than rounding; NaN and infinity are more."""
+        return math.isfinite(self.largest) and self.largest <= SAME * max(1.0, self.size)
 
 
 @dataclass(frozen=True)
@@ -172,7 +173,7 @@ def compare_with_transformers(target: Path) -> dict[str, Difference]:
         other = encoder(ids, token_type_ids=segments, attention_mask=mask)
         differences = {"hidden states": _difference(ours.hidden, other.last_hidden_state, mask)}
         if other.pooler_output is not None:
-            differences["pooled"] = _difference(ours.pooled, other.pooler_output)
+            differences["pooled outputs"] = _difference(ours.pooled, other.pooler_output)
         if architecture.endswith("ForPreTraining"):
             both = theirs(ids, token_type_ids=segments, attention_mask=mask)
             scores = model.scores("masked_lm", ours)
