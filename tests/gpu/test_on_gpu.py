@@ -65,6 +65,17 @@ def test_the_packed_kernel_gives_what_the_padded_one_gives() -> None:
     torch.testing.assert_close(exact_again.hidden, exact.hidden[mask], rtol=0, atol=2e-2)
 
 
+@pytest.mark.parametrize(("precision", "least", "most"), [("fp32", 0.0, 1e-6), ("tf32", 1e-5, 1e-3)])
+def test_fp32_is_exact_and_tf32_rounds(precision: Literal["fp32", "tf32"], least: float, most: float) -> None:
+    """A matrix product of the width of albert-base, compared with fp64."""
+    torch.manual_seed(0)
+    rows, weights = torch.randn(512, 768, device="cuda"), torch.randn(768, 768, device="cuda")
+    exact = rows.double() @ weights.double()
+    with open_device(Speed(precision=precision)) as device, device.autocast():
+        found = rows @ weights
+    assert least <= (found.double() - exact).norm() / exact.norm() < most
+
+
 def test_packed_attention_drops_out_in_training() -> None:
     model = AlbertModel(replace(SMALL, attention_dropout=0.5)).cuda().train()
     ids, mask = batch([40, 9])

@@ -36,6 +36,26 @@ def test_the_number_of_threads_can_be_set() -> None:
         torch.set_num_threads(before)
 
 
+def test_fp32_products_are_exact_within_a_run_and_the_setting_is_given_back() -> None:
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("medium")
+    try:
+        with open_device(Speed(device="cpu", precision="fp32")) as device:
+            assert torch.get_float32_matmul_precision() == "highest"
+            assert device.precision == "fp32"
+        assert torch.get_float32_matmul_precision() == "medium"
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def test_tf32_is_refused_on_a_cpu() -> None:
+    with (
+        pytest.raises(UserError, match="the precision tf32 is a GPU's"),
+        open_device(Speed(device="cpu", precision="tf32")),
+    ):
+        pass
+
+
 @pytest.mark.parametrize("name", ["micro_batch", "threads"])
 def test_no_examples_and_no_threads_are_refused(name: str) -> None:
     with pytest.raises(UserError, match=f"{name} is 0: it must be at least 1"):

@@ -17,7 +17,7 @@ from openalbert.optim.schedule import Budget, DepthSchedule, DepthStage, Schedul
 from openalbert.optim.settings import OptimizerSettings
 from openalbert.train.device import Device
 from openalbert.train.passes import Learning
-from openalbert.train.running import PATIENCE, WINDOW, Running, Step
+from openalbert.train.running import MAX_SPIKES, WINDOW, Running, Step
 from openalbert.train.steps import Pace, training_steps
 
 CPU = Device(torch.device("cpu"), "fp32")
@@ -108,6 +108,7 @@ def run(
         clip_norm=1e9,
         depths=changes.pop("depths", DepthSchedule((DepthStage(1),))),
         seed=0,
+        skips_spikes=changes.pop("skips_spikes", False),
     )
     look = changes.pop("look", lambda step, model, running: None)
     taken = []
@@ -197,15 +198,59 @@ def test_a_run_that_gives_no_finite_number_any_more_ends_with_advice() -> None:
         run(steps=100, spoil=lambda loss, call: loss * math.nan)
 
 
-def test_an_exploding_step_is_skipped_but_a_new_level_is_accepted_in_the_end() -> None:
+MOST_SPIKES = math.floor(MAX_SPIKES * WINDOW) + 1  # skipped before it is seen that they are no accidents
+
+
+def test_a_spike_of_the_loss_is_skipped_but_a_new_level_is_accepted_in_the_end() -> None:
     def spoil(loss: Tensor, call: int) -> Tensor:
         return loss * (1000.0 if call == WINDOW + 3 or call >= WINDOW + 10 else 1.0)
 
-    taken, _, running = run(steps=WINDOW + 10 + PATIENCE + 5, spoil=spoil)
+    taken, _, running = run(steps=2 * WINDOW + 40, spoil=spoil, skips_spikes=True)
     skipped = [step.number for step in taken if step.is_skipped]
-    assert skipped == [WINDOW + 4, *range(WINDOW + 11, WINDOW + 11 + PATIENCE)]
-    assert "6 deviations over" in taken[WINDOW + 3].remarks[0][1]
+    # The single one, and as many of the new level as make up more than 5 % of the window with it.
+    assert skipped == [WINDOW + 4, *range(WINDOW + 11, WINDOW + 10 + MOST_SPIKES)]
+    assert len(skipped) == MOST_SPIKES == 7
+    assert "6 standard deviations above" in taken[WINDOW + 3].remarks[0][1]
+    assert [step.number for step in taken if "spikes" in dict(step.remarks)] == [skipped[-1]]
     assert running.skipped == len(skipped)
+
+
+def test_spikes_are_skipped_again_when_a_window_without_them_is_past() -> None:
+    level = WINDOW + 10 + MOST_SPIKES
+
+    def spoil(loss: Tensor, call: int) -> Tensor:
+        return loss * (1000.0 if WINDOW + 10 <= call < level + 3 or call in (level + 40, level + WINDOW) else 1.0)
+
+    taken, _, _ = run(steps=level + WINDOW + 3, spoil=spoil, skips_spikes=True)
+    skipped = [step.number - 1 for step in taken if step.is_skipped]
+    # Three of the first spikes were taken, and widened the window, as did the one 40 steps later.
+    assert skipped == list(range(WINDOW + 10, level))
+
+
+def test_where_spikes_are_taken_only_steps_that_are_not_finite_are_skipped() -> None:
+    def spoil(loss: Tensor, call: int) -> Tensor:
+        return loss * {WINDOW + 3: 1e6, WINDOW + 5: math.nan}.get(call, 1.0)
+
+    taken, _, running = run(steps=WINDOW + 8, spoil=spoil)
+    assert [step.number for step in taken if step.is_skipped] == [WINDOW + 6]
+    assert running.recent == []  # nobody asks for it, so no checkpoint carries it
+
+
+def test_a_resumed_run_skips_the_spikes_that_the_undisturbed_one_skips() -> None:
+    def spoil(first: int) -> Callable[[Tensor, int], Tensor]:
+        return lambda loss, call: loss * (1000.0 if first + call == WINDOW + 5 else 1.0)
+
+    state: dict[str, Any] = {}
+
+    def look(step: Step, model: nn.Module, running: Running) -> None:
+        if step.number == WINDOW + 3:
+            state.update(running.state())
+
+    taken, *_ = run(steps=WINDOW + 8, spoil=spoil(0), look=look, skips_spikes=True)
+    resumed = Running(**state)
+    again, *_ = run(steps=WINDOW + 8, spoil=spoil(WINDOW + 3), running=resumed, skips_spikes=True)
+    assert [step.number for step in again if step.is_skipped] == [step.number for step in taken if step.is_skipped]
+    assert resumed.skipped == 1
 
 
 def test_the_depth_follows_its_schedule_and_is_told() -> None:
@@ -290,5 +335,5 @@ def test_a_request_to_stop_reaches_the_step() -> None:
 
 
 def test_running_figures_read_back_equal() -> None:
-    running = Running(step=3, tokens=4, seconds=5.5, skipped=1, parts=2, recent=[1.25, 0.1])
+    running = Running(step=3, tokens=4, seconds=5.5, skipped=1, parts=2, recent=[1.25, 0.1], recent_spikes=[True])
     assert Running(**running.state()) == running

@@ -8,7 +8,7 @@ import torch
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import PRETRAINING_HEADS, AlbertConfig
 
-Precision = Literal["bf16", "fp32"]
+Precision = Literal["bf16", "tf32", "fp32"]
 
 PARTS = {
     "word embedding": "encoder.embedding.word.",

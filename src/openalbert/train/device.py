@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from openalbert.errors import UserError
+from openalbert.model.cost import Precision
 
 ATTENTION_KERNELS = [
     SDPBackend.CUDNN_ATTENTION,
@@ -32,8 +33,10 @@ class Speed:
 
     device: str = "auto"
     """auto (a GPU if there is one), cpu, cuda or cuda:1."""
-    precision: Literal["auto", "bf16", "fp32"] = "auto"
-    """Of matrix products and activations; auto: bf16 on a GPU, fp32 on a CPU. Weights and optimizer are fp32 always."""
+    precision: Literal["auto", "bf16", "tf32", "fp32"] = "auto"
+    """Of matrix products and activations; auto: bf16 on a GPU, fp32 on a CPU. tf32, on a GPU only: fp32, but matrix
+    products round what they multiply to 10 bits of mantissa, and are several times as fast as with fp32, which keeps
+    all 23. Weights and optimizer are fp32 always."""
     compile: Literal["auto", "none", "layer", "whole"] = "auto"
     """In pretraining layer: one layer is compiled once, whatever the depth, and the scoring of words, and on a GPU both
     passes are recorded as a CUDA graph (but not with --speed.recompute); whole: the making of batches is compiled too,
@@ -60,7 +63,7 @@ class Device:
     """This process's place in a run."""
 
     torch_device: torch.device
-    precision: Literal["bf16", "fp32"]
+    precision: Precision
     rank: int = 0
     world: int = 1
     memory_before: int = 0
@@ -82,8 +85,8 @@ class Device:
         return self.is_cuda
 
     def autocast(self) -> contextlib.AbstractContextManager[None]:
-        """Matrix products in the run's precision."""
-        if self.precision == "fp32":
+        """Matrix products in the run's precision; for tf32 and fp32 `open_device` has seen to it."""
+        if self.precision != "bf16":
             return contextlib.nullcontext()
         return torch.autocast(self.torch_device.type, torch.bfloat16)
 
@@ -152,10 +155,16 @@ def open_device(speed: Speed) -> Iterator[Device]:
         raise UserError(f"the device '{speed.device}' cannot be used ({reason}): try --speed.device auto") from None
     if torch_device.type == "cuda":
         torch.cuda.set_device(torch_device)
-        torch.set_float32_matmul_precision("high")
     precision = speed.precision
     if precision == "auto":
         precision = "bf16" if torch_device.type == "cuda" else "fp32"
+    if precision == "tf32" and torch_device.type == "cpu":
+        raise UserError(
+            "the precision tf32 is a GPU's, and this run is on a CPU: leave out --speed.precision, or give fp32"
+        )
+    matmul_before = torch.get_float32_matmul_precision()
+    # What a bf16 run multiplies in fp32 is little, and as exact as its neighbours in tf32.
+    torch.set_float32_matmul_precision("highest" if precision == "fp32" else "high")
     if speed.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
@@ -169,6 +178,7 @@ def open_device(speed: Speed) -> Iterator[Device]:
         with sdpa_kernel(ATTENTION_KERNELS[1:] if speed.deterministic else ATTENTION_KERNELS, set_priority=True):
             yield Device(torch_device, precision, rank, world, memory_before)
     finally:
+        torch.set_float32_matmul_precision(matmul_before)
         if speed.deterministic:
             torch.use_deterministic_algorithms(False)
         if world > 1:

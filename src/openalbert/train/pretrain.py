@@ -84,6 +84,7 @@ class Run:
             settings.optimizer.clip_norm,
             settings.depths,
             settings.seed,
+            skips_spikes=True,
         )
         self.running = Running(parts=first_parts(self.settings, device))
         self.best: float | None = None

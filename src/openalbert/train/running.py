@@ -12,9 +12,10 @@ from torch import Tensor
 from openalbert.errors import UserError
 from openalbert.optim.schedule import Spent
 
-WINDOW = 128  # steps over which the loss of a step is judged
-SIGMAS = 6.0  # a loss so many deviations over their mean is an explosion, and its step is skipped
-PATIENCE = 16  # so many skipped in a row are no accident any more
+WINDOW = 128  # steps that the loss of a step is compared with
+SIGMAS = 6.0  # a loss so many standard deviations above their mean is a spike
+MAX_SPIKES = 0.05  # more spikes than this fraction of the window are no accidents: none is skipped until they are past
+PATIENCE = 16  # so many steps in a row that are not finite end the run
 
 
 @dataclass
@@ -33,12 +34,34 @@ class Running:
     parts: int = 1
     """Micro-batches of a step on each process."""
     recent: list[float] = field(default_factory=list)
-    """The losses of the last steps, to judge the next one by."""
+    """The losses of the last steps, a spike's clipped to the limit that it passed; empty where spikes are taken."""
+    recent_spikes: list[bool] = field(default_factory=list)
+    """Which of the last steps were skipped as spikes."""
 
     @property
     def spent(self) -> Spent:
         """What has been used up of any budget."""
         return Spent(self.step, self.tokens, self.seconds / 60)
+
+    @property
+    def has_many_spikes(self) -> bool:
+        """Whether so many of the last steps were skipped as spikes that they must be what the data is like."""
+        return sum(self.recent_spikes) > MAX_SPIKES * WINDOW
+
+    def loss_limit(self) -> float:
+        """The loss above which the next step is a spike; infinite while too little is known, or too many were."""
+        if len(self.recent) < WINDOW or self.has_many_spikes:
+            return math.inf
+        return float(np.mean(self.recent) + SIGMAS * np.std(self.recent, ddof=1))
+
+    def remember(self, loss: float, limit: float) -> None:
+        """Take a finite loss into the window; a spike's too, clipped: if more of them follow, the limit rises."""
+        self.recent = [*self.recent, min(loss, limit)][-WINDOW:]
+        self.recent_spikes = [*self.recent_spikes, loss > limit][-WINDOW:]
+
+    def forget(self) -> None:
+        """Empty the window: what comes now is another loss."""
+        self.recent, self.recent_spikes = [], []
 
     def state(self) -> dict[str, Any]:
         """As JSON values."""
@@ -79,6 +102,8 @@ class Arriving:
     depth: int
     progress: float
     remarks: tuple[tuple[str, str], ...]
+    loss_limit: float | None
+    """The loss above which it was skipped; None where only a step that is not finite is."""
 
     def read(self, names: list[str], running: Running) -> Step:
         """Wait for the figures and note in `running` that the step was taken, or that it was not."""
@@ -86,15 +111,15 @@ class Arriving:
         losses = {name: (figures[i], int(figures[i + 1]), int(figures[i + 2])) for name, i in _places(names)}
         remarks = self.remarks
         if is_skipped:
-            reason = _reason(loss, gradient_norm, running)
+            reason = self._reason(loss, gradient_norm, running)
             remarks += (("skipped", f"step {running.step + 1} was skipped: {reason}"),)
             running.skipped += 1
-            running.skipped_in_a_row += 1
-        else:
-            if running.skipped_in_a_row >= PATIENCE:
-                running.recent.clear()  # no accident: this is what the loss is now
-            running.recent = [*running.recent, loss][-WINDOW:]
-            running.skipped_in_a_row = 0
+        is_finite = math.isfinite(loss) and math.isfinite(gradient_norm)
+        running.skipped_in_a_row = 0 if is_finite else running.skipped_in_a_row + 1
+        if is_finite and self.loss_limit is not None:
+            running.remember(loss, self.loss_limit)
+            if is_skipped and running.has_many_spikes:
+                remarks += (("spikes", _many_spikes(running)),)
         running.step += 1
         running.tokens += int(tokens)
         return Step(
@@ -109,6 +134,23 @@ class Arriving:
             stopping > 0,
             remarks,
         )
+
+    def _reason(self, loss: float, gradient_norm: float, running: Running) -> str:
+        """Why the step was skipped."""
+        if math.isfinite(loss) and math.isfinite(gradient_norm):
+            mean = np.mean(running.recent)
+            return (
+                f"its loss {loss:.3f} is more than {SIGMAS:g} standard deviations above {mean:.3f}, "
+                f"the mean of {WINDOW} steps"
+            )
+        if running.skipped_in_a_row >= PATIENCE:
+            raise UserError(
+                f"{PATIENCE} steps in a row had a loss or gradient that is no finite number: "
+                "lower the learning rate, or lengthen the warm-up, and start from the last checkpoint (on a GPU, if "
+                "only the gradient is not finite, try --speed.deterministic too, which computes attention in another "
+                "way)"
+            )
+        return f"its loss is {loss} and its gradient norm {gradient_norm}"
 
 
 def send(figures: Tensor) -> Callable[[], list[float]]:
@@ -133,22 +175,9 @@ def _places(names: list[str]) -> list[tuple[str, int]]:
     return [(name, 3 * number) for number, name in enumerate(names)]
 
 
-def usual(running: Running) -> float:
-    """The highest loss that is no explosion: as far as the last steps tell, and unless this goes on for long."""
-    if len(running.recent) < WINDOW or running.skipped_in_a_row >= PATIENCE:
-        return math.inf
-    return float(np.mean(running.recent) + SIGMAS * np.std(running.recent, ddof=1))
-
-
-def _reason(loss: float, gradient_norm: float, running: Running) -> str:
-    """Why a step was not taken."""
-    if math.isfinite(loss) and math.isfinite(gradient_norm):
-        mean = np.mean(running.recent)
-        return f"its loss {loss:.3f} lies more than {SIGMAS:g} deviations over {mean:.3f}, the mean of {WINDOW} steps"
-    if running.skipped_in_a_row >= PATIENCE:
-        raise UserError(
-            f"{PATIENCE} steps in a row had a loss or gradient that is no finite number: "
-            "lower the learning rate, or lengthen the warm-up, and start from the last checkpoint (on a GPU, if only "
-            "the gradient is not finite, try --speed.deterministic too, which computes attention in another way)"
-        )
-    return f"its loss is {loss} and its gradient norm {gradient_norm}"
+def _many_spikes(running: Running) -> str:
+    """Why spikes are not skipped for a while."""
+    return (
+        f"{sum(running.recent_spikes)} of the last {WINDOW} steps were skipped as spikes of the loss, too many for "
+        "accidents: none is skipped until these are past. Look at the data if the loss does not come down"
+    )

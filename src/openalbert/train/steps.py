@@ -19,7 +19,7 @@ from openalbert.optim.optimizer import set_learning_rate
 from openalbert.optim.schedule import Budget, DepthSchedule, Schedule
 from openalbert.train.device import Device
 from openalbert.train.passes import Learning, Passes, RecordedPasses
-from openalbert.train.running import Arriving, Running, Step, send, usual
+from openalbert.train.running import Arriving, Running, Step, send
 
 Batch = TypeVar("Batch")
 
@@ -43,6 +43,9 @@ class Pace:
     clip_norm: float
     depths: DepthSchedule
     seed: int
+    skips_spikes: bool = False
+    """Whether a step is skipped whose loss is far above those before it: for pretraining, whose batches are all alike.
+    In fine-tuning it may be the one with the rare class. A step that is not finite is always skipped."""
 
 
 def training_steps(
@@ -112,7 +115,7 @@ def training_steps(
                 continue
             if running.depth not in (None, depth):
                 remarks.append(("depth", f"from now on {depth} layers are run, up to here {running.depth}"))
-                running.recent.clear()  # another depth, another loss: what was usual says nothing any more
+                running.forget()  # another depth, another loss
             running.depth = depth
             progress = pace.budget.progress(running.spent)
             # The next depth is settled before this step's tokens and seconds are known, on every device alike.
@@ -127,9 +130,12 @@ def training_steps(
             flags = [torch.full_like(norm, flag, dtype=torch.float64) for flag in (stop_asked(), seconds)]
             totals = device.sum_over_ranks(torch.cat((sums, torch.stack(flags))))
             loss = (weights * totals[1:-2:3] / totals[2:-2:3].clamp(min=1)).sum()
-            is_wrong = ~(torch.isfinite(loss) & torch.isfinite(norm) & (loss <= usual(running)))
+            limit = running.loss_limit() if pace.skips_spikes else None
+            is_wrong = ~(torch.isfinite(loss) & torch.isfinite(norm))
+            if limit is not None:
+                is_wrong |= loss > limit
             figures = send(torch.cat((totals, torch.stack((norm.double(), loss, is_wrong.double())))))
-            arriving = Arriving(figures, rate, depth, progress, tuple(remarks))
+            arriving = Arriving(figures, rate, depth, progress, tuple(remarks), limit)
             remarks.clear()
             optimizer.found_inf = is_wrong.float()  # type: ignore[union-attr]
             optimizer.step()
