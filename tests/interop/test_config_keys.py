@@ -1,4 +1,4 @@
-"""What becomes of every key that published ALBERT and BERT configurations carry: read, ignored, warned of or refused."""
+"""What becomes of the keys that published ALBERT and BERT configurations carry: read, ignored, warned of or refused."""
 
 import json
 import warnings
@@ -246,8 +246,8 @@ def test_several_unknown_keys_are_one_warning_and_a_misspelt_one_is_set_right() 
 
 
 def test_the_tables_here_name_every_key_that_is_known() -> None:
-    assert HARMLESS == set(IGNORED)
-    assert set(ONLY) == set(REFUSED)
+    assert set(IGNORED) == HARMLESS
+    assert set(REFUSED) == set(ONLY)
     named = {key for keys in KEYS.values() for key in keys.values()} | {"hidden_act", "num_hidden_groups"}
     assert named == set(READ)
 

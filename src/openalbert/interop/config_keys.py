@@ -1,4 +1,4 @@
-"""The keys of Hugging Face's config.json: which are read, which cannot matter, and which mean a model that we cannot be.
+"""The keys of Hugging Face's config.json: which are read, which cannot matter, and which mean another computation.
 
 Everything else is unknown: files on the hub carry keys of many code bases, so it is ignored with a warning.
 """
