@@ -109,7 +109,7 @@ def run(arguments: argparse.Namespace) -> None:
     arguments.out.mkdir(parents=True, exist_ok=True)
     jobs = [job for job in JOBS if job.task in arguments.tasks]
     started = time.perf_counter()
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    environment = {"OMP_NUM_THREADS": "1"} | os.environ
 
     def carry_out(job: Job, suffix: str) -> None:
         began = time.perf_counter()

@@ -3,14 +3,17 @@
 Nothing of a verb is imported before it is asked for, so that `openalbert --help` answers at once.
 """
 
+import contextlib
 import errno
 import importlib
 import os
 import sys
+import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from openalbert.errors import UserError, suggestion
+from openalbert.errors import InputWarning, UserError, suggestion
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,8 @@ def main(words: list[str] | None = None) -> None:
     words = sys.argv[1:] if words is None else words
     try:
         verb, rest = find_verb(words)
-        run_verb(verb, rest)
+        with warnings_as_sentences():
+            run_verb(verb, rest)
         sys.stdout.flush()
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -94,6 +98,26 @@ def main(words: list[str] | None = None) -> None:
         advice = ": choose another folder, or have its rights changed" if error.errno in NOT_ALLOWED else ""
         print(f"error: {where}{error.strerror or error}{advice}", file=sys.stderr)
         sys.exit(1)
+
+
+@contextlib.contextmanager
+def warnings_as_sentences() -> Iterator[None]:
+    """Print a warning about the user's files once, as a sentence; other libraries' warnings are left as they are."""
+    with warnings.catch_warnings():
+        usual = warnings.showwarning
+        printed: set[str] = set()
+
+        def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+            if not issubclass(category, InputWarning):
+                usual(message, category, *place, **more)
+            elif str(message) not in printed and os.environ.get("RANK", "0") == "0":  # one of several processes
+                print(f"warning: {message}", file=sys.stderr)
+                printed.add(str(message))
+
+        warnings.showwarning = show
+        # Python's own "once" forgets what it has shown as soon as anything changes a filter.
+        warnings.simplefilter("always", InputWarning)
+        yield
 
 
 def find_verb(words: list[str]) -> tuple[str, list[str]]:

@@ -13,6 +13,10 @@ class UserError(Exception):
     """Something the user can mend: wrong settings, a damaged file, a full disk."""
 
 
+class InputWarning(UserWarning):
+    """Something unusual in the user's files that is used all the same: the command line prints it as one sentence."""
+
+
 def suggestion(word: str, known: Iterable[str]) -> str:
     """Name what was probably meant: `did you mean 'x'?`, or else everything there is."""
     names = list(known)

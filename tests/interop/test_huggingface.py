@@ -272,8 +272,7 @@ def write(tmp_path: Path, **changes: Any) -> Path:
     ("changes", "sentence"),
     [
         ({"model_type": "gpt2"}, "model_type is 'gpt2'"),
-        ({"hiden_size": 3}, "unknown key 'hiden_size': did you mean 'hidden_size'"),
-        ({"weights_magic": 1}, "unknown key 'weights_magic'"),
+        ({"model_type": None}, "there is no model_type: add one"),
         ({"hidden_size": None}, "'hidden_size' is missing"),
         ({"hidden_size": "wide"}, r"config\.json: hidden_size is 'wide': a whole number was expected"),
         ({"hidden_size": "64"}, "hidden_size is '64': a whole number"),

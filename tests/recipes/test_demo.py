@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.interop.folder_contract import check_tokenizer_takes_what_the_model_takes
 
 from openalbert.recipes.demo import FIXED_TEXTS, HELDOUT_TEXTS, RECIPE, Demo, demo, heldout_texts
 from openalbert.recipes.pretraining import RECIPES
@@ -66,6 +67,10 @@ def test_an_interrupted_demo_goes_on_where_it_was(stopped_and_gone_on_with: tupl
     steps = [json.loads(line)["step"] for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()]
     assert steps == sorted(steps)
     assert steps[-1] == STEPS
+
+
+def test_its_model_folder_fulfils_the_contract_of_all(stopped_and_gone_on_with: tuple[Path, str, str]) -> None:
+    check_tokenizer_takes_what_the_model_takes(stopped_and_gone_on_with[0] / "run" / "model")
 
 
 def test_every_stage_shows_its_command_and_the_summary_its_figures(

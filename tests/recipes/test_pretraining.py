@@ -1,6 +1,9 @@
 """Every recipe builds, has the paper's numbers where it claims them, and reads back equal."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -75,6 +78,33 @@ def test_the_budget_recipe_is_the_one_whose_figures_are_published() -> None:
     recipe = json.loads(to_json(defaults_for("albert-base-budget")))
     of_a_run = {"data", "out", "minutes", "heldout", "evaluate_every", "evaluation_examples", "save_every", "log_every"}
     assert {name for name in published if published[name] != recipe[name]} == of_a_run
+
+
+@pytest.mark.parametrize(
+    ("variables", "words", "threads"),
+    [
+        ({"OMP_NUM_THREADS": "1"}, "", 1),
+        ({"OMP_NUM_THREADS": "3"}, "", 3),
+        ({"MKL_NUM_THREADS": "3"}, "", 3),
+        ({"OMP_NUM_THREADS": "3"}, "--speed.threads 2", 2),
+        ({}, "", 2),
+    ],
+)
+def test_the_demos_training_uses_as_many_threads_as_the_environment_says_and_else_two(
+    variables: dict[str, str], words: str, threads: int
+) -> None:
+    code = (
+        "import sys, torch\nfrom openalbert import cli\nfrom openalbert.train.device import open_device\n"
+        "from openalbert.train.settings import Pretrain\nsettings = cli.parse(Pretrain, 'pretrain', sys.argv[1:])\n"
+        "with open_device(settings.speed) as device: print(torch.get_num_threads(), device.describe())"
+    )
+    unset = {name: value for name, value in os.environ.items() if name not in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
+    line = [sys.executable, "-c", code, "albert-demo", "--speed.device", "cpu", *words.split()]
+    # MKL would use no more threads than there are cores, whatever it is told.
+    environment = {**unset, "MKL_DYNAMIC": "FALSE", **variables}
+    done = subprocess.run(line, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith(f"{threads} ")
+    assert f"{threads} thread" in done.stdout  # as the run describes its device
 
 
 def test_a_model_folder_is_gone_on_with_and_a_wrong_name_is_answered(tmp_path: Path) -> None:

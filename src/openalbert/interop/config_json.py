@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import Any, cast
 
 from openalbert.errors import UserError, suggestion
+from openalbert.interop.config_keys import KEYS, check_keys
 from openalbert.interop.names import Family, family_of
 from openalbert.model.config import Activation, AlbertConfig, Head, HeadKind
 from openalbert.model.sharing import Sharing
@@ -11,29 +12,13 @@ from openalbert.settings import from_dict, to_dict
 
 OWN_SECTION = "openalbert"  # where a configuration stands that Hugging Face cannot express
 
-# What both of their families call our settings.
-SHARED_KEYS = {
-    "vocab_size": "vocab_size",
-    "hidden_size": "hidden_size",
-    "num_layers": "num_hidden_layers",
-    "num_heads": "num_attention_heads",
-    "ffn_size": "intermediate_size",
-    "max_positions": "max_position_embeddings",
-    "num_segments": "type_vocab_size",
-    "hidden_dropout": "hidden_dropout_prob",
-    "attention_dropout": "attention_probs_dropout_prob",
-    "initializer_range": "initializer_range",
-    "layer_norm_epsilon": "layer_norm_eps",
-}
-KEYS = {
-    "albert": SHARED_KEYS | {"embedding_size": "embedding_size", "classifier_dropout": "classifier_dropout_prob"},
-    "bert": SHARED_KEYS | {"classifier_dropout": "classifier_dropout"},
-}
 # Theirs -> ours. `gelu_new` is what their released ALBERT files say for the tanh approximation.
 ACTIVATIONS: dict[str, Activation] = {
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
     "gelu_fast": "gelu_tanh",
+    "gelu_accurate": "gelu_tanh",
+    "gelu_python_tanh": "gelu_tanh",
     "gelu": "gelu_erf",
     "gelu_python": "gelu_erf",
     "relu": "relu",
@@ -43,15 +28,6 @@ PROBLEM_TYPES: dict[str, HeadKind] = {
     "multi_label_classification": "multi_label",
     "regression": "regression",
 }
-# Keys of theirs that say nothing about the computation of an encoder.
-HARMLESS = (
-    "_attn_implementation _attn_implementation_autoset _name_or_path add_cross_attention architectures bos_token_id "
-    "chunk_size_feed_forward directionality down_scale_factor dtype eos_token_id finetuning_task gap_size "
-    "gradient_checkpointing id2label is_decoder is_encoder_decoder label2id model_type net_structure_type "
-    "num_memory_blocks output_attentions output_hidden_states output_past pad_token_id position_embedding_type "
-    "pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers pooler_size_per_head pooler_type problem_type "
-    "return_dict sep_token_id tie_word_embeddings torch_dtype transformers_version use_cache"
-).split()
 UNNAMED_VALUE = ("LABEL_0",)
 ARCHITECTURES = {"masked_lm": "ForMaskedLM", "span": "ForQuestionAnswering", "multiple_choice": "ForMultipleChoice"}
 
@@ -103,16 +79,14 @@ def read_config(values: dict[str, Any], where: str) -> AlbertConfig:
     if OWN_SECTION in values:
         return from_dict(_own_section(values, where).get("config"), AlbertConfig, where)
     model_type = values.get("model_type")
+    if model_type is None:
+        raise UserError(
+            f"{where}: there is no model_type: add one, 'albert' or 'bert', if this model is one of the two"
+        )
     if model_type not in ("albert", "bert"):
         raise UserError(f"{where}: model_type is {model_type!r}, but only 'albert' and 'bert' can be read here")
     family = cast(Family, model_type)
-    known = [*KEYS[family].values(), "hidden_act", *HARMLESS]
-    if family == "albert":
-        known += ["num_hidden_groups", "inner_group_num"]
-    for key in values:
-        if key not in known:
-            raise UserError(f"{where}: unknown key '{key}': {_nearest(key, known)}")
-    _check_unsupported(values, where)
+    check_keys(values, family, where)
     ours: dict[str, Any] = {}
     for name, key in KEYS[family].items():
         value = values.get(key)
@@ -139,27 +113,6 @@ def _number(value: Any, key: str, may_be_broken: bool, where: str) -> Any:
     if type(value) is int or (may_be_broken and type(value) is float):
         return value
     raise UserError(f"{where}: {key} is {value!r}: a {'' if may_be_broken else 'whole '}number was expected")
-
-
-def _nearest(key: str, known: Iterable[str]) -> str:
-    near = suggestion(key, known)
-    return near if near.startswith("did") else "remove it if it does not change what the model computes"
-
-
-def _check_unsupported(values: dict[str, Any], where: str) -> None:
-    if values.get("inner_group_num", 1) != 1:
-        raise UserError(
-            f"{where}: inner_group_num is {values['inner_group_num']}: layers that alternate inside a group "
-            "cannot be expressed here, only 1 can be read"
-        )
-    if values.get("position_embedding_type", "absolute") != "absolute":
-        raise UserError(
-            f"{where}: position_embedding_type is {values['position_embedding_type']!r}: only 'absolute' is read"
-        )
-    if values.get("is_decoder") or values.get("add_cross_attention"):
-        raise UserError(
-            f"{where}: this is a decoder (is_decoder or add_cross_attention is set): only encoders are read"
-        )
 
 
 def read_heads(values: dict[str, Any], tensors: Iterable[str], where: str) -> tuple[Head, ...]:
@@ -190,7 +143,7 @@ def _classifier(values: dict[str, Any], where: str) -> Head:
         return Head("multiple_choice")
     if "ForTokenClassification" in architectures:
         raise UserError(f"{where}: this model classifies single tokens, which openalbert has no head for")
-    names = values.get("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}
+    names = values.get("id2label") or _numbered_labels(values, where)
     if not isinstance(names, dict) or set(names) != {str(number) for number in range(len(names))}:
         raise UserError(f'{where}: id2label is {names!r}: a name for each class was expected, counted from "0"')
     labels = tuple(str(names[str(number)]) for number in range(len(names)))
@@ -198,3 +151,10 @@ def _classifier(values: dict[str, Any], where: str) -> Head:
     if not isinstance(problem, str) or problem not in PROBLEM_TYPES:
         raise UserError(f"{where}: problem_type is {problem!r}: {suggestion(str(problem), PROBLEM_TYPES)}")
     return Head(PROBLEM_TYPES[problem], () if labels == UNNAMED_VALUE else labels)
+
+
+def _numbered_labels(values: dict[str, Any], where: str) -> dict[str, str]:
+    """As in transformers, where a file gives no names: as many as it counts, or two."""
+    key = next((key for key in ("num_labels", "_num_labels") if values.get(key) is not None), None)
+    count = 2 if key is None else _number(values[key], key, False, where)
+    return {str(number): f"LABEL_{number}" for number in range(count)}

@@ -14,7 +14,7 @@ from torch import Tensor
 from tyro.conf import Positional
 
 from openalbert import durable
-from openalbert.errors import UserError
+from openalbert.errors import InputWarning, UserError
 from openalbert.interop import google
 from openalbert.interop.config_json import write_config
 from openalbert.interop.huggingface import (
@@ -76,7 +76,8 @@ def convert(settings: Convert) -> None:
         raise UserError(f"{settings.target} is there already: give another name, or --fresh to replace it")
     refuse_to_replace_other_things(settings.target)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the table below tells of parameters drawn at random
+        # The table below reports parameters drawn at random.
+        warnings.filterwarnings("ignore", ".*has no pooler", InputWarning)
         model, account, folder = read_source(settings)
     tokenizer = find_tokenizer(folder)
     save(model, settings.target, tokenizer, settings.precision, pretraining=read_pretraining(folder))

@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Float32
 
 from openalbert.errors import UserError, suggestion
+from openalbert.interop.config_keys import EXPERIMENTS
 from openalbert.interop.google_names import ALBERT_MAP, HUGGING_FACE_NAMES, Family, Pair, Part
 from openalbert.interop.tensor_bundle import TensorBundle, TensorEntry, index_of
 
@@ -59,16 +60,9 @@ _DEFAULTS: dict[Family, dict[str, int | float | str]] = {
         "initializer_range": 0.02,
     },
 }
-# Keys of unpublished experiments: the published code ignores them, and any other value means another architecture.
+# The published code ignores these keys, and any other value means another architecture.
 _NEUTRAL: dict[Family, dict[str, Any]] = {
-    "albert": {
-        "net_structure_type": 0,
-        "gap_size": 0,
-        "num_memory_blocks": 0,
-        "down_scale_factor": 1,
-        "layers_to_keep": [],
-        "ln_type": "postln",
-    },
+    "albert": {key: only.value for key, only in EXPERIMENTS.items()},
     "bert": {"directionality": "bidi"},
 }
 # Keys that say nothing about the model: a fine-tuning setting, and the pooler of another code base in Chinese BERT.

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from openalbert.durable import new_folder
-from openalbert.errors import UserError, suggestion
+from openalbert.errors import InputWarning, UserError, suggestion
 from openalbert.included import included_folder, pretrained_names
 from openalbert.interop.card import model_card
 from openalbert.interop.config_json import OWN_SECTION, read_config, read_heads, write_config
@@ -214,7 +214,7 @@ def build(
             target = parameter if pair.third is None else parameter.chunk(3)[pair.third]
             target.copy_(tensors[pair.theirs])  # fp32, whatever the file stores
     if account.fresh:
-        warnings.warn(f"{where}: has no pooler, so a fresh one was drawn", stacklevel=2)
+        warnings.warn(f"{where}: has no pooler, so a fresh one was drawn", InputWarning, stacklevel=2)
         initialize(model.encoder.pooler, config.initializer_range)
     return model, account
 

@@ -1,5 +1,6 @@
 """Named pretraining runs: the paper's own for every model, and ones for smaller budgets. Nothing but settings."""
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,11 @@ from openalbert.optim.settings import OptimizerSettings
 from openalbert.train.batches import Objective
 from openalbert.train.device import Speed
 from openalbert.train.settings import Pretrain
+
+
+def threads_unless_set(number: int) -> int | None:
+    """So many CPU threads; none where the environment says how many, for torch follows it by itself."""
+    return None if any(os.environ.get(name) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")) else number
 
 
 def paper(name: str, config: AlbertConfig) -> Pretrain:
@@ -79,7 +85,7 @@ def albert_demo() -> Pretrain:
         evaluate_every=1000,
         save_every=500,
         log_every=20,
-        speed=Speed(threads=2),
+        speed=Speed(threads=threads_unless_set(2)),
     )
 
 

@@ -49,7 +49,7 @@ class Speed:
     deterministic: bool = False
     """The same bits from run to run on a GPU too, at some cost in speed."""
     threads: int | None = None
-    """CPU threads; not given: torch's own choice."""
+    """CPU threads; not given: torch's own choice, which follows OMP_NUM_THREADS."""
 
     def __post_init__(self) -> None:
         for name in ("micro_batch", "threads"):
