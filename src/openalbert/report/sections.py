@@ -15,6 +15,7 @@ MOST_EVENTS = 100
 NOT_COMPARED = ("out",)  # differs between any two runs, and says nothing
 EVENTS = {
     "skipped": "step skipped",
+    "spikes": "too many spikes to skip",
     "out_of_memory": "out of memory",
     "no_graph": "no CUDA graph",
     "plateau": "plateau",

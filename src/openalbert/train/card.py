@@ -267,7 +267,7 @@ def _limits(run: Run, settings: Pretrain) -> str:
             f"What {one_line(unknown)} had read, whose weights it goes back to, is unknown and not counted."
         )
     if skipped := run.train.last("skipped"):
-        sentences.append(f"Steps skipped since they were not finite or exploded: {count(skipped)}.")
+        sentences.append(f"Steps skipped since the loss was not finite or a spike: {count(skipped)}.")
     return "\n".join(f"- {sentence}" for sentence in sentences)
 
 
