@@ -79,7 +79,7 @@ class Glue:
         return given
 
     def _parse(self, table: Table, labelled: bool, names: tuple[str, ...]) -> Reading:
-        """Rows that do not fit the header are left out and counted where there are labels, and refused in a test set."""
+        """Rows that do not fit the header are left out and counted where there are labels; in a test set, refused."""
         if not labelled:
             check_none_lost(table.name, table.excluded)
         first = table.column(self.first, "text")
