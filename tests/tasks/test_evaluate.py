@@ -4,6 +4,7 @@ import json
 import re
 import shlex
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,16 @@ def printed(capsys: pytest.CaptureFixture[str], *words: object) -> dict[str, Any
     main(["evaluate", *map(str, words), "--json", "--speed.threads", "1"])
     values: dict[str, Any] = json.loads(capsys.readouterr().out)
     return values
+
+
+def test_a_split_without_labels_of_which_rows_were_left_out_is_refused_whatever_the_task(small: Tokenizer) -> None:
+    task = made_task("classification")
+    read = task.read
+    task = replace(task, read=lambda split: replace(read(split), excluded={"broken (first: my.tsv, line 3)": 2}))
+    model = micro_model(task)
+    examine([model], task, "dev", small, CPU, max_length=64)
+    with pytest.raises(UserError, match=r"made_classification test: .*2 broken \(first: my\.tsv, line 3\)"):
+        examine([model], task, "test", small, CPU, max_length=64)
 
 
 @pytest.mark.parametrize("kind", ALL)

@@ -1,11 +1,13 @@
 """How a run is judged while it learns: nothing is predicted twice, and nothing said of what cannot be known yet."""
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from tests.tasks.made_lessons import learn, lesson, records
+from tests.tasks.made_tasks import made_task
 
 from openalbert.tasks import scoring
 from openalbert.tasks.judge import Judge
@@ -65,9 +67,9 @@ def test_a_score_that_never_left_0_is_told_however_few_the_steps(
 @pytest.mark.parametrize(("num_examples", "is_told"), [(4, False), (12, True)])
 def test_a_few_predictions_alike_say_nothing(num_examples: int, is_told: bool) -> None:
     examples = tuple(TextExample(str(number), "a text", None, number % 2) for number in range(num_examples))
-    task = SimpleNamespace(kind="classification", labels=("cold", "warm"))
+    task = replace(made_task("classification", examples), labels=("cold", "warm"))
     material = SimpleNamespace(task=task, scored={"dev": SimpleNamespace(examples=examples)})
     judge = Judge(cast(Any, material), 0.69, cast(Any, None), cast(Any, None))
-    alike = Scored({}, [1] * num_examples, Outputs({}), 0.0)
+    alike = Scored({}, [1] * num_examples, Outputs({}), 0.0, 0.69)
     assert judge.sameness(alike, 29) is None
     assert judge.sameness(alike, 30) == ("100 % of the predictions are 'warm'" if is_told else None)

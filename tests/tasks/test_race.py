@@ -75,6 +75,14 @@ def test_test_questions_need_no_answers(tmp_path: Path) -> None:
     assert [example.label for example in open_task("race", Source(test=path)).read("test").examples] == [None] * 3
 
 
+def test_a_question_to_predict_for_without_options_is_refused(tmp_path: Path) -> None:
+    passage = race_passage(1, "high")
+    passage["options"][1] = ["only one"]
+    path = write_jsonl(tmp_path / "test.jsonl", [passage])
+    with pytest.raises(UserError, match=r"1 with fewer than two options \(first: .*test\.jsonl, line 1, 'high1-1'\)"):
+        open_task("race", Source(test=path)).read("test")
+
+
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [

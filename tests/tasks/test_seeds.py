@@ -13,7 +13,8 @@ from tests.tasks.made_lessons import command, learned, lesson, weights
 from openalbert import cli
 from openalbert.tasks import finetune
 from openalbert.tasks.judge import Judge
-from openalbert.tasks.seeds import summarize, table
+from openalbert.tasks.seeds import seeds_told, summarize, table
+from openalbert.train.card import one_line
 
 WORDS = "--steps 25 --evaluate-every 25"
 
@@ -49,6 +50,8 @@ def test_seeds_are_runs_of_their_own_that_share_tokenized_data_and_more_can_be_a
     best = three["best_seed"]
     for name, tensor in weights(out).items():
         assert torch.equal(tensor, weights(out / f"seed-{best}")[name])
+    card = (out / "model" / "README.md").read_text(encoding="utf-8")
+    assert f"This is the model of seed {best}. {one_line(seeds_told(three))}\n\n## How to use it" in card
 
 
 def test_seeds_are_not_added_to_those_of_another_file(
@@ -92,34 +95,50 @@ def test_seeds_are_not_mixed_with_a_single_run(tiny: Path, tmp_path: Path, capsy
     assert not (out / "scores.json").exists()
 
 
-def test_median_mean_and_spread_are_those_of_the_runs_and_the_table_names_the_collapsed() -> None:
+def test_the_plain_median_of_all_runs_is_reported_with_the_collapsed_and_the_median_without_them() -> None:
     accuracies = [71.0, 69.5, 72.5, 47.3, 70.0]
     runs = [result(seed, accuracy) for seed, accuracy in enumerate(accuracies, 1)]
     runs[3] = result(4, 47.3, collapsed="100 % of the predictions are 'entailment'", attempts=2)
     runs[1] = result(2, 69.5, attempts=1)
     summary = summarize(runs)
     figures = summary["figures"]["dev"]["accuracy"]
-    del accuracies[3]
-    assert figures["median"] == 70.5
-    assert figures["mean"] == pytest.approx(sum(accuracies) / 4)
+    assert figures["median"] == 70.0
+    assert figures["mean"] == pytest.approx(sum(accuracies) / 5)
     assert figures["spread"] == pytest.approx(statistics.stdev(accuracies))
-    assert (figures["lowest"], figures["highest"]) == (69.5, 72.5)
+    assert (figures["lowest"], figures["highest"]) == (47.3, 72.5)
+    del accuracies[3]
+    without = summary["figures_without_collapsed"]["dev"]["accuracy"]
+    assert without["median"] == 70.5
+    assert without["spread"] == pytest.approx(statistics.stdev(accuracies))
     assert (summary["num_collapsed"], summary["num_retried"], summary["best_seed"]) == (1, 2, 3)
     lines = table(summary).splitlines()
     assert lines[0].split() == ["run", "rate", "step", "accuracy", "f1"]
     assert lines[2].endswith("collapsed once, tried again at a lower rate")
     assert lines[4].endswith("collapsed")
-    assert lines[6].split() == ["median", "70.50", "35.25", *"of 4 of 5 runs: 1 collapsed".split()]
-    assert lines[7].split() == ["mean", "70.75", "35.38"]
+    assert lines[6].split() == ["median", "70.00", "35.00", *"of all 5 runs, 1 of which collapsed".split()]
+    assert lines[7].split() == ["mean", "66.06", "33.03"]
+    assert lines[9].split() == ["median", "70.50", "35.25", *"of the 4 that did not collapse".split()]
     assert summary["runs"] == runs
+    told = (
+        "The median of 5 seeds on dev is accuracy 70.00, f1 35.00; 1 of 5 collapsed, and the median of the others is "
+    )
+    assert seeds_told(summary) == told + "accuracy 70.50, f1 35.25."
 
 
-def test_one_run_that_counts_has_no_spread() -> None:
+def test_one_run_that_did_not_collapse_has_no_spread() -> None:
     summary = summarize([result(1, 72.5), result(2, 50.0, collapsed="all the same")])
-    assert summary["figures"]["dev"]["accuracy"]["spread"] is None
+    assert summary["figures_without_collapsed"]["dev"]["accuracy"]["spread"] is None
+    assert summary["figures"]["dev"]["accuracy"]["median"] == 61.25
     lines = table(summary).splitlines()
-    assert lines[4].split() == ["mean", "72.50", "36.25"]
-    assert lines[5].split() == ["spread", "–", "–"]
+    assert lines[4].split() == ["mean", "61.25", "30.62"]
+    assert lines[6].split()[:3] == ["median", "72.50", "36.25"]
+
+
+def test_of_seeds_with_equal_scores_the_one_with_the_higher_macro_f1_is_the_best() -> None:
+    runs = [
+        result(seed, 94.9) | {"ranking": [94.9, macro_f1, -0.2]} for seed, macro_f1 in ((1, 48.7), (2, 80.7), (3, 80.6))
+    ]
+    assert summarize(runs)["best_seed"] == 2
 
 
 def test_a_run_that_collapsed_is_never_the_best_however_it_scores() -> None:

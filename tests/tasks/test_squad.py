@@ -103,6 +103,14 @@ def test_questions_without_answers_can_be_predicted_for(tmp_path: Path) -> None:
         open_task("squad2", Source(dev=path)).read("dev")
 
 
+def test_a_question_to_predict_for_with_anothers_id_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "test.json"
+    asked = [{"id": "a", "question": "Why?"}, {"id": "a", "question": "When?"}]
+    path.write_text(json.dumps({"data": [{"title": "T", "paragraphs": [{"context": PASSAGE, "qas": asked}]}]}))
+    with pytest.raises(UserError, match=r"1 with the id of another question \(first: .*test\.json, question 2, 'a'\)"):
+        open_task("squad2", Source(test=path)).read("test")
+
+
 @pytest.mark.parametrize(
     ("whole", "sentence"),
     [

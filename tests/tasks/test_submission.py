@@ -9,6 +9,7 @@ from tests.tasks.made_data import glue_files, made_source
 from openalbert.errors import UserError
 from openalbert.tasks.registry import GLUE, TASKS, Known, Source, open_task
 from openalbert.tasks.submission import in_words, write_glue, write_lines, write_squad
+from openalbert.tasks.task import QuestionExample
 
 # What the leaderboard takes: the file of each test split, and how its first classes are written.
 LEADERBOARD = {
@@ -43,6 +44,13 @@ def test_the_code_of_a_class_does_not_hang_on_the_models_order(tmp_path: Path) -
     task = open_task("sst2", source, Known(labels=("positive", "negative")))
     path = write_glue(task, "test", task.read("test").examples, [0] * 6, tmp_path)
     assert path.read_text().split("\n")[1] == "0\t1"
+
+
+def test_answers_are_not_written_where_two_questions_have_one_id(tmp_path: Path) -> None:
+    questions = [QuestionExample("a", "The house is old.", text, ()) for text in ("What?", "Why?")]
+    with pytest.raises(UserError, match="2 questions have 1 id, and answers are written by id"):
+        write_squad(questions, ["house", ""], tmp_path / "out.json")
+    assert not (tmp_path / "out.json").exists()
 
 
 def test_values_stay_within_what_annotators_could_say(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from openalbert.interop.card import size_table
@@ -10,8 +10,11 @@ from openalbert.interop.names import family_of
 from openalbert.model.albert import AlbertModel
 from openalbert.settings import from_json
 from openalbert.tasks.collapse import RATE_FACTOR
+from openalbert.tasks.findings import Findings, with_interval
 from openalbert.tasks.paper import on_what, reported, shape_of
+from openalbert.tasks.selection import LOSS
 from openalbert.tasks.settings import Finetune
+from openalbert.tasks.targets import never_predicted_told
 from openalbert.tasks.task import Kind, Task
 from openalbert.tasks.tunings import begun_with, pretrained
 from openalbert.tasks.wording import share
@@ -27,6 +30,7 @@ PIPELINES: dict[Kind, str] = {
     "multiple_choice": "multiple-choice",
     "question_answering": "question-answering",
 }
+USE = "## How to use it"
 HUB_NAMES = {"matthews": "matthews_correlation", "pearson": "pearsonr", "spearman": "spearmanr"}
 ANSWERS: dict[Kind, str] = {
     "classification": "which class a text belongs to",
@@ -45,8 +49,10 @@ def tuned_card(
     *,
     collapsed: str = "",
     of_pairs: bool | None = None,
+    findings: Sequence[Findings] = (),
 ) -> str:
-    """The model card of a fine-tuning run's model; `scores` are its figures on each split, in percent."""
+    """The model card of a fine-tuning run's model; `scores` are its figures on each split, in percent, and `findings`
+    what a closer look at them found."""
     run = read_run(run_folder)
     settings = from_json((run_folder / SETTINGS).read_text(encoding="utf-8"), Finetune, str(run_folder / SETTINGS))
     max_length = min(settings.max_length, model.config.max_positions)
@@ -64,9 +70,9 @@ Before it was fine-tuned it was {one_line(pretrained(run))}.
 
 ## How good it is
 
-{_scores(model, task, scores, run)}
+{_scores(model, task, scores, run, findings)}
 
-## How to use it
+{USE}
 
 {_usage(model, task, of_pairs)}
 
@@ -120,26 +126,47 @@ def _labels(task: Task) -> str:
     return f"Its {len(task.labels)} classes, in the order of its outputs: {', '.join(map(as_code, task.labels))}."
 
 
-def _scores(model: AlbertModel, task: Task, scores: Mapping[str, Mapping[str, float]], run: Run) -> str:
+def _scores(
+    model: AlbertModel,
+    task: Task,
+    scores: Mapping[str, Mapping[str, float]],
+    run: Run,
+    findings: Sequence[Findings],
+) -> str:
     if not scores:
         return "It was not scored, so nothing is known of its quality."
     metrics = list(dict.fromkeys(name for figures in scores.values() for name in figures))
     metrics.sort(key=lambda name: name != task.main_metric)
     paper = reported(task.name, shape_of(model.config))
     sizes = {split: present(run.fact("data", "scored", split)) for split in scores}
+    known = {one.split: one.intervals for one in findings}
     rows = [
-        (f"this model, {one_line(split)} ({count(sizes[split])} examples)", figures)
+        (f"this model, {one_line(split)} ({count(sizes[split])} examples)", figures, known.get(split, {}))
         for split, figures in scores.items()
     ]
     table = [
-        f"| {name} | " + " | ".join(f"{figures[one]:.2f}" if one in figures else NOTHING for one in metrics) + " |"
-        for name, figures in [*rows, *((row.model, row.scores) for row in paper)]
+        f"| {name} | "
+        + " | ".join(with_interval(figures[one], ends.get(one)) if one in figures else NOTHING for one in metrics)
+        + " |"
+        for name, figures, ends in [*rows, *((row.model, row.scores, {}) for row in paper)]
     ]
-    head = (
-        f"In percent.\n\n| | {' | '.join(name.replace('_', ' ') for name in metrics)} |\n|---{'|---' * len(metrics)}|"
-    )
+    unit = "In percent" + (", but for the loss" if LOSS in metrics else "")
+    unit += "; in brackets: 95 % intervals over the examples." if any(known.values()) else "."
+    head = f"{unit}\n\n| | {' | '.join(name.replace('_', ' ') for name in metrics)} |\n|---{'|---' * len(metrics)}|"
     numbers = {split: None if size is None else int(size) for split, size in sizes.items()}
-    return "\n".join([head, *table, *(["", one_line(on_what(task.name, numbers))] if paper else [])])
+    missing = [
+        f"**{one_line(one.split)}: {one_line(told)}.**"
+        for one in findings
+        for told in never_predicted_told(one.kind, one.never_predicted, one.num_examples)
+    ]
+    warnings = [line for told in missing for line in ("", told)]
+    return "\n".join([head, *table, *warnings, *(["", one_line(on_what(task.name, numbers))] if paper else [])])
+
+
+def with_seeds(card: str, median: str, seed: int) -> str:
+    """The card of one of several seeds' models, with what all of them come to."""
+    told = f"This is the model of seed {seed}. {one_line(median)}"
+    return card.replace(USE, f"{told}\n\n{USE}", 1)
 
 
 def _usage(model: AlbertModel, task: Task, of_pairs: bool | None) -> str:
@@ -220,7 +247,13 @@ def _training(run: Run, settings: Finetune, max_length: int) -> str:
             f"{optimizer.kind}, learning rate {number(rate, 3)}{tried}, weight decay {optimizer.weight_decay:g}",
         ),
         ("dropout", f"encoder {settings.dropout:g}, classifier {settings.classifier_dropout:g}"),
-        ("weights kept", f"those of the {'best evaluation' if settings.keep == 'best' else 'last step'}"),
+        (
+            "weights kept",
+            f"those of the best evaluation by {run.fact('task', 'main_metric')}"
+            if settings.keep == "best"
+            else "those of the last step",
+        ),
+        *([("class weights", settings.class_weights)] if settings.class_weights != "none" else []),
         ("seed", str(settings.seed)),
         ("hardware", hardware(run)),
         ("time", duration(training_seconds(run))),

@@ -10,8 +10,10 @@ import numpy as np
 from openalbert.tasks.answers import Answers, best_answers
 from openalbert.tasks.encode import Encoding
 from openalbert.tasks.findings import Findings, Mark, Mistake, Part, Shown
+from openalbert.tasks.intervals import intervals
 from openalbert.tasks.predict import Outputs, by_example, sigmoid, softmax
 from openalbert.tasks.race import letter
+from openalbert.tasks.targets import never_predicted
 from openalbert.tasks.task import ChoiceExample, Example, QuestionExample, Task, TextExample
 
 MOST_MISTAKES = 40
@@ -49,6 +51,8 @@ def look_closely(predicted: Predicted, split: str, scores: dict[str, float]) -> 
         task.main_metric,
         scores,
         len(predicted.examples),
+        intervals(task, split, predicted.examples, predicted.predictions, scores),
+        never_predicted(task, predicted.examples, predicted.predictions),
         num_truncated=predicted.encoding.sequences.num_truncated,
     )
     looks = {
@@ -154,7 +158,8 @@ def _questions(predicted: Predicted, findings: Findings) -> tuple[Findings, list
     for number, (example, text, found) in enumerate(zip(examples, texts, answers, strict=True)):
         groups.setdefault(_question_word(example.question), []).append(number)
         if text not in ([answer.text for answer in example.answers] or [""]):
-            score = task.measure([example], [text])[task.main_metric]
+            measured = task.measure([example], [text])
+            score = measured.get("f1", next(iter(measured.values())))
             if score < 100:
                 share = found.candidates[0].probability if text and found.candidates else 0.5
                 shown = partial(_question_mistake, example, text, found, score, task.may_have_no_answer)

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
+from jaxtyping import Float64
 
 from openalbert.tasks.task import ChoiceExample, Example, Sequences, Task, TextExample
 
@@ -22,16 +23,19 @@ SAME = 0.99  # so many predictions alike are all alike
 RATE_FACTOR = 0.5  # of the learning rate, from attempt to attempt
 
 
-def baseline_loss(sequences: Sequences) -> float:
+def baseline_loss(sequences: Sequences, class_weights: Float64[np.ndarray, "classes"] | None = None) -> float:
     """The training loss of a model that knows how frequent each label is, and nothing of the text."""
     total = 0.0
     for kind, targets in sequences.targets.items():
         if kind == "classification":
-            total += _entropy(np.bincount(targets) / len(targets))
+            shares = np.bincount(targets, minlength=0 if class_weights is None else len(class_weights)) / len(targets)
+            total += _entropy(shares if class_weights is None else shares * class_weights)
         elif kind == "regression":
             total += float(np.var(targets, dtype=np.float64))
         elif kind == "multi_label":
-            total += float(np.mean([_entropy(np.array([share, 1 - share])) for share in targets.mean(0)]))
+            shares = targets.mean(0, dtype=np.float64)
+            positive = shares if class_weights is None else shares * class_weights
+            total += float(np.mean([_entropy(np.array(both)) for both in zip(positive, 1 - shares, strict=True)]))
         elif kind == "multiple_choice":
             total += float(np.log(np.bincount(sequences.example)).mean())
         elif kind == "span":
@@ -45,8 +49,9 @@ def baseline_loss(sequences: Sequences) -> float:
 
 
 def _entropy(shares: np.ndarray) -> float:
+    """The lowest cross entropy that a constant prediction can have, with these frequencies, weighted or not."""
     known = shares[shares > 0]
-    return float(-(known * np.log(known)).sum())
+    return float(-(known * np.log(known / known.sum())).sum())
 
 
 def collapse(

@@ -1,7 +1,7 @@
 """`openalbert evaluate`: how well a model does a task, or several models together (the paper's ensembles)."""
 
 import json as json_text
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
@@ -14,11 +14,12 @@ from openalbert.errors import UserError
 from openalbert.tasks.answers import MAX_ANSWER_TOKENS, N_BEST
 from openalbert.tasks.ensemble import Loaded, load_models, open_for, say
 from openalbert.tasks.examine import Examined, examine
+from openalbert.tasks.findings import explained, with_interval
 from openalbert.tasks.paper import shape_of
 from openalbert.tasks.registry import Source
 from openalbert.tasks.report import evaluation_page
 from openalbert.tasks.submission import write_files
-from openalbert.tasks.targets import alike_told
+from openalbert.tasks.targets import alike_told, never_predicted_told
 from openalbert.tasks.task import Task
 from openalbert.tasks.tunings import amount_in_words
 from openalbert.tasks.wording import counted, share, were
@@ -178,8 +179,14 @@ def tell(task: Task, examined: Examined) -> None:
         number = sequences.num_truncated
         of_all = share(number, sequences.num_examples)
         say(f"{examined.split}: {counted(number, 'example')} ({of_all}) {were(number)} too long, and cut")
-    if examined.findings is not None and examined.findings.null_threshold:
-        say(f"{examined.split}: threshold of the null score: {examined.findings.null_threshold}")
+    found = examined.findings
+    if found is not None and found.null_threshold:
+        say(f"{examined.split}: threshold of the null score: {found.null_threshold}")
+    if found is not None and found.intervals:
+        say(f"{examined.split}: {explained(found.num_examples)}")
+    if found is not None:
+        for told in never_predicted_told(found.kind, found.never_predicted, found.num_examples):
+            say(f"WARNING: {examined.split}: {told}")
 
 
 def as_table(task: Task, examined: Sequence[Examined]) -> str:
@@ -191,7 +198,10 @@ def as_table(task: Task, examined: Sequence[Examined]) -> str:
         [
             one.split,
             f"{len(one.reading.examples):,}",
-            *(f"{one.scores[name]:.2f}" if name in one.scores else "–" for name in names),
+            *(
+                with_interval(one.scores[name], _intervals(one).get(name)) if name in one.scores else "–"
+                for name in names
+            ),
         ]
         for one in examined
     ]
@@ -204,6 +214,10 @@ def as_table(task: Task, examined: Sequence[Examined]) -> str:
     )
 
 
+def _intervals(examined: Examined) -> Mapping[str, tuple[float, float]]:
+    return examined.findings.intervals if examined.findings is not None else {}
+
+
 def as_json(loaded: Loaded, task: Task, examined: Sequence[Examined]) -> str:
     """The same for programs."""
     splits = {
@@ -212,6 +226,8 @@ def as_json(loaded: Loaded, task: Task, examined: Sequence[Examined]) -> str:
             "truncated": one.encoding.sequences.num_truncated,
             "excluded": dict(one.reading.excluded),
             "scores": one.scores,
+            "intervals": dict(_intervals(one)),
+            "never_predicted": one.findings.never_predicted if one.findings is not None else {},
             **({"null_threshold": one.null_threshold} if task.may_have_no_answer else {}),
         }
         for one in examined

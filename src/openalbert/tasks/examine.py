@@ -14,6 +14,7 @@ from openalbert.tasks.predict import Outputs, decide, predict
 from openalbert.tasks.reach import out_of_reach
 from openalbert.tasks.source import divided
 from openalbert.tasks.task import QuestionExample, Reading, Task
+from openalbert.tasks.texts import check_none_lost
 from openalbert.tasks.wording import counted
 from openalbert.text.tokenizer import Tokenizer
 from openalbert.train.device import Device
@@ -64,10 +65,12 @@ def examine(
     encoding = encode(task, examples, tokenizer, max_length, stride=stride)
     beyond = out_of_reach(examples, encoding, max_length, max_answer_tokens)
     reading = replace(reading, remarks=(*reading.remarks, *beyond))
+    is_labelled = bool(encoding.sequences.targets)
+    if not is_labelled:
+        check_none_lost(reading.file or f"{task.name} {split}", reading.excluded)
     total = float(len(models) * len(encoding.sequences.ids))
     with Work(f"{task.name} {split}", total=total, unit="k tokens", scale=1e3) as work:
         outputs = predict(models, encoding.sequences, device, tokens_at_a_time=tokens_at_a_time, advance=work.advance)
-    is_labelled = bool(encoding.sequences.targets)
     questions = [example for example in examples if isinstance(example, QuestionExample)]
     answers = []
     if questions:

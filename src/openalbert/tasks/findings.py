@@ -11,6 +11,7 @@ from openalbert import durable
 from openalbert.errors import UserError
 from openalbert.settings import from_json, to_json
 from openalbert.tasks.task import Kind
+from openalbert.tasks.wording import counted
 
 FINDINGS_FILE = "findings.json"
 
@@ -70,6 +71,10 @@ class Findings:
     scores: dict[str, float]
     """The task's own figures, in percent."""
     num_examples: int
+    intervals: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """The 95 % interval of each score that has one: on few examples."""
+    never_predicted: dict[str, int] = field(default_factory=dict)
+    """Classes that occur and were never predicted, with the number of their examples."""
     num_models: int = 1
     """More than one: an ensemble."""
     num_truncated: int = 0
@@ -113,7 +118,19 @@ class _Several:
     splits: tuple[Findings, ...]
 
 
-def written_scores(scores: Mapping[str, float], main_metric: str) -> str:
-    """The figures in one line, the main one first."""
+def written_scores(
+    scores: Mapping[str, float], main_metric: str, intervals: Mapping[str, Sequence[float]] | None = None
+) -> str:
+    """The figures in one line, the main one first, with their intervals where they have one."""
     names = sorted(scores, key=lambda name: name != main_metric)
-    return ", ".join(f"{name} {scores[name]:.2f}" for name in names)
+    return ", ".join(f"{name} {with_interval(scores[name], (intervals or {}).get(name))}" for name in names)
+
+
+def with_interval(score: float, interval: Sequence[float] | None) -> str:
+    """A score with its interval, if it has one: `97.44 [86.82, 99.55]`."""
+    return f"{score:.2f}" + (f" [{interval[0]:.2f}, {interval[1]:.2f}]" if interval is not None else "")
+
+
+def explained(num_examples: int) -> str:
+    """What the brackets mean, as a sentence."""
+    return f"in brackets: 95 % intervals, from {counted(num_examples, 'example')}"

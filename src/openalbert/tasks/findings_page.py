@@ -9,6 +9,7 @@ from openalbert.report.curves import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH
 from openalbert.report.markup import Markup, element, joined, table
 from openalbert.report.scale import scale_for, ticks
 from openalbert.tasks.findings import Findings, Mark, Mistake, Shown, written_scores
+from openalbert.tasks.targets import never_predicted_told
 from openalbert.tasks.wording import counted, share, were
 from openalbert.train.figures import NOTHING
 
@@ -18,10 +19,11 @@ OPEN_AT_FIRST = 10  # mistakes that are shown before a fold
 def findings_section(findings: Findings) -> Markup:
     """All that was found on one split."""
     together = f", {findings.num_models} models averaged" if findings.num_models > 1 else ""
-    found = written_scores(findings.scores, findings.main_metric).replace("_", " ")
+    found = written_scores(findings.scores, findings.main_metric, findings.intervals).replace("_", " ")
     parts = [
         element("h2", f"{findings.split}: a closer look"),
         element("p", f"{counted(findings.num_examples, 'example')}{together}: {found}."),
+        *_never_predicted(findings),
         *_left_out(findings),
     ]
     beside = []
@@ -37,6 +39,11 @@ def findings_section(findings: Findings) -> Markup:
     return element("section", *parts)
 
 
+def _never_predicted(findings: Findings) -> list[Markup]:
+    told = never_predicted_told(findings.kind, findings.never_predicted, findings.num_examples)
+    return [element("ul", *(element("li", element("b", one)) for one in told), class_="notes")] if told else []
+
+
 def _left_out(findings: Findings) -> list[Markup]:
     said = []
     if findings.num_truncated:
@@ -44,6 +51,8 @@ def _left_out(findings: Findings) -> list[Markup]:
         of_all = share(number, max(1, findings.num_examples))
         said.append(f"{counted(number, 'example')} ({of_all}) {were(number)} too long for the model, and cut.")
     said += [f"{count:,} left out: {reason}." for reason, count in findings.excluded.items()]
+    if findings.intervals:
+        said.append("In brackets: 95 % intervals, for accuracy Wilson's, for the others a bootstrap over examples.")
     if findings.null_threshold:
         said.append(f"A question has no answer above this null score: {findings.null_threshold}.")
     return [element("p", sentence, class_="soft") for sentence in said]

@@ -1,9 +1,9 @@
 """`openalbert finetune`: a pretrained model learns a task; its best weights become a model folder with scores."""
 
 from openalbert.errors import UserError
-from openalbert.tasks.findings import FINDINGS_FILE, written_scores
+from openalbert.tasks.findings import FINDINGS_FILE
 from openalbert.tasks.material import gather
-from openalbert.tasks.outcome import REPORT, SCORES
+from openalbert.tasks.outcome import REPORT, SCORES, final_scores
 from openalbert.tasks.run import Run, say_plainly
 from openalbert.tasks.seeds import SEEDS, several_seeds
 from openalbert.tasks.settings import FREE_TO_CHANGE, Finetune
@@ -34,5 +34,4 @@ def finetune(settings: Finetune) -> None:
         else:
             scores = Run(settings, material, device).carry_out(stop)
             if device.is_main:
-                for split, figures in scores["scores"].items():
-                    print(f"{split}: {written_scores(figures, scores['main_metric'])}")
+                print(final_scores(scores))

@@ -6,6 +6,7 @@ from openalbert.model.albert import AlbertModel
 from openalbert.tasks.collapse import LEAST_EXAMPLES, LEAST_STEPS, REHEARSAL, collapse, sameness
 from openalbert.tasks.material import Material
 from openalbert.tasks.scoring import Scored, score_part, threshold_on
+from openalbert.tasks.selection import LOSS, ranking
 from openalbert.tasks.standing import Standing
 from openalbert.train.device import Device
 from openalbert.train.journal import Journal
@@ -28,14 +29,16 @@ class Judge:
         started = time.perf_counter()
         found = self._score(model)
         record = {"kind": "evaluation", "step": running.step, "tokens": running.tokens, "split": self.split}
-        self.journal.record({**record, **found.figures, "seconds": time.perf_counter() - started})
+        seconds = time.perf_counter() - started
+        self.journal.record({**record, **found.figures, "evaluation_loss": found.loss, "seconds": seconds})
         metric = self.material.task.main_metric
-        score = self.device.from_main(found.figures[metric])
-        self.standing.take(score, running.step)
+        score, *tie_breaks = map(self.device.from_main, self.ranking(found))
+        self.standing.take(score, running.step, tie_breaks)
         self._last = (running.step, found)
         if self.standing.is_best_at(running.step):
             self._best = self._last
-        self.journal.note = f"{self.split} {metric} {score:.1f}, best {self.standing.best:.1f}"
+        now, best = (f"{-one:.3f}" if metric == LOSS else f"{one:.1f}" for one in (score, self.standing.best or 0.0))
+        self.journal.note = f"{self.split} {metric} {now}, best {best}"
         figures = ", ".join(f"{name} {value:.2f}" for name, value in found.figures.items())
         self.journal.say(f"step {running.step:,}, {self.split}: {figures}")
 
@@ -54,7 +57,13 @@ class Judge:
     def _score(self, model: AlbertModel) -> Scored:
         material = self.material
         threshold = threshold_on(model, material.threshold, self.device)
-        return score_part(model, material.task, self.part, self.device, threshold, material.units)
+        return score_part(
+            model, material.task, self.part, self.device, threshold, material.units, material.class_weights
+        )
+
+    def ranking(self, found: Scored) -> tuple[float, ...]:
+        """What an evaluation on the split that decides is compared by."""
+        return ranking(self.material.task, self.part.examples, found.predictions, found.figures, found.loss)
 
     def is_out_of_patience(self, patience: int | None, step: int) -> bool:
         """Whether so many evaluations in a row were no better than the best; the user is told."""
@@ -83,6 +92,7 @@ class Judge:
         if len(self.part.examples) < LEAST_EXAMPLES:
             return None
         same = sameness(self.material.task, self.part.examples, found.predictions) if steps >= REHEARSAL else None
-        if same is None and self.standing.best is not None and self.standing.best <= 0:
-            return f"{self.material.task.main_metric} on {self.split} never rose above 0"
+        metric = self.material.task.main_metric
+        if same is None and metric != LOSS and self.standing.best is not None and self.standing.best <= 0:
+            return f"{metric} on {self.split} never rose above 0"
         return same

@@ -17,7 +17,9 @@ from openalbert.train.passes import Learning
 ANSWERABILITY_WEIGHT = 0.5  # Google's, so that the loss is of the size of the one on the span
 
 
-def finetuning(model: AlbertModel, recording: Recording | None = None) -> Learning[PackedBatch]:
+def finetuning(
+    model: AlbertModel, recording: Recording | None = None, class_weights: Float[Tensor, "classes"] | None = None
+) -> Learning[PackedBatch]:
     """Fine-tuning as the loop needs it: one loss for each head of the model; by recorded graphs where there are any."""
     kinds = [head.kind for head in model.head_list]
 
@@ -27,7 +29,7 @@ def finetuning(model: AlbertModel, recording: Recording | None = None) -> Learni
         return dict.fromkeys(kinds, count)
 
     def scores(batch: PackedBatch, depth: int) -> dict[str, Score]:
-        return finetuning_scores(model, batch, depth, recording)
+        return finetuning_scores(model, batch, depth, recording, class_weights)
 
     def tokens(batch: PackedBatch) -> Tensor:
         return _number(sum(batch.real_lengths), batch.tokens)
@@ -38,7 +40,11 @@ def finetuning(model: AlbertModel, recording: Recording | None = None) -> Learni
 
 
 def finetuning_scores(
-    model: AlbertModel, batch: PackedBatch, depth: int, recording: Recording | None = None
+    model: AlbertModel,
+    batch: PackedBatch,
+    depth: int,
+    recording: Recording | None = None,
+    class_weights: Float[Tensor, "classes"] | None = None,
 ) -> dict[str, Score]:
     """The losses of a batch. Where nobody asks for single tokens, the last layer works on [CLS] only."""
     encoded = recording.encode(batch, depth) if recording is not None else None
@@ -49,13 +55,30 @@ def finetuning_scores(
     for head in model.head_list:
         given = model.scores(head.kind, encoded)
         real = given if head.kind == "span" else given[: len(batch.real_lengths)]
-        scores[head.kind] = LOSSES[head.kind](real, batch)
+        scores[head.kind] = head_loss(head.kind, real, batch, class_weights)
     return scores
 
 
-def classification_loss(scores: Float[Tensor, "sequences classes"], batch: PackedBatch) -> Score:
-    """Cross entropy of the right class."""
-    return score(scores, batch.targets["classification"])
+def head_loss(
+    kind: str, scores: Tensor, batch: PackedBatch, class_weights: Float[Tensor, "classes"] | None = None
+) -> Score:
+    """The loss of one head; weights of classes are for heads that have classes."""
+    if class_weights is None:
+        return LOSSES[kind](scores, batch)
+    return WEIGHTED_LOSSES[kind](scores, batch, class_weights)
+
+
+def classification_loss(
+    scores: Float[Tensor, "sequences classes"],
+    batch: PackedBatch,
+    class_weights: Float[Tensor, "classes"] | None = None,
+) -> Score:
+    """Cross entropy of the right class, times the weight of that class."""
+    labels = batch.targets["classification"]
+    plain = score(scores, labels)
+    if class_weights is None:
+        return plain
+    return plain._replace(loss_sum=F.cross_entropy(scores.float(), labels, class_weights, reduction="sum"))
 
 
 def regression_loss(scores: Float[Tensor, "sequences 1"], batch: PackedBatch) -> Score:
@@ -64,10 +87,17 @@ def regression_loss(scores: Float[Tensor, "sequences 1"], batch: PackedBatch) ->
     return Score(errors.square().sum(), *_counted(errors, torch.zeros_like(errors, dtype=torch.bool)))
 
 
-def multi_label_loss(scores: Float[Tensor, "sequences classes"], batch: PackedBatch) -> Score:
-    """Binary cross entropy, the mean over the classes; right is a sequence of which every class is."""
+def multi_label_loss(
+    scores: Float[Tensor, "sequences classes"],
+    batch: PackedBatch,
+    class_weights: Float[Tensor, "classes"] | None = None,
+) -> Score:
+    """Binary cross entropy, the mean over the classes; right is a sequence of which every class is.
+
+    Weights are those of a class that applies.
+    """
     scores, wanted = scores.float(), batch.targets["multi_label"]
-    losses = F.binary_cross_entropy_with_logits(scores, wanted, reduction="none").mean(1)
+    losses = F.binary_cross_entropy_with_logits(scores, wanted, reduction="none", pos_weight=class_weights).mean(1)
     return Score(losses.sum(), *_counted(losses, ((scores > 0) == (wanted > 0.5)).all(1)))
 
 
@@ -102,6 +132,12 @@ LOSSES: dict[str, Callable[[Tensor, PackedBatch], Score]] = {
     "multiple_choice": multiple_choice_loss,
     "span": span_loss,
     "answerability": answerability_loss,
+}
+
+
+WEIGHTED_LOSSES: dict[str, Callable[[Tensor, PackedBatch, Tensor], Score]] = {
+    "classification": classification_loss,
+    "multi_label": multi_label_loss,
 }
 
 

@@ -6,7 +6,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
+import numpy as np
 import torch
+from jaxtyping import Float64
 
 from openalbert.errors import UserError
 from openalbert.interop import huggingface
@@ -14,13 +16,15 @@ from openalbert.interop.pretraining_json import NONE, Pretraining, read_pretrain
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import AlbertConfig
 from openalbert.tasks.answers import MAX_ANSWER_TOKENS, how_sure
+from openalbert.tasks.class_weights import balanced_weights
 from openalbert.tasks.encode import Encoding, encode
 from openalbert.tasks.packing import fingerprint
 from openalbert.tasks.reach import learnable, out_of_reach
 from openalbert.tasks.registry import open_task
+from openalbert.tasks.selection import metric_names, with_metric
 from openalbert.tasks.settings import Finetune
 from openalbert.tasks.source import divided
-from openalbert.tasks.targets import alike_told, all_alike, check_spread, classes_told, values_of
+from openalbert.tasks.targets import alike_told, all_alike, check_spread, classes_told, values_of, weights_told
 from openalbert.tasks.task import Example, Reading, Task
 from openalbert.tasks.tuned import read_tuned
 from openalbert.tasks.units import Units
@@ -67,6 +71,8 @@ class Material:
     train: Part
     scored: Mapping[str, Part]
     """What to score on; the first decides."""
+    class_weights: Float64[np.ndarray, "classes"] | None
+    """Weights of the classes in the loss, in the order of the labels."""
     units: Units | None
     """For values that are learned in units of their spread."""
     threshold: Part | None
@@ -152,11 +158,21 @@ def gather(settings: Finetune) -> Material:
         remarks.append(told + how_sure(number))
     readings = {split: task.read(split) for split in task.splits}
 
+    decisive = next(iter(readings.values())).examples
+    if settings.metric is not None:
+        task = with_metric(task, settings.metric, decisive)
+    if task.kind == "classification" and "f1" in metric_names(task, decisive):
+        remarks.append(f"f1 is that of the class '{task.labels[1]}'")
+
     train, encoding = learnable(train, encoded(train.examples).encoding, max_length)
     learned = Part(train.examples, encoding, settings.max_answer_tokens)
     remarks += _remarks("train", train, learned, max_length, remarks)
     remarks += [f"train: {told}" for told in classes_told(task, train.examples)]
     _check_differ(task, train, readings)
+    class_weights = None
+    if settings.class_weights == "balanced":
+        class_weights = balanced_weights(task, learned.encoding.sequences)
+        remarks.append(weights_told(task, class_weights))
     units = None
     if task.kind == "regression":
         remarks += [f"train: {told}" for told in check_spread(train)]
@@ -179,6 +195,7 @@ def gather(settings: Finetune) -> Material:
         max_length=max_length,
         train=learned,
         scored=scored,
+        class_weights=class_weights,
         units=units,
         threshold=threshold,
         layout=train.layout,

@@ -14,7 +14,7 @@ from jaxtyping import Float64, Int64
 
 from openalbert.errors import UserError
 from openalbert.tasks.squad_score import score_answers
-from openalbert.tasks.task import ChoiceExample, Example, QuestionExample, TextExample
+from openalbert.tasks.task import ChoiceExample, Example, QuestionExample, Task, TextExample
 from openalbert.tasks.wording import counted
 
 Classes: TypeAlias = Int64[np.ndarray, "examples"]
@@ -127,6 +127,13 @@ def measure_label_sets(num_labels: int) -> Measure:
         }
 
     return measure
+
+
+def macro_f1_of(task: Task, examples: Sequence[Example], predictions: Sequence[object]) -> float:
+    """Macro-F1 of a task of classes or labels, whether it is among the metrics that the task reports or not."""
+    if task.kind == "multi_label":
+        return measure_label_sets(len(task.labels))(examples, predictions)["macro_f1"]
+    return measure_classes(macro_f1)(examples, predictions)["macro_f1"]
 
 
 def measure_choices(examples: Sequence[Example], predictions: Sequence[object]) -> dict[str, float]:

@@ -13,6 +13,7 @@ from openalbert.report.page import document, pictures_section
 from openalbert.report.sections import about, differences, swatch
 from openalbert.tasks.findings_page import findings_section
 from openalbert.tasks.paper import on_what, reported
+from openalbert.tasks.selection import rank_of
 from openalbert.tasks.tunings import SEEDS, Tuning, begun_with, open_tunings, pretrained, read_values
 from openalbert.tasks.wording import counted, share
 from openalbert.train import figures
@@ -56,13 +57,7 @@ def _best(tunings: Sequence[Tuning]) -> Tuning | None:
     done = [
         tuning for tuning in tunings if tuning.by_split and not (len(tunings) > 1 and tuning.scores.get("collapsed"))
     ]
-    return max(done, key=lambda tuning: _main(tuning)[1]) if done else None
-
-
-def _main(tuning: Tuning) -> tuple[str, float]:
-    split, scores = next(iter(tuning.by_split.items()))
-    metric = str(tuning.scores.get("main_metric"))
-    return f"{metric} on {split}", float(scores.get(metric, float("-inf")))
+    return max(done, key=lambda tuning: rank_of(tuning.scores)) if done else None
 
 
 def _pictures_for(tunings: Sequence[Tuning]) -> list[Picture]:
@@ -137,17 +132,26 @@ def _tiles(tuning: Tuning) -> list[Markup]:
         return []
     step = figures.present(tuning.scores.get("step"))
     where = f"The weights of step {step:,.0f}, which the model folder has." if step is not None else ""
-    shown = tiles(tuning.task, tuning.shape, tuning.by_split, str(tuning.scores.get("main_metric")))
+    main_metric, intervals = str(tuning.scores.get("main_metric")), tuning.scores.get("intervals", {})
+    shown = tiles(tuning.task, tuning.shape, tuning.by_split, main_metric, intervals)
     return [shown, element("p", where, class_="remark")]
 
 
-def tiles(task: str, shape: str, by_split: Mapping[str, Mapping[str, float]], main_metric: str) -> Markup:
-    """The figures of each split, the main one first, with the paper's beside them."""
+def tiles(
+    task: str,
+    shape: str,
+    by_split: Mapping[str, Mapping[str, float]],
+    main_metric: str,
+    intervals: Mapping[str, Mapping[str, Sequence[float]]],
+) -> Markup:
+    """The figures of each split, the main one first, with their intervals and the paper's beside them."""
     rows = reported(task, shape)[:1]
     shown = []
     for split, scores in by_split.items():
         for metric in sorted(scores, key=lambda name: name != main_metric):
+            ends = intervals.get(split, {}).get(metric)
             beside = [f"{row.model}: {row.scores[metric]:.1f}" for row in rows if metric in row.scores]
+            beside += [f"95 % interval: {ends[0]:.1f} to {ends[1]:.1f}"] if ends is not None else []
             shown.append(
                 element(
                     "div",
@@ -164,7 +168,7 @@ def _beside_the_paper(tunings: Sequence[Tuning], folders: Sequence[Path]) -> Mar
     first = tunings[0]
     who, found = "this model", first.by_split
     if len(tunings) > 1:
-        who = f"median of {counted(sum(not tuning.scores.get('collapsed') for tuning in tunings), 'run')}"
+        who = f"median of {counted(len(tunings), 'run')}"
         summary = read_values(folders[0] / SEEDS).get("figures", {})
         found = {split: {name: one["median"] for name, one in metrics.items()} for split, metrics in summary.items()}
     sizes = {split: figures.present(first.run.fact("data", "scored", split)) for split in found}
@@ -222,9 +226,14 @@ def _several(tunings: Sequence[Tuning], folders: Sequence[Path], now: datetime) 
             ]
         )
     if len(folders) == 1:
-        of_split: Mapping[str, Any] = next(iter(read_values(folders[0] / SEEDS).get("figures", {}).values()), {})
-        note = "without the collapsed" if any(tuning.scores.get("collapsed") for tuning in tunings) else ""
-        for line in ("median", "mean", "spread"):
+        summary = read_values(folders[0] / SEEDS)
+        collapsed = sum(bool(tuning.scores.get("collapsed")) for tuning in tunings)
+        of_all = f"of all {len(tunings)} runs, {collapsed} of which collapsed" if collapsed else ""
+        lines = [("figures", line, of_all) for line in ("median", "mean", "spread")]
+        if 0 < collapsed < len(tunings):
+            lines.append(("figures_without_collapsed", "median", "without the collapsed"))
+        for which, line, note in lines:
+            of_split: Mapping[str, Any] = next(iter(summary.get(which, {}).values()), {})
             told = [of_split.get(metric, {}).get(line) for metric in metrics]
             cells = [NOTHING if figure is None else f"{figure:.2f}" for figure in told]
             if of_split:

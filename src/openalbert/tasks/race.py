@@ -14,6 +14,7 @@ from openalbert.tasks.metrics import measure_choices
 from openalbert.tasks.source import Source, assemble, openings
 from openalbert.tasks.tables import Exclusions, Row, Table, as_text, read_json, read_table, table_of
 from openalbert.tasks.task import ChoiceExample, Reading, Task
+from openalbert.tasks.texts import check_none_lost
 from openalbert.tasks.wording import counted
 
 School = Literal["all", "middle", "high"]
@@ -89,6 +90,8 @@ def _questions(table: Table, labelled: bool, school: School) -> Reading:
         raise UserError(
             f"{table.name} gives no example to race_{school}: it has {given}, and none is of {school} school"
         )
+    if not labelled:
+        check_none_lost(table.name, excluded.counted())
     return Reading(tuple(examples), excluded.counted(), table.remarks)
 
 

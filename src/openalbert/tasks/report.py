@@ -41,7 +41,8 @@ def evaluation_page(names: Sequence[str], shape: str, findings: Sequence[Finding
     first = findings[0]
     who = names[0] if len(names) == 1 else f"{len(names)} models averaged: {', '.join(names)}"
     by_split = {one.split: one.scores for one in findings}
-    headline = [element("p", f"{who}."), tiles(first.task, shape, by_split, first.main_metric)]
+    intervals = {one.split: one.intervals for one in findings}
+    headline = [element("p", f"{who}."), tiles(first.task, shape, by_split, first.main_metric, intervals)]
     name = "this model" if len(names) == 1 else "the ensemble"
     numbers = {one.split: one.num_examples for one in findings}
     beside = beside_the_paper(first.task, name, by_split, numbers, shape, pretraining)

@@ -1,10 +1,13 @@
 """One fine-tuning run: steps, scores between them, the best weights kept, a collapse noticed, a model at the end."""
 
 import json
+import math
 import shutil
 import sys
 from dataclasses import replace
 from typing import Any
+
+import torch
 
 from openalbert.errors import UserError
 from openalbert.model.cost import training_flops_per_token
@@ -14,7 +17,7 @@ from openalbert.tasks.collapse import FROM_PROGRESS, RATE_FACTOR, baseline_loss
 from openalbert.tasks.judge import Judge
 from openalbert.tasks.learning import finetuning
 from openalbert.tasks.material import Material
-from openalbert.tasks.outcome import REPORT, SCORES, write_outcome
+from openalbert.tasks.outcome import REPORT, SCORES, look_at, write_outcome
 from openalbert.tasks.packing import Packing, num_units, tokens_in_memory
 from openalbert.tasks.recording import Recording, is_recorded
 from openalbert.tasks.report import write_report
@@ -22,6 +25,7 @@ from openalbert.tasks.run_facts import check_data, first_facts
 from openalbert.tasks.scoring import score_part
 from openalbert.tasks.settings import Finetune, plan
 from openalbert.tasks.standing import Standing
+from openalbert.tasks.targets import never_predicted_told
 from openalbert.train import checkpoint
 from openalbert.train.claim import CHECKPOINTS, MODEL, is_done, read_facts, write_facts
 from openalbert.train.device import Device, measure_matmul_peak
@@ -47,7 +51,7 @@ class Run:
     def __init__(self, settings: Finetune, material: Material, device: Device, peak: float | None = None) -> None:
         self.settings, self.material, self.device, self.folder = settings, material, device, settings.out
         self.task, self.sequences = material.task, material.train.encoding.sequences
-        self.baseline = baseline_loss(self.sequences)
+        self.baseline = baseline_loss(self.sequences, material.class_weights)
         self.is_recorded = is_recorded(settings.speed, device)
         writes = device.is_main and not settings.dry_run
         self.peak = peak or measure_matmul_peak(device)
@@ -101,7 +105,9 @@ class Run:
         self.model = self.material.make_model(settings.seed, settings.from_scratch)
         self.model.encoder.recomputes_activations = settings.speed.recompute
         self.model.to(device.torch_device)
-        self.learning = finetuning(self.model, Recording(self.model) if self.is_recorded else None)
+        weights = self.material.class_weights
+        on_device = None if weights is None else torch.from_numpy(weights).float().to(device.torch_device)
+        self.learning = finetuning(self.model, Recording(self.model) if self.is_recorded else None, on_device)
         self.optimizer = make_optimizer(self.model, replace(settings.optimizer, learning_rate=self.rate))
         self.packing = Packing(
             self.sequences,
@@ -260,9 +266,14 @@ class Run:
         if self.material.units is not None:
             self.material.units.to_values(self.model)
         scored = {
-            split: kept if split == decisive else score_part(self.model, self.task, part, self.device, threshold)
+            split: kept
+            if split == decisive
+            else score_part(
+                self.model, self.task, part, self.device, threshold, class_weights=self.material.class_weights
+            )
             for split, part in self.material.scored.items()
         }
+        findings = look_at(self.material, scored) if self.device.is_main else []
         scores: dict[str, Any] = {
             "task": self.task.name,
             "main_metric": self.task.main_metric,
@@ -271,6 +282,11 @@ class Run:
             "step": step,
             "steps": self.running.step,
             "scores": {split: found.figures for split, found in scored.items()},
+            "num_examples": {split: len(part.examples) for split, part in self.material.scored.items()},
+            "intervals": {one.split: one.intervals for one in findings},
+            "never_predicted": {one.split: one.never_predicted for one in findings},
+            "losses": {split: found.loss if math.isfinite(found.loss) else None for split, found in scored.items()},
+            "ranking": self.judge.ranking(kept),
             "null_threshold": threshold if self.material.threshold is not None else None,
             "collapsed": collapsed,
             "attempts": [{k: v for k, v in one.items() if k != "metrics_bytes"} for one in self._attempts],
@@ -279,8 +295,11 @@ class Run:
             self.say(f"this run collapsed, and its scores are no result: {collapsed}")
         elif (same := self.judge.sameness(kept, self.running.step)) is not None:
             self.say(f"{same}: it has hardly begun to learn; train for longer, or raise --optimizer.learning-rate")
+        for one in findings:
+            for told in never_predicted_told(one.kind, one.never_predicted, one.num_examples):
+                self.say(f"WARNING: {one.split}: {told}")
         if self.device.is_main:
-            write_outcome(self.folder, self.model, self.material, self.settings.stride, scores, scored)
+            write_outcome(self.folder, self.model, self.material, self.settings.stride, scores, findings)
             running = self.running
             truth = measured(self.folder, running.step, running.tokens, running.seconds, self.device).as_dict()
             self.facts["truth"] = truth

@@ -2,10 +2,17 @@
 
 from dataclasses import dataclass
 
+import numpy as np
+import torch
+from jaxtyping import Float64
+
 from openalbert.model.albert import AlbertModel
 from openalbert.tasks.answers import Answers, best_answers, fit_threshold
+from openalbert.tasks.learning import head_loss
 from openalbert.tasks.material import Part
+from openalbert.tasks.packing import PackedBatch
 from openalbert.tasks.predict import Outputs, decide, predict
+from openalbert.tasks.selection import LOSS
 from openalbert.tasks.squad_score import score_answers
 from openalbert.tasks.task import QuestionExample, Task
 from openalbert.tasks.units import Units
@@ -22,10 +29,18 @@ class Scored:
     outputs: Outputs
     null_threshold: float
     """Above which null score a question was taken to have no answer."""
+    loss: float
+    """Of the kind that is minimized in training, weights of classes included."""
 
 
 def score_part(
-    model: AlbertModel, task: Task, part: Part, device: Device, null_threshold: float, units: Units | None = None
+    model: AlbertModel,
+    task: Task,
+    part: Part,
+    device: Device,
+    null_threshold: float,
+    units: Units | None = None,
+    class_weights: Float64[np.ndarray, "classes"] | None = None,
 ) -> Scored:
     """Predict and measure; `units` are given for a model that is still learning in them."""
     outputs = predict([model], part.encoding.sequences, device)
@@ -39,7 +54,23 @@ def score_part(
         null_threshold=null_threshold,
         max_answer_tokens=part.max_answer_tokens,
     )
-    return Scored(task.measure(part.examples, predictions), predictions, outputs, null_threshold)
+    figures, loss = task.measure(part.examples, predictions), evaluation_loss(part, outputs, class_weights)
+    if task.main_metric == LOSS:
+        figures[LOSS] = loss
+    return Scored(figures, predictions, outputs, null_threshold, loss)
+
+
+def evaluation_loss(part: Part, outputs: Outputs, class_weights: Float64[np.ndarray, "classes"] | None = None) -> float:
+    """The loss of these outputs, the sum of all heads', as it is in training."""
+    sequences = part.encoding.sequences
+    is_choice = "multiple_choice" in sequences.targets
+    options = np.bincount(sequences.example) if is_choice else np.ones(len(sequences.example), np.int64)
+    nothing = torch.empty(0, dtype=torch.int64)  # what was read is in the outputs
+    targets = {kind: torch.from_numpy(wanted) for kind, wanted in sequences.targets.items()}
+    batch = PackedBatch(nothing, nothing, tuple(sequences.lengths.tolist()), tuple(options.tolist()), targets)
+    weights = None if class_weights is None else torch.from_numpy(class_weights).float()
+    losses = [head_loss(kind, torch.from_numpy(outputs.scores[kind]), batch, weights).mean for kind in targets]
+    return float(sum(losses))
 
 
 def threshold_on(model: AlbertModel, part: Part | None, device: Device) -> float:

@@ -7,10 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 from openalbert import durable
+from openalbert.tasks.card import with_seeds
+from openalbert.tasks.findings import explained, written_scores
 from openalbert.tasks.material import Material
 from openalbert.tasks.outcome import REPORT, SCORES
 from openalbert.tasks.report import write_report
 from openalbert.tasks.run import Run, say_plainly
+from openalbert.tasks.selection import rank_of
 from openalbert.tasks.settings import FREE_TO_CHANGE, Finetune, of_seed
 from openalbert.tasks.tunings import seed_folders
 from openalbert.train.claim import MODEL, claim_folder
@@ -34,9 +37,11 @@ def several_seeds(settings: Finetune, material: Material, device: Device, stop: 
     if device.is_main:
         summary = summarize(results)
         # Where all have collapsed, a model is there to be looked at, but it is nobody's best.
-        kept = _highest(results)["seed"] if summary["best_seed"] is None else summary["best_seed"]
+        kept = max(results, key=rank_of)["seed"] if summary["best_seed"] is None else summary["best_seed"]
         with durable.new_folder(settings.out / MODEL) as aside:
             shutil.copytree(settings.out / f"seed-{kept}" / MODEL, aside, dirs_exist_ok=True)
+            card = aside / "README.md"
+            durable.write_text(card, with_seeds(card.read_text(encoding="utf-8"), seeds_told(summary), kept))
         durable.write_text(settings.out / SEEDS, json.dumps(summary, indent=2) + "\n")
         write_report([settings.out], settings.out / REPORT)
         if summary["best_seed"] is None:
@@ -54,32 +59,31 @@ def several_seeds(settings: Finetune, material: Material, device: Device, stop: 
 
 
 def summarize(results: list[dict[str, Any]]) -> dict[str, Any]:
-    """Median, mean and spread of every figure, the runs they are of, and which of them is best.
+    """Median, mean and spread of every metric over all runs, as the paper reports them; the same without the runs that
+    collapsed; and which run is the best, which is none that collapsed.
 
-    A run that collapsed is no result, so it counts in none of them; where all have, there are none, and no best.
+    Where all have collapsed there is no result: no median, and no best.
     """
-    main_metric = results[0]["main_metric"]
-    split = next(iter(results[0]["scores"]))
     counting = [result for result in results if result["collapsed"] is None]
-    figures = {
-        name: {metric: _summary([result["scores"][name][metric] for result in counting]) for metric in metrics}
-        for name, metrics in (results[0]["scores"].items() if counting else ())
-    }
     return {
         "task": results[0]["task"],
-        "main_metric": main_metric,
-        "split": split,
+        "main_metric": results[0]["main_metric"],
+        "split": next(iter(results[0]["scores"])),
         "num_collapsed": len(results) - len(counting),
         "num_retried": sum(bool(result["attempts"]) for result in results),
-        "best_seed": _highest(counting)["seed"] if counting else None,
-        "figures": figures,
+        "best_seed": max(counting, key=rank_of)["seed"] if counting else None,
+        "figures": _summaries(results) if counting else {},
+        "figures_without_collapsed": _summaries(counting),
         "runs": results,
     }
 
 
-def _highest(results: list[dict[str, Any]]) -> dict[str, Any]:
-    split, main_metric = next(iter(results[0]["scores"])), results[0]["main_metric"]
-    return max(results, key=lambda result: result["scores"][split][main_metric])
+def _summaries(results: list[dict[str, Any]]) -> dict[str, dict[str, dict[str, float | None]]]:
+    """By split and metric; nothing where there is no run."""
+    return {
+        split: {metric: _summary([result["scores"][split][metric] for result in results]) for metric in metrics}
+        for split, metrics in (results[0]["scores"].items() if results else ())
+    }
 
 
 def _summary(values: list[float]) -> dict[str, float | None]:
@@ -111,9 +115,12 @@ def table(summary: dict[str, Any]) -> str:
             ]
         )
     for line in ("median", "mean", "spread") if num_collapsed < num_runs else ():
-        of = f"of {num_runs - num_collapsed} of {num_runs} runs: {num_collapsed} collapsed" if num_collapsed else ""
         figures = [_told(summary["figures"][split][metric][line]) for metric in metrics]
+        of = f"of all {num_runs} runs, {num_collapsed} of which collapsed" if num_collapsed else ""
         rows.append([line, "", "", *figures, of if line == "median" else ""])
+    if 0 < num_collapsed < num_runs:
+        figures = [_told(summary["figures_without_collapsed"][split][metric]["median"]) for metric in metrics]
+        rows.append(["median", "", "", *figures, f"of the {num_runs - num_collapsed} that did not collapse"])
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = [
         "  ".join(
@@ -122,7 +129,39 @@ def table(summary: dict[str, Any]) -> str:
         ).rstrip()
         for row in rows
     ]
-    return "\n".join([*lines, *(["all runs collapsed: there is no result"] if num_collapsed == num_runs else [])])
+    return "\n".join(
+        [
+            *lines,
+            *_interval_told(summary),
+            *(["all runs collapsed: there is no result"] if num_collapsed == num_runs else []),
+        ]
+    )
+
+
+def _interval_told(summary: dict[str, Any]) -> list[str]:
+    """How far the best run's scores may be off, for the split has so many examples only."""
+    best, split = summary["best_seed"], summary["split"]
+    for result in summary["runs"]:
+        if result["seed"] == best and (ends := result.get("intervals", {}).get(split)):
+            shown = written_scores(result["scores"][split], summary["main_metric"], ends)
+            return [f"seed {best}, the best: {shown} ({explained(result['num_examples'][split])})"]
+    return []
+
+
+def seeds_told(summary: dict[str, Any]) -> str:
+    """What all seeds come to, as a sentence: the plain median, and how many collapsed."""
+    split, num_runs, num_collapsed = summary["split"], len(summary["runs"]), summary["num_collapsed"]
+    if num_collapsed == num_runs:
+        return f"All {num_runs} seeds collapsed: there is no result."
+
+    def medians(figures: dict[str, Any]) -> str:
+        return written_scores({name: one["median"] for name, one in figures[split].items()}, summary["main_metric"])
+
+    told = f"The median of {num_runs} seeds on {split} is {medians(summary['figures'])}"
+    if not num_collapsed:
+        return f"{told}; none collapsed."
+    without = medians(summary["figures_without_collapsed"])
+    return f"{told}; {num_collapsed} of {num_runs} collapsed, and the median of the others is {without}."
 
 
 def _told(figure: float | None) -> str:

@@ -70,6 +70,9 @@ class Finetune:
     """How it learns."""
     schedule: Schedule = field(default_factory=lambda: Schedule(warmup_share=0.1))
     """How the learning rate goes."""
+    class_weights: Literal["none", "balanced"] = "none"
+    """Weights of classes in the loss: `balanced` gives every class the same total, n / (classes x n of the class).
+    For multi_label it weighs the examples that have a label against those that do not."""
     standardize: bool = False
     """Learn values in units of their spread, whatever their size; the model that comes out gives them as they are."""
     dropout: float = 0.0
@@ -91,6 +94,10 @@ class Finetune:
 
     evaluate_every: int | None = None
     """Steps between two evaluations; not given: a tenth of the run, or 100 where it is measured in minutes."""
+    metric: str | None = None
+    """What is optimized: it decides which weights are kept, when the run ends early, and what is reported first.
+    Ties go to macro-F1, then to the loss. Not given: the task's own. For your own classes: accuracy, macro_f1, f1 (of
+    two classes, that of the second), matthews, loss."""
     patience: int | None = None
     """End the run when its score has risen, and then so many evaluations in a row were no better; not given: never."""
     keep: Literal["best", "last"] = "best"

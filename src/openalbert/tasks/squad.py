@@ -12,6 +12,7 @@ from openalbert.tasks.metrics import measure_answers
 from openalbert.tasks.source import Source, assemble, openings
 from openalbert.tasks.tables import Exclusions, Row, Table, as_text, read_json, read_table, table_of, whole_number
 from openalbert.tasks.task import Answer, QuestionExample, Reading, Task
+from openalbert.tasks.texts import check_none_lost
 
 PATTERNS = {
     "1.1": {
@@ -124,6 +125,8 @@ def questions(
         seen.add(row_id)
         title = row.text("title")
         examples.append(QuestionExample(row_id, passage, question, answers, title, is_labelled=labelled))
+    if not labelled:
+        check_none_lost(table.name, excluded.counted())
     remarks = [*table.remarks, *(f"{count:,} {reason}" for reason, count in moved.counted().items())]
     if unanswered:
         remarks.append(f"{len(unanswered):,} of {len(examples):,} questions have no answer (first: {unanswered[0]})")

@@ -77,6 +77,11 @@ def write_squad(
     """
     _one_for_each(examples, answers)
     by_id = {example.id: str(answer) for example, answer in zip(examples, answers, strict=True)}
+    if len(by_id) < len(examples):
+        raise UserError(
+            f"{counted(len(examples), 'question')} have {counted(len(by_id), 'id')}, and answers are written by id: "
+            "every question needs its own"
+        )
     written = [_written(file, _json(by_id))]
     if null_odds is not None:
         _one_for_each(examples, null_odds)

@@ -1,13 +1,13 @@
 """What there is to tell apart: how many examples each class has, and where all examples are alike."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from jaxtyping import Float64
 
 from openalbert.errors import UserError
-from openalbert.tasks.task import Example, Reading, Task, TextExample
+from openalbert.tasks.task import Example, Kind, Reading, Task, TextExample
 from openalbert.tasks.texts import without_blanks
 from openalbert.tasks.wording import counted
 
@@ -33,6 +33,37 @@ def classes_told(task: Task, examples: Sequence[Example]) -> list[str]:
     what = "class" if task.kind == "classification" else "label"
     plural = "" if len(order) == 1 else "es" if what == "class" else "s"
     return [f"{len(order):,} {what}{plural}: {shown}{more}{rest}", *_look_alike(task.labels)]
+
+
+def weights_told(task: Task, weights: Float64[np.ndarray, "classes"]) -> str:
+    """The weights of the classes in the loss, as a sentence."""
+    shown = ", ".join(
+        f"{_short(name)} {weight:.3g}" for name, weight in list(zip(task.labels, weights, strict=True))[:MOST_TOLD]
+    )
+    more = f" and {len(task.labels) - MOST_TOLD:,} more" if len(task.labels) > MOST_TOLD else ""
+    return f"class weights: {shown}{more}"
+
+
+def never_predicted(task: Task, examples: Sequence[Example], predictions: Sequence[object]) -> dict[str, int]:
+    """The classes or labels that some examples have and no prediction, with the number of those examples."""
+    if task.kind not in ("classification", "multi_label"):
+        return {}
+    wanted = Counter(number for example in examples for number in _numbers(example))
+    given = {number for one in predictions for number in (one if isinstance(one, tuple) else (one,))}
+    return {task.labels[number]: wanted[number] for number in sorted(wanted) if number not in given}
+
+
+def never_predicted_told(kind: Kind, missing: Mapping[str, int], num_examples: int) -> list[str]:
+    """The same as sentences."""
+    what = "class" if kind == "classification" else "label"
+    of_all = f"of {counted(num_examples, 'example')}"
+    told = [
+        f"{what} {_short(name)} was never predicted ({count:,} {of_all})"
+        for name, count in sorted(missing.items(), key=lambda one: -one[1])[:MOST_TOLD]
+    ]
+    if len(missing) > MOST_TOLD:
+        told.append(f"{len(missing) - MOST_TOLD:,} more were never predicted either")
+    return told
 
 
 def all_alike(task: Task, examples: Sequence[Example]) -> str | None:

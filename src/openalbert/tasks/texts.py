@@ -2,7 +2,7 @@
 
 import math
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from openalbert.errors import UserError
 from openalbert.tasks.labels import ClassNumbers, is_nan, plain
@@ -53,6 +53,16 @@ def predicted_all_the_same(empty: Exclusions) -> tuple[str, ...]:
     return tuple(
         f"{counted(count, 'row')} {reason}: predicted all the same" for reason, count in empty.counted().items()
     )
+
+
+def check_none_lost(name: str, excluded: Mapping[str, int]) -> None:
+    """Refuse a file to predict for of which rows would be left out: a submission needs a prediction for each row."""
+    if excluded:
+        reasons = "; ".join(f"{count:,} {reason}" for reason, count in excluded.items())
+        raise UserError(
+            f"{name}: rows that cannot be read: {reasons}. Every row of a file to predict for needs its prediction, so "
+            "none is skipped there: repair these rows, or remove them from the file"
+        )
 
 
 def class_number(row: Row, column: str, numbers: ClassNumbers) -> int | None:

@@ -103,6 +103,28 @@ def test_rows_without_text_or_label_are_left_out_and_counted_but_of_test(tmp_pat
     assert len(open_task("mnli", Source(data=tmp_path)).read("test").examples) == 2
 
 
+@pytest.mark.parametrize("name", GLUE)
+def test_a_malformed_row_of_a_test_set_is_refused_with_file_and_line(name: str, tmp_path: Path) -> None:
+    folder = glue_files(tmp_path, name)
+    [file] = [path for path in folder.rglob("*") if path.name in ("test.tsv", "test_matched.tsv")]
+    lines = file.read_text().splitlines()
+    assert len(open_task(name, Source(data=folder)).read("test").examples) == len(lines) - 1
+    lines[3] += "\tone column too many"
+    file.write_text("\n".join(lines) + "\n")
+    with pytest.raises(UserError, match=rf"1 not \d columns \(first: .*{file.name}, line 4\).*needs its prediction"):
+        open_task(name, Source(data=folder)).read("test")
+
+
+def test_a_row_of_a_test_set_that_an_open_quote_would_swallow_is_refused(tmp_path: Path) -> None:
+    rows = [(0, "a", "b"), (1, "c", '"half'), (2, "d", 'whole"'), (3, "e", "f")]
+    write_tsv(tmp_path / "QQP" / "test.tsv", ("id", "question1", "question2"), rows)
+    with pytest.raises(UserError, match=r"test\.tsv, line 3: a text goes on over the beginning of another row"):
+        open_task("qqp", Source(data=tmp_path)).read("test")
+    rows[1:3] = [(1, "c", '"two\nlines, 5\'4"')]
+    write_tsv(tmp_path / "QQP" / "test.tsv", ("id", "question1", "question2"), rows)
+    assert len(open_task("qqp", Source(data=tmp_path)).read("test").examples) == 3
+
+
 def test_wrong_labels_ids_and_columns_are_refused_with_their_place(tmp_path: Path) -> None:
     header = ("index", "sentence1", "sentence2", "label")
     file = tmp_path / "RTE" / "dev.tsv"

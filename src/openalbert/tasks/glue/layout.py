@@ -1,5 +1,6 @@
 """What GLUE's nine tasks have in common: TSV files in a folder, one text or two a row, a label, a submission file."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,8 +11,9 @@ from openalbert.tasks.metrics import Measure
 from openalbert.tasks.source import Source, assemble, openings
 from openalbert.tasks.tables import Exclusions, Quoting, Table, read_table
 from openalbert.tasks.task import Kind, Reading, Task, TextExample
-from openalbert.tasks.texts import class_number, ids, predicted_all_the_same, seen_text, value
+from openalbert.tasks.texts import check_none_lost, class_number, ids, predicted_all_the_same, seen_text, value
 
+_SWALLOWED = re.compile(r"\n\d+\t")  # within a text: the index with which the next row begins
 # Whole sets have the plain names; subsets that were published elsewhere say that they are.
 PLAIN_NAMES = {
     "train": ("train.tsv", "train_subset*.tsv"),
@@ -77,6 +79,9 @@ class Glue:
         return given
 
     def _parse(self, table: Table, labelled: bool, names: tuple[str, ...]) -> Reading:
+        """Rows that do not fit the header are left out and counted where there are labels; in a test set, refused."""
+        if not labelled:
+            check_none_lost(table.name, table.excluded)
         first = table.column(self.first, "text")
         second = table.column(self.second, "second text") if self.second else None
         label = table.column(self.label, "label") if labelled else ""
@@ -86,6 +91,11 @@ class Glue:
         excluded, empty = Exclusions(table.excluded), Exclusions()
         for row, row_id in zip(table.rows, ids(table, ("index", "idx")), strict=True):
             texts = seen_text(row, first), seen_text(row, second) if second else None
+            if not labelled and any(_SWALLOWED.search(text or "") for text in texts):
+                raise UserError(
+                    f"{row.place}: a text goes on over the beginning of another row: its quotes are not closed, and "
+                    "the rows behind it would get no prediction: repair the row"
+                )
             if "" in texts:
                 (excluded if labelled else empty).add("without a text", row.place)
                 if labelled:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from openalbert.errors import UserError
 from openalbert.tasks.labels import ClassNumbers, class_names, nan_told
-from openalbert.tasks.metrics import accuracy, macro_f1, matthews, measure_classes
+from openalbert.tasks.metrics import accuracy, f1, macro_f1, matthews, measure_classes
 from openalbert.tasks.own.columns import in_order, layout_of, simple
 from openalbert.tasks.own.texts import own_openings, read_texts, texts_of
 from openalbert.tasks.source import Source, assemble
@@ -33,7 +33,8 @@ def open_classification(source: Source, known: Known) -> Task:
         written = [label for row in table.rows if numbers.get(label := row.text(column).strip()) is not None]
         return replace(reading, remarks=reading.remarks + nan_told(table.name, column, written))
 
-    measure = measure_classes(accuracy, macro_f1, matthews)
+    of_two = (f1,) if len(labels) == 2 else ()
+    measure = measure_classes(accuracy, macro_f1, *of_two, matthews)
     return assemble("classification", "classification", source, opened, parse, measure, "accuracy", labels=labels)
 
 

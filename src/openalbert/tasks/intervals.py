@@ -1,0 +1,73 @@
+"""How far a score on few examples may be off: 95 % intervals over the examples of a split."""
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from jaxtyping import Int64
+
+from openalbert.objectives.keyed_random import below, bits
+from openalbert.tasks.task import Example, Task
+
+FEWER_THAN = 2_000  # examples: on more, what the seed changes is larger than what the interval says
+RESAMPLES = 1_000
+Z = 1.959963984540054  # of the normal distribution: 95 % lie within so many standard deviations
+
+Interval = tuple[float, float]
+
+
+def intervals(
+    task: Task, split: str, examples: Sequence[Example], predictions: Sequence[object], scores: Mapping[str, float]
+) -> dict[str, Interval]:
+    """The 95 % interval of each metric, in percent; none where there are many examples.
+
+    Wilson's for accuracy, and for the others the percentiles of a bootstrap over examples, drawn with a key of task and
+    split, so that the same predictions give the same interval. A metric that is the same in every resample has none: a
+    bootstrap cannot say there how far it may be off.
+    """
+    if not 1 < len(examples) < FEWER_THAN:
+        return {}
+    found = {name: ends for name, ends in _bootstrap(task, split, examples, predictions).items() if name in scores}
+    if "accuracy" in scores:
+        found["accuracy"] = wilson(round(scores["accuracy"] * len(examples) / 100), len(examples))
+    return {name: found[name] for name in scores if name in found}
+
+
+def wilson(right: int, total: int) -> Interval:
+    """Wilson's score interval of a proportion, in percent."""
+    fraction, over = right / total, Z * Z / total
+    middle = (fraction + over / 2) / (1 + over)
+    reach = Z / (1 + over) * math.sqrt(fraction * (1 - fraction) / total + over / (4 * total))
+    # Its ends are exactly 0 and 1 there, but for rounding.
+    low = 0.0 if right == 0 else max(0.0, middle - reach)
+    high = 1.0 if right == total else min(1.0, middle + reach)
+    return 100 * low, 100 * high
+
+
+def _bootstrap(
+    task: Task, split: str, examples: Sequence[Example], predictions: Sequence[object]
+) -> dict[str, Interval]:
+    rows = resampled(f"{task.name}\0{split}", len(examples))
+    values: dict[str, list[float]] = {}
+    if task.kind == "question_answering":
+        # Means over questions, each of which takes a while to compare: every one is scored once.
+        each = [task.measure([one], [given]) for one, given in zip(examples, predictions, strict=True)]
+        for name in dict.fromkeys(name for one in each for name in one):
+            of_one = np.array([one.get(name, np.nan) for one in each])[rows]
+            there = np.isfinite(of_one).sum(1)
+            values[name] = list(np.nansum(of_one, axis=1)[there > 0] / there[there > 0])
+    else:
+        for row in rows.tolist():
+            drawn = task.measure([examples[one] for one in row], [predictions[one] for one in row])
+            for name, value in drawn.items():
+                values.setdefault(name, []).append(value)
+    ends = {name: np.percentile(found, (2.5, 97.5)).tolist() for name, found in values.items() if np.ptp(found) > 0}
+    return {name: (low, high) for name, (low, high) in ends.items()}
+
+
+def resampled(key: str, num_examples: int) -> Int64[np.ndarray, "resamples examples"]:
+    """The numbers of the examples of each resample, drawn with replacement."""
+    number = int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "little", signed=True)
+    drawn = bits(number, np.arange(RESAMPLES * num_examples, dtype=np.int64))
+    return below(drawn, num_examples).reshape(RESAMPLES, num_examples)
