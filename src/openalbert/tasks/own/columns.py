@@ -173,10 +173,8 @@ class Columns:
         there_are = f"There are {', '.join(columns)}" if len(columns) > 1 else f"There is only '{''.join(columns)}'"
         advice = f"name one with --{setting}" if len(columns) > 1 else f"add a column of that name, {role}"
         if candidates:
-            listed = [
-                f"{option(role, column)} ({self.profile(column).distinct:,} different values)" for column in candidates
-            ]
-            advice += f", {' or '.join(listed)}"
+            distinct = [f"{option(role, name)} ({self.profile(name).distinct:,} values)" for name in candidates]
+            advice = f"name one with {' or '.join(distinct)}"
         if role in ("label", "answer"):
             advice += "; a file without any can be given as --test, to predict for"
         return UserError(f"{self.table.name}: which column is the {role}? {there_are}: {advice}")
@@ -214,14 +212,15 @@ class Columns:
             return f"{option('second', column)} reads it as the second text of a pair"
         if "question" in self.roles and "passage" not in self.roles:
             return f"{option('passage', column)} reads it as the passage"
-        return "name it with an option if it is to be read"
+        return "options such as --text-column say otherwise"
 
     def remark(self) -> tuple[str, ...]:
         """The columns that nobody named, as a sentence, and one on each that is not what a model learned from."""
-        warnings = tuple(
-            f"warning: {self.table.name}: '{column}' holds texts, but is not used: {self._advice(column)}"
-            for column in self.unused_texts
-        )
+        warnings: tuple[str, ...] = ()
+        if texts := self.unused_texts:
+            hold = "holds texts, but is" if len(texts) == 1 else "hold texts, but are"
+            named = ", ".join(f"'{column}'" for column in texts)
+            warnings = (f"warning: {self.table.name}: {named} {hold} not used: {self._advice(texts[0])}",)
         if not self.guessed and not self.known:
             return warnings
         told = []

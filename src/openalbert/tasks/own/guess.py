@@ -3,7 +3,7 @@
 No guess depends on the order of the columns. A column of texts that is left over is never passed over in silence.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -65,20 +65,21 @@ def choose(columns: Columns, source: Source, labelling: Labelling, labelled: boo
 
 def _label_by_name(columns: Columns, source: Source, labelling: Labelling, labelled: bool) -> str | None:
     """A column whose name says that it is the label; several names that say so are asked about."""
-    named = (source.text_column, source.second_column)
-    for names, is_sure in ((LABELS, True), (SUBJECTS, False)):
-        known = set(map(simple, names))
-        found = [column for column in columns.guessable if simple(column) in known]
-        if not is_sure:
-            found = [column for column in found if column not in named]
-        fit = [column for column in found if _is_fit_by_name(columns, column, labelling)]
-        others = [] if not is_sure else found
-        candidates = _without_twins(columns, fit or others)
-        if len(candidates) == 1:
-            return columns.take("label", candidates[0], guessed=True)
-        if candidates and labelled:
-            raise columns.missing("label", candidates)
-    return None
+    sure, likely = set(map(simple, LABELS)), set(map(simple, SUBJECTS))
+    found = [column for column in columns.guessable if simple(column) in sure]
+    candidates = [column for column in found if _is_fit_by_name(columns, column, labelling)] or found
+    if not candidates:
+        named = (source.text_column, source.second_column)
+        free = [column for column in columns.guessable if column not in named]
+        candidates = [name for name in free if simple(name) in likely and _is_fit_by_name(columns, name, labelling)]
+        if candidates:  # then a longer name of the kind is another candidate
+            candidates += [
+                name for name in _fitting(columns, free, _is_label(labelling)) if is_of_labels(name) and not is_id(name)
+            ]
+    candidates = _without_twins(columns, dict.fromkeys(candidates))
+    if len(candidates) > 1 and labelled:
+        raise columns.missing("label", candidates)
+    return columns.take("label", candidates[0], guessed=True) if len(candidates) == 1 else None
 
 
 def _is_fit_by_name(columns: Columns, column: str, labelling: Labelling) -> bool:
@@ -90,16 +91,13 @@ def _is_fit_by_name(columns: Columns, column: str, labelling: Labelling) -> bool
 
 def _label_by_content(columns: Columns, labelling: Labelling) -> str | None:
     """The one column that holds labels by its content; of several, the one that is also named as labels are."""
-    free = [column for column in columns.guessable if not is_id(column)]
-    if labelling == "sets":
-        found = [column for column in free if _holds_sets(columns, column)] or _fitting(columns, free, _is_class)
-    else:
-        found = _fitting(columns, free, _is_value if labelling == "values" else _is_class)
-    found = _without_twins(columns, found)
+    free = [column for column in columns.guessable if column and not is_id(column)]
+    sets = [column for column in free if labelling == "sets" and _holds_sets(columns, column)]
+    found = _without_twins(columns, sets or _fitting(columns, free, _is_label(labelling)))
     if len(found) > 1:
         found = [column for column in found if is_of_labels(column)] or found
     if len(found) > 1:
-        raise columns.missing("label", found)
+        raise _which_label(columns, found)
     return columns.take_as_named("label", found[0]) if found else None
 
 
@@ -113,27 +111,30 @@ def _only_label(columns: Columns, labelling: Labelling) -> str:
     elif len(columns.free) != 1:
         found = []
     if len(found) != 1:
-        raise columns.missing("label", found if len(found) < len(columns.free) else ())
+        raise _which_label(columns, found)
     return columns.take_as_named("label", found[0])
+
+
+def _which_label(columns: Columns, candidates: Sequence[str]) -> UserError:
+    """What to say where none or several may be the label; a first line that names no columns is refused before that."""
+    for column in candidates:
+        columns.check_name("label", column)
+    return columns.missing("label", candidates)
 
 
 def _fitting(columns: Columns, names: Sequence[str], is_fit: Callable[[Profile], bool]) -> list[str]:
     return [name for name in names if is_fit(columns.profile(name))]
 
 
-def _is_class(profile: Profile) -> bool:
-    return profile.is_class
-
-
-def _is_value(profile: Profile) -> bool:
-    return profile.may_be_value
+def _is_label(labelling: Labelling) -> Callable[[Profile], bool]:
+    return lambda profile: profile.may_be_value if labelling == "values" else profile.is_class
 
 
 def _holds_sets(columns: Columns, column: str) -> bool:
     return hold_sets(sample(columns.table, column), SEPARATORS)
 
 
-def _without_twins(columns: Columns, names: Sequence[str]) -> list[str]:
+def _without_twins(columns: Columns, names: Iterable[str]) -> list[str]:
     """Of columns that say the same in other words, such as a class and its number, only the first by name."""
     kept: list[str] = []
     for name in sorted(names):
@@ -235,7 +236,7 @@ def _second_by_content(columns: Columns, source: Source, first: str) -> str | No
 
 def _which_texts(columns: Columns, texts: Sequence[str]) -> UserError:
     """What to say where several columns hold texts and their names do not say which are meant."""
-    one, two = texts[0], texts[1]
+    one, two, *_ = texts = [column for column in columns.table.columns if column in texts]
     listed = ", ".join(f"'{column}'" for column in texts)
     each = " or ".join(option("text", column) for column in texts)
     return UserError(
