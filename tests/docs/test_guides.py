@@ -1,6 +1,7 @@
 """The guides tell the truth: their commands are run as they stand in the Markdown, in order, in an empty folder."""
 
 import contextlib
+import functools
 import io
 import json
 import os
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.text import made_text
@@ -20,21 +22,27 @@ from openalbert.text.shards import open_shards
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def commands(guide: str) -> list[tuple[str, str]]:
-    """The blocks of shell and of Python in a guide, in order."""
-    text = (ROOT / "docs" / "guides" / guide).read_text()
-    return re.findall(r"^```(sh|python)\n(.*?)^```$", text, flags=re.MULTILINE | re.DOTALL)
+def commands(page: str) -> list[tuple[str, str]]:
+    """The blocks of shell and of Python in a guide, or in a page by its path, in order."""
+    path = ROOT / page if (ROOT / page).is_file() else ROOT / "docs" / "guides" / page
+    return re.findall(r"^```(sh|python)\n(.*?)^```$", path.read_text(), flags=re.MULTILINE | re.DOTALL)
 
 
-def run(kind: str, block: str, folder: Path, *, alone: bool = False) -> subprocess.CompletedProcess[str]:
-    """Run a block in a folder: in this process unless it needs a shell or is to be alone, for to start Python and torch
-    anew takes longer than what most commands do."""
+@functools.cache
+def namespace(folder: Path) -> dict[str, Any]:
+    """The names that the blocks of Python share which are run in this folder: those of one page."""
+    return {}
+
+
+def run(kind: str, block: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run a block in a folder: in this process unless it needs a shell, for to start Python and torch anew takes longer
+    than what most commands do."""
     needs_shell = kind == "sh" and not all(
         re.fullmatch(r"openalbert [^|<>$;&`\\*~]+", line) for line in block.splitlines()
     )
-    if not alone and not needs_shell:
+    if not needs_shell:
         return run_here(kind, block, folder)
-    words = ["bash", "-euo", "pipefail", "-c", block] if kind == "sh" else [sys.executable, "-c", block]
+    words = ["bash", "-euo", "pipefail", "-c", block]
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     return subprocess.run(words, cwd=folder, capture_output=True, text=True, env={**os.environ, "PATH": path})
 
@@ -45,7 +53,7 @@ def run_here(kind: str, block: str, folder: Path) -> subprocess.CompletedProcess
     with contextlib.chdir(folder), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
             if kind == "python":
-                exec(compile(block, "guide", "exec"), {})
+                exec(compile(block, "guide", "exec"), namespace(folder))
             for line in block.splitlines() if kind == "sh" else ():
                 cli.main(shlex.split(line)[1:])
         except SystemExit as ended:

@@ -35,6 +35,7 @@ def first_facts(material: Material, plan: Plan, model: AlbertModel, device: Devi
             "train_tokens": len(sequences.ids),
             "train_truncated": sequences.num_truncated,
             "scored": {split: len(part.examples) for split, part in material.scored.items()},
+            "columns": dict(material.layout),
             "remarks": list(material.remarks),
             "fingerprints": material.fingerprints,
         },

@@ -35,7 +35,8 @@ class Source:
     dataset_dev: str | None = None
     """The split of a Hugging Face dataset to score on, where it is not validation; its labels are needed."""
     text_column: str | None = None
-    """The column of the text, or of the first of two. Columns that are not named are guessed, and shown."""
+    """The column of the text, or of the first of two; given without --second-column, there is one text only.
+    Columns that are not named are guessed, and shown; where the guess is not clear, you are asked."""
     second_column: str | None = None
     """The column of the second text of a pair."""
     label_column: str | None = None

@@ -61,7 +61,7 @@ class Table:
                 return name
         raise UserError(
             f"{self.name} has no column '{names[0]}' for the {role}: {suggestion(names[0], self.columns)}"
-            f"{' (the first line must name the columns)' if not set(names) & set(self.columns) else ''}"
+            f" (the first row is {self.rows[0].place}; in CSV and TSV the first line must name the columns)"
         )
 
 

@@ -67,6 +67,8 @@ def check_none_lost(name: str, excluded: Mapping[str, int]) -> None:
 
 def class_number(row: Row, column: str, numbers: ClassNumbers) -> int | None:
     """The number of the row's class; None where it has no label."""
+    if not isinstance(numbers, ClassNumbers):  # a dictionary would do until the first label that it does not know
+        raise TypeError(f"class_number needs ClassNumbers(names, codes), not a {type(numbers).__name__}")
     label = row.text(column).strip()
     if (number := numbers.get(label)) is not None:
         return number

@@ -5,7 +5,8 @@ from dataclasses import replace
 from openalbert.errors import UserError
 from openalbert.tasks.labels import ClassNumbers, class_names, nan_told
 from openalbert.tasks.metrics import accuracy, f1, macro_f1, matthews, measure_classes
-from openalbert.tasks.own.columns import in_order, layout_of, simple
+from openalbert.tasks.own.columns import in_order, layout_of
+from openalbert.tasks.own.names import simple
 from openalbert.tasks.own.texts import own_openings, read_texts, texts_of
 from openalbert.tasks.source import Source, assemble
 from openalbert.tasks.tables import Table
@@ -16,7 +17,7 @@ from openalbert.tasks.texts import class_number
 def open_classification(source: Source, known: Known) -> Task:
     """The task; its labels are those of the training file, unless a model's own are known."""
     opened = own_openings("classification", source)
-    layout = layout_of(known, opened, lambda table: texts_of(table, source, labelled=True).layout)
+    layout = layout_of(known, opened, lambda table: texts_of(table, source, "classes", labelled=True).layout)
     labels = known.labels
     if labels is None:
         if "train" not in opened:
@@ -25,7 +26,7 @@ def open_classification(source: Source, known: Known) -> Task:
     numbers = ClassNumbers(labels)
 
     def parse(table: Table, labelled: bool) -> Reading:
-        texts = texts_of(table, source, labelled, layout)
+        texts = texts_of(table, source, "classes", labelled, layout)
         column = texts.label or ""
         reading = read_texts(table, texts, labelled, lambda row: class_number(row, column, numbers))
         if not labelled:
@@ -39,7 +40,7 @@ def open_classification(source: Source, known: Known) -> Task:
 
 
 def _labels(table: Table, source: Source) -> tuple[str, ...]:
-    column = texts_of(table, source, labelled=True).label or ""
+    column = texts_of(table, source, "classes", labelled=True).label or ""
     # SNLI and MNLI write - there where the annotators did not agree; in any other column it may be a class beside +.
     none = ("", "-") if simple(column) == "goldlabel" else ("",)
     found = [label for row in table.rows if (label := row.text(column).strip()) not in none]

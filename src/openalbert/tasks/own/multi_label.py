@@ -9,13 +9,14 @@ from dataclasses import replace
 from openalbert.errors import UserError
 from openalbert.tasks.labels import ClassNumbers, class_names, is_nan, nan_told
 from openalbert.tasks.metrics import measure_label_sets
-from openalbert.tasks.own.columns import KNOWN, Layout, in_order, layout_of, of_another, sample, simple
+from openalbert.tasks.own.columns import KNOWN, Layout, in_order, layout_of, of_another, sample
+from openalbert.tasks.own.guess import SEPARATORS
+from openalbert.tasks.own.names import LABELS, SUBJECTS, simple
 from openalbert.tasks.own.texts import Texts, own_openings, read_texts, texts_of
 from openalbert.tasks.source import Source, assemble
 from openalbert.tasks.tables import Row, Table, as_text
 from openalbert.tasks.task import Known, Reading, Task
 
-SEPARATORS = (";", "|", ",")
 YES, NO = ("1", "1.0", "true", "True"), ("0", "0.0", "false", "False", "")
 
 
@@ -33,7 +34,7 @@ def open_multi_label(source: Source, known: Known) -> Task:
 
     def parse(table: Table, labelled: bool) -> Reading:
         flags = _flag_columns(table, source, names, layout)
-        texts = texts_of(table, source, labelled, layout, flags)
+        texts = texts_of(table, source, "sets", labelled, layout, flags)
         separator = _separator(table, texts, source, names, learned)
 
         def labels_of(row: Row) -> tuple[int, ...] | None:
@@ -75,7 +76,7 @@ def open_multi_label(source: Source, known: Known) -> Task:
 
 
 def _columns(table: Table, source: Source, labels: tuple[str, ...]) -> Mapping[str, str]:
-    return texts_of(table, source, labelled=True, label_columns=_flag_columns(table, source, labels)).layout
+    return texts_of(table, source, "sets", labelled=True, label_columns=_flag_columns(table, source, labels)).layout
 
 
 def _names(table: Table, source: Source) -> tuple[tuple[str, ...], str | None]:
@@ -83,7 +84,7 @@ def _names(table: Table, source: Source) -> tuple[tuple[str, ...], str | None]:
     flags = _flag_columns(table, source, ())
     if flags:
         return flags, None
-    texts = texts_of(table, source, labelled=True)
+    texts = texts_of(table, source, "sets", labelled=True)
     separator = _separator(table, texts, source, (), None)
     names = in_order(class_names(name for row in table.rows for name in _listed(row, texts, separator) or ()))
     if not names:
@@ -106,7 +107,7 @@ def _flag_columns(
         return ()
     if labels and set(labels) <= set(table.columns):
         return labels
-    if source.label_column or {simple(column) for column in table.columns} & set(KNOWN["label"]):
+    if source.label_column or {simple(column) for column in table.columns} & set(map(simple, (*LABELS, *SUBJECTS))):
         return ()
     others = (source.id_column, source.text_column, source.second_column)
     free = [name for name in table.columns if name not in others and simple(name) not in KNOWN["id"]]

@@ -12,10 +12,10 @@ from openalbert.tasks.texts import value
 def open_regression(source: Source, known: Known) -> Task:
     """The task; a model's label may name the value."""
     opened = own_openings("regression", source)
-    layout = layout_of(known, opened, lambda table: texts_of(table, source, labelled=True).layout)
+    layout = layout_of(known, opened, lambda table: texts_of(table, source, "values", labelled=True).layout)
 
     def parse(table: Table, labelled: bool) -> Reading:
-        texts = texts_of(table, source, labelled, layout)
+        texts = texts_of(table, source, "values", labelled, layout)
         return read_texts(table, texts, labelled, lambda row: value(row, texts.label or ""))
 
     # A correlation is as high where all predictions are alike to the third digit: it says nothing of the values.

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from openalbert.tasks.own.columns import Columns, Layout
+from openalbert.tasks.own.guess import Labelling, choose
 from openalbert.tasks.source import Opening, Source, openings
 from openalbert.tasks.tables import Exclusions, Row, Table, read_table
 from openalbert.tasks.task import Reading, TextExample
@@ -24,7 +25,7 @@ class Texts:
     ids: list[str]
     remarks: tuple[str, ...]
     layout: Mapping[str, str]
-    """All columns that have a role, by it."""
+    """All columns that have a role, by it, and those of texts that are not used."""
 
 
 def own_openings(task: str, source: Source, read: Callable[[Path], Table] = read_table) -> dict[str, Opening]:
@@ -46,6 +47,7 @@ def own_openings(task: str, source: Source, read: Callable[[Path], Table] = read
 def texts_of(
     table: Table,
     source: Source,
+    labelling: Labelling,
     labelled: bool,
     layout: Layout | None = None,
     label_columns: tuple[str, ...] = (),
@@ -55,21 +57,11 @@ def texts_of(
     for column in label_columns:
         columns.take(f"label {column}", column)
     ids, remark = columns.ids(source.id_column)
-    label = None
-    if not label_columns:
-        label = columns.find("label", source.label_column if labelled else None)
-    first = columns.find("text", source.text_column)
-    second = columns.find("second", source.second_column)
-    if first is None:
-        first = columns.longest("text")
-    if first is None:
-        raise columns.missing("text")
-    if labelled and label is None and not label_columns:
-        if len(columns.free) != 1:
-            raise columns.missing("label")
-        label = columns.take_as_named("label", columns.free[0])
+    found = choose(columns, source, labelling, labelled, finds_label=not label_columns)
     remarks = (*table.remarks, *columns.remark(), *((remark,) if remark else ()))
-    return Texts(first, second, label, ids, remarks, columns.roles)
+    # Texts that are left out here are left out of every other file too.
+    unused = {f"unused {column}": column for column in columns.unused_texts}
+    return Texts(found.first, found.second, found.label, ids, remarks, {**columns.roles, **unused})
 
 
 def read_texts(table: Table, texts: Texts, labelled: bool, label_of: Callable[[Row], Label | None]) -> Reading:

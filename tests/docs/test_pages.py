@@ -1,0 +1,68 @@
+"""Every block of Python in the README, the tour and the guides is run by a test, or marked as one that cannot be."""
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import torch
+from tests.docs import test_add_a_task, test_glue_squad_race, test_guides, test_own_file_guide
+from tests.docs.test_guides import ROOT, commands, namespace, run
+
+from openalbert.interop import huggingface
+from openalbert.text.tokenizer import Tokenizer
+
+GUIDES = Path("docs/guides")
+PAGES = ("README.md", "docs/tour.md", *(str(GUIDES / path.name) for path in sorted((ROOT / GUIDES).glob("*.md"))))
+NOT_RUN = "python not-run"  # what stands behind the ``` of a block that cannot be run
+MARKED: dict[str, int] = {}  # how many such blocks a page has
+
+
+def test_the_python_of_the_readme_loads_the_bundled_checkpoint_and_encodes_the_sentence_of_its_comment(
+    tmp_path: Path,
+) -> None:
+    [block] = [block for kind, block in commands("README.md") if kind == "python"]
+    run("python", block, tmp_path)
+    names = namespace(tmp_path)
+    assert names["encoded"].hidden.shape == (1, 7, 768)
+    assert names["encoded"].pooled.shape == (1, 768)
+    assert torch.isfinite(names["encoded"].hidden).all()
+    [ids] = re.findall(r"torch\.tensor\(\[\[([\d, ]+)\]\]\)", block)
+    [sentence] = re.findall(r"# \[CLS\] (.*) \[SEP\]", block)
+    tokenizer = Tokenizer.load(huggingface.find_folder("albert-base-wikibooks"))
+    assert (
+        tokenizer.decode([int(number) for number in ids.split(",")][1:-1]).split()
+        == sentence.replace(" .", ".").split()
+    )
+
+
+RUN_BY = {
+    "README.md": test_the_python_of_the_readme_loads_the_bundled_checkpoint_and_encodes_the_sentence_of_its_comment,
+    "docs/guides/add-a-task.md": test_add_a_task.test_the_task_of_the_guide_is_read_scored_and_known_by_name,
+    "docs/guides/fine-tune-your-own-file.md": (
+        test_own_file_guide.test_the_commands_of_the_guide_make_the_models_it_speaks_of
+    ),
+    "docs/guides/glue-squad-race.md": (
+        test_glue_squad_race.test_the_commands_of_the_guide_tune_score_and_write_what_it_speaks_of
+    ),
+    "docs/guides/pretrain.md": (
+        test_guides.test_the_commands_of_the_guides_on_pretraining_make_the_models_they_speak_of
+    ),
+    "docs/guides/your-own-text.md": test_guides.test_the_commands_of_your_own_text_make_the_shards_it_speaks_of,
+}
+
+
+def test_every_page_with_python_has_a_test_that_runs_it() -> None:
+    assert {page for page in PAGES if any(kind == "python" for kind, _ in commands(page))} == RUN_BY.keys()
+
+
+def test_a_block_of_python_is_marked_as_such_or_as_not_run_and_those_are_counted() -> None:
+    marked: Counter[str] = Counter()
+    for page in PAGES:
+        fences = re.findall(r"^ *(`{3,}|~{3,})[ \t]*(.*)$", (ROOT / page).read_text(), re.MULTILINE)
+        opened = [word for _, word in fences[::2]]
+        assert all(not word for _, word in fences[1::2]), page  # every second one ends a block
+        python = [word for word in opened if word.lower().startswith("py")]
+        assert set(python) <= {"python", NOT_RUN}, page
+        assert python.count("python") == sum(kind == "python" for kind, _ in commands(page)), page
+        marked.update({page: python.count(NOT_RUN)})
+    assert {page: count for page, count in marked.items() if count} == MARKED
