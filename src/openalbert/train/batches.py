@@ -53,7 +53,8 @@ class Objective:
 
 @dataclass(frozen=True)
 class PretrainingBatch:
-    """Examples as the model reads them: `[CLS] first [SEP] second [SEP]`, padded, with hidden tokens."""
+    """Examples as the model reads them: `[CLS] first [SEP] second [SEP]` or `[CLS] first [SEP]`, padded, with hidden
+    tokens."""
 
     ids: Int64[Tensor, "batch length"]
     segments: Int64[Tensor, "batch length"]
@@ -91,7 +92,7 @@ def make_batch(
     vocabulary = ngram_masking.Vocabulary(word_starts, Tokenizer.mask_id)
     masked = ngram_masking.mask(ids, first_length, second_length, rows[:, 5:], vocabulary, objective.masked_lm)
     place = torch.arange(objective.max_length, device=rows.device)
-    lengths = first_length + second_length + sentence_order.SPECIAL_TOKENS
+    lengths = sentence_order.example_length(first_length, second_length)
     segments = ((place > first_length[:, None] + 1) & (place < lengths[:, None])).long()
     return PretrainingBatch(
         masked.ids, segments, lengths, masked.positions, masked.labels, masked.valid, swapped.clone()
@@ -277,7 +278,7 @@ class Batches:
         self, pairs: Shaped[np.ndarray, "batch"]
     ) -> tuple[Int[Tensor, "tokens"], Int64[np.ndarray, "batch"], Int64[np.ndarray, "batch"]]:
         """The tokens of some examples, read from the shards, and where in them the segments begin."""
-        width = self.objective.max_length - sentence_order.SPECIAL_TOKENS
+        width = self.objective.max_length - sentence_order.SPECIAL_TOKENS + 1  # one segment has a [SEP] less
         place = np.arange(width)
         first, second = pairs["first_begin"][:, None], pairs["second_begin"][:, None]
         length = pairs["first_length"][:, None]
