@@ -117,6 +117,7 @@ def data_of(run: Run) -> Markup:
         ["folder", str(run.fact("data", "folder") or NOTHING)],
         ["training tokens", count(run.fact("data", "train_tokens"))],
         ["training documents", count(run.fact("data", "train_documents"))],
+        ["of one sentence, too few for a pair", _unusable(run)],
         ["held-out tokens", count(run.fact("data", "heldout_tokens"))],
         ["examples in an epoch", count(run.fact("data", "examples_per_epoch"))],
         ["tokens seen", count(tokens_seen(run))],
@@ -126,6 +127,12 @@ def data_of(run: Run) -> Markup:
         ["tokenizer", str(run.fact("data", "tokenizer") or NOTHING)[:12]],
     ]
     return table(["", ""], rows)
+
+
+def _unusable(run: Run) -> str:
+    """The training documents that the objective cannot use."""
+    documents, tokens = (run.fact("data", f"unusable_{name}") for name in ("documents", "tokens"))
+    return f"{count(documents)} documents, {count(tokens)} tokens" if documents else count(documents)
 
 
 def hardware_of(run: Run) -> Markup:

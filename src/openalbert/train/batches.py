@@ -164,8 +164,11 @@ class Batches:
         if not self.examples_per_epoch:
             raise UserError(
                 f"{shards.folder}: no document of the {shards.split} split has the two sentences that a pair needs: "
-                "put an empty line only between documents, not between sentences"
+                "put an empty line only between documents, not between sentences, or give "
+                "--objective.sentence-order.objective none, which learns from single sentences too"
             )
+        # Documents of one sentence have no pair in any epoch.
+        self.unusable_documents, self.unusable_tokens = self.plan(0).short_documents, self.plan(0).short_tokens
         self._resident = self._all_tokens() if self._is_resident(resident) else None
 
     def plan(self, epoch: int) -> Pairs:

@@ -85,6 +85,11 @@ def _objectives(settings: Pretrain) -> list[str]:
     return ["masked LM", *([ORDERS[asked]] if asked in ORDERS else [])]
 
 
+def _segments(settings: Pretrain) -> str:
+    order = settings.objective.sentence_order
+    return "two segments" if order.objective != "none" or order.lone_sentences == "google" else "one or two segments"
+
+
 def _front_matter(run: Run, model: AlbertModel) -> str:
     """What Hugging Face's hub reads of a card; JSON values are YAML, whatever stands in a name."""
     family = family_of(model.config)
@@ -179,7 +184,7 @@ def _training(run: Run, settings: Pretrain) -> str:
     rows = [
         ("objective", ", ".join(_objectives(settings))),
         ("masking", f"{percent(masking.rate)} of the tokens, {ngrams}"),
-        ("input", f"two segments, at most {settings.objective.max_length} tokens"),
+        ("input", f"{_segments(settings)}, at most {settings.objective.max_length} tokens"),
         ("steps", f"{last_step(run):,}"),
         ("batch", f"{settings.batch_size:,} examples"),
         ("tokens seen", _tokens(run)),
@@ -228,8 +233,14 @@ def _data(run: Run, licence: str | None) -> str:
         f"{count(run.fact('data', 'train_tokens'))} training tokens in {count(run.fact('data', 'train_documents'))} "
         f"documents; {count(run.fact('data', 'heldout_tokens'))} tokens were held out for evaluation. "
     )
+    unusable = run.fact("data", "unusable_documents")
+    if unusable:
+        words += (
+            f"{count(unusable)} of the training documents, with {count(run.fact('data', 'unusable_tokens'))} tokens, have "
+            "one sentence, too few for a pair, and were not used. "
+        )
     if seen is not None:
-        words += f"The model saw the training tokens {number(seen, 3)} times. "
+        words += f"The model saw the {'other ' if unusable else ''}training tokens {number(seen, 3)} times. "
     words += f"The vocabulary has {count(run.fact('vocab_size'))} pieces. "
     words += f"{_inputs(Path(str(folder)))}\n\n" if folder else "Where they came from is not recorded.\n\n"
     return words + (

@@ -118,6 +118,8 @@ class Run:
                 "folder": str(settings.data),
                 "train_tokens": shards.num_tokens,
                 "train_documents": sum(entry.documents for entry in shards.entries),
+                "unusable_documents": self.batches.unusable_documents,
+                "unusable_tokens": self.batches.unusable_tokens,
                 "heldout_tokens": self.heldout.shard_set.num_tokens if self.heldout else 0,
                 "examples_per_epoch": self.batches.examples_per_epoch,
                 "tokenizer": shards.manifest.tokenizer,
@@ -187,6 +189,12 @@ class Run:
             f"{self.device.precision}; {data['train_tokens']:,} tokens, {data['examples_per_epoch']:,} examples an "
             f"epoch; {settings.budget} of batch {settings.batch_size} in {parts} part{'s' if parts > 1 else ''}"
         )
+        if data["unusable_documents"]:
+            self.say(
+                f"{data['unusable_documents']:,} documents with {data['unusable_tokens']:,} tokens cannot be used: they "
+                f"have one sentence, and {settings.objective.sentence_order.objective} needs two "
+                "(--objective.sentence-order.objective none uses them)"
+            )
         rate = settings.optimizer.learning_rate
         self.say(scaling_sentence(rate, settings.batch_size, settings.reference_batch))
         self.say(f"word frequencies alone would give a masked-LM loss of {self.facts['unigram_entropy']:.3f}")

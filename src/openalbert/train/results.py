@@ -44,9 +44,10 @@ def training_seconds(run: Run) -> float | None:
 
 
 def passes(run: Run) -> float | None:
-    """How often the training tokens were seen."""
+    """How often the training tokens were seen: those that the objective can use."""
     tokens, all_tokens = tokens_seen(run), present(run.fact("data", "train_tokens"))
-    return tokens / all_tokens if tokens is not None and all_tokens else None
+    usable = None if all_tokens is None else all_tokens - (present(run.fact("data", "unusable_tokens")) or 0)
+    return tokens / usable if tokens is not None and usable else None
 
 
 def judged_by(run: Run) -> Records:
