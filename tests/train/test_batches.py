@@ -151,7 +151,7 @@ def test_labels_fit_the_objective(tmp_path: Path, objective: str) -> None:
 
 def test_text_without_pairs_is_refused_in_a_sentence(tmp_path: Path) -> None:
     folder = made_shards(tmp_path, text="\n\n".join(["kalo minu persta."] * 3 + ["vorbel dragos."]) + "\n")
-    with pytest.raises(UserError, match="two sentences .*objective none"):
+    with pytest.raises(UserError, match=r"two sentences .*objective none"):
         Batches(open_shards(folder), SHORT, batch_size=2, seed=0)
 
 

@@ -8,7 +8,15 @@ from typing import Any
 from openalbert.report import curves
 from openalbert.report.markup import Markup, element, joined, table
 from openalbert.train.figures import NOTHING, count, duration, number, percent, present, rate, size
-from openalbert.train.results import hardware, over_all_starts, passes, places, tokens_seen, training_seconds
+from openalbert.train.results import (
+    earlier_data,
+    hardware,
+    over_all_starts,
+    passes,
+    places,
+    tokens_seen,
+    training_seconds,
+)
 from openalbert.train.run_folder import Run
 
 MOST_EVENTS = 100
@@ -21,6 +29,8 @@ EVENTS = {
     "depth": "depth changed",
     "collapsed": "collapsed",
     "early_stop": "ended early",
+    "new_data": "new data",
+    "new_heldout": "new held-out data",
 }
 
 
@@ -122,6 +132,10 @@ def data_of(run: Run) -> Markup:
         ["examples in an epoch", count(run.fact("data", "examples_per_epoch"))],
         ["tokens seen", count(tokens_seen(run))],
         ["passes over the training tokens", number(seen, 3)],
+        *(
+            ["data before that", f"{count(earlier.get('train_tokens'))} tokens, {count(earlier.get('steps'))} steps"]
+            for earlier in earlier_data(run)
+        ),
         ["vocabulary", f"{count(run.fact('vocab_size'))} pieces"],
         ["entropy of single tokens", f"{number(run.fact('unigram_entropy'))} nats"],
         ["tokenizer", str(run.fact("data", "tokenizer") or NOTHING)[:12]],

@@ -150,6 +150,8 @@ class Batches:
         if batch_size < 1:
             raise UserError(f"batch_size is {batch_size} but a batch has at least 1 example")
         self.shard_set, self.objective, self.batch_size, self.seed = shards, objective, batch_size, seed
+        self.first_step = 0
+        """The step that has the first examples: a later one where a run was continued on other data."""
         self.device = torch.device(device)
         tokenizer = Tokenizer.load(shards.tokenizer_folder)
         shards.check_vocabulary(tokenizer.fingerprint, tokenizer.vocab_size)
@@ -197,7 +199,7 @@ class Batches:
 
     def epoch_of(self, step: int) -> float:
         """How many times the text has been gone through before this step."""
-        return step * self.batch_size / self.examples_per_epoch
+        return (step - self.first_step) * self.batch_size / self.examples_per_epoch
 
     def at(self, step: int, rank: int = 0, world: int = 1, part: int = 0, parts: int = 1) -> PretrainingBatch:
         """The batch of a step, or one rank's share of it, or one of the micro-batches (parts) of that share."""
@@ -206,17 +208,17 @@ class Batches:
     def numbers(
         self, step: int, rank: int = 0, world: int = 1, part: int = 0, parts: int = 1
     ) -> Int64[np.ndarray, "batch"]:
-        """The examples of a batch or a part of it, numbered from the beginning of the run."""
+        """The examples of a batch or a part of it, numbered from the first that the run takes from these data."""
         if self.batch_size % (world * parts):
             raise UserError(
                 f"batch_size is {self.batch_size}, which does not divide into {world} ranks of {parts} micro-batches"
             )
         size = self.batch_size // (world * parts)
-        begin = step * self.batch_size + (rank * parts + part) * size
+        begin = (step - self.first_step) * self.batch_size + (rank * parts + part) * size
         return np.arange(begin, begin + size, dtype=np.int64)
 
     def examples(self, numbers: Int64[np.ndarray, "batch"]) -> PretrainingBatch:
-        """Any examples, by their number from the beginning of the run."""
+        """Any examples, by their number from the first that the run takes from these data."""
         return self._finish(*self._prepare(numbers))
 
     def stream(

@@ -16,6 +16,7 @@ from openalbert.text.manifest import read_manifest
 from openalbert.train.figures import NOTHING, count, duration, moment, number, percent, rate
 from openalbert.train.history import beginning, runs_before
 from openalbert.train.results import (
+    earlier_data,
     final_results,
     hardware,
     judged_by,
@@ -236,11 +237,19 @@ def _data(run: Run, licence: str | None) -> str:
     unusable = run.fact("data", "unusable_documents")
     if unusable:
         words += (
-            f"{count(unusable)} of the training documents, with {count(run.fact('data', 'unusable_tokens'))} tokens, have "
-            "one sentence, too few for a pair, and were not used. "
+            f"{count(unusable)} of the training documents, with {count(run.fact('data', 'unusable_tokens'))} tokens, "
+            "have one sentence, too few for a pair, and were not used. "
         )
     if seen is not None:
         words += f"The model saw the {'other ' if unusable else ''}training tokens {number(seen, 3)} times. "
+    if earlier_data(run):
+        words += "These are the last data of the run, which was continued on them on purpose. "
+    for earlier in earlier_data(run):
+        words += (
+            f"Before, it was trained for {count(earlier.get('steps'))} steps and {count(earlier.get('tokens_seen'))} "
+            f"tokens on other data: {count(earlier.get('train_tokens'))} training tokens in "
+            f"{count(earlier.get('train_documents'))} documents. "
+        )
     words += f"The vocabulary has {count(run.fact('vocab_size'))} pieces. "
     words += f"{_inputs(Path(str(folder)))}\n\n" if folder else "Where they came from is not recorded.\n\n"
     return words + (
