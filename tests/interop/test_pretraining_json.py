@@ -62,6 +62,7 @@ def test_the_file_of_a_model_folder_says_what_the_weights_have_had(tmp_path: Pat
         "precision": "bf16",
         "length": 512,
         "begun_with": "first",
+        "earlier_data": [],
         "before": [
             {
                 "tokens": 1_000_000_000,
@@ -72,6 +73,7 @@ def test_the_file_of_a_model_folder_says_what_the_weights_have_had(tmp_path: Pat
                 "precision": "bf16",
                 "length": 128,
                 "begun_with": "",
+                "earlier_data": [],
             }
         ],
     }

@@ -47,6 +47,16 @@ def made_up(
     return tuple(torch.from_numpy(array) for array in arrays)  # type: ignore[return-value]
 
 
+def as_one_segment(
+    ids: Tensor, first: Tensor, second: Tensor, keys: Tensor, word_starts: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Every other example as `[CLS] text [SEP]`, its first separator replaced by a token of the text."""
+    single = torch.arange(len(ids)) % 2 == 0
+    ids = ids.clone()
+    ids[single, first[single] + 1] = 5 + keys[single, 0].abs() % (VOCAB_SIZE - 5)
+    return ids, torch.where(single, first + second + 1, first), torch.where(single, 0, second), keys, word_starts
+
+
 def made(how: NgramMasking, batch: int, length: int, seed: int = 0, full: bool = False) -> tuple[Tensor, Masked]:
     ids, first, second, keys, word_starts = made_up(batch, length, seed, full=full)
     return ids, mask(ids, first, second, keys, Vocabulary(word_starts, MASK), how)
@@ -69,13 +79,16 @@ def chosen_one_by_one(
         order = np.argsort(((drawn >> 32) & (0x7FFFFFFF ^ number_mask)) | numbers)
         low = (drawn & 0xFFFFFFFF) ^ 0x80000000
         ngrams = 1 + sum((low >= threshold(float(p))).astype(int) for p in passed) + 0 * low
-        result.append(one_by_one.choose_words(segments, order.tolist(), ngrams.tolist(), how.budget(a + b + 3)))
+        budget = how.budget(a + b + 3 if b else a + 2)
+        result.append(one_by_one.choose_words(segments, order.tolist(), ngrams.tolist(), budget))
     return result
 
 
-def differing(how: NgramMasking, batch: int, length: int, seed: int) -> int:
+def differing(how: NgramMasking, batch: int, length: int, seed: int, one_segment: bool = False) -> int:
     """Examples in which the batch does not choose what the rule chooses one by one."""
-    ids, first, second, keys, word_starts = made_up(batch, length, seed)
+    ids, first, second, keys, word_starts = made_up(batch, length, seed, full=one_segment)
+    if one_segment:
+        ids, first, second, keys, word_starts = as_one_segment(ids, first, second, keys, word_starts)
     chosen = choose(ids, first, second, keys[:, 0], word_starts, how)
     expected = torch.zeros_like(chosen)
     for row, ngrams in enumerate(chosen_one_by_one(ids, first, second, keys, word_starts, how)):
@@ -89,6 +102,11 @@ def differing(how: NgramMasking, batch: int, length: int, seed: int) -> int:
 def test_a_batch_follows_the_rule_one_by_one(how: NgramMasking, length: int) -> None:
     # One of 600 may differ: the number of rounds and of last choices is fixed.
     assert differing(how, 600 if length < 512 else 200, length, seed=length) <= 1
+
+
+@pytest.mark.parametrize("how", WAYS, ids=str)
+def test_examples_of_one_segment_follow_the_rule_one_by_one_too(how: NgramMasking) -> None:
+    assert differing(how, 300, 64, seed=1, one_segment=True) <= 1
 
 
 @pytest.mark.slow

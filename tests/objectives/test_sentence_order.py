@@ -1,5 +1,6 @@
 import dataclasses
 import random
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -49,7 +50,7 @@ def document_of(documents: Documents, token: np.ndarray) -> np.ndarray:
     documents=documents_of,
     max_length=lengths_of,
     seed=st.integers(0, 99),
-    how=st.sampled_from([SOP, NONE, GOOGLE, WHOLE]),
+    how=st.sampled_from([SOP, GOOGLE, WHOLE]),
 )
 def test_both_segments_hold_something_and_fit(
     documents: Documents, max_length: int, seed: int, how: SentenceOrder
@@ -85,7 +86,8 @@ def test_every_token_is_in_an_example_or_counted_as_left_out(
     used = int((made.rows["first_length"] + made.rows["second_length"]).sum())
     assert used + made.trimmed_tokens + made.lone_tokens + made.passed_over_tokens == sum(map(sum, documents))
     assert made.passed_over_tokens == 0 or how is WHOLE
-    assert made.short_documents == sum(len(document) == 1 for document in documents)
+    short = [document for document in documents if len(document) == 1] if how is not NONE else []
+    assert (made.short_documents, made.short_tokens) == (len(short), sum(map(sum, short)))
     assert made.lone_sentences <= len(documents)
 
 
@@ -282,6 +284,44 @@ def test_nsp_puts_the_half_that_gave_way_back() -> None:
     assert (~read).sum() <= made.lone_tokens + made.trimmed_tokens
 
 
+@given(
+    documents=st.lists(st.lists(st.integers(1, 40), min_size=1, max_size=12), min_size=2, max_size=12),
+    max_length=lengths_of,
+    seed=st.integers(0, 99),
+    chunks=st.sampled_from(["google", "whole"]),
+)
+def test_nsp_takes_a_half_of_the_same_length_where_another_document_has_one(
+    documents: Documents, max_length: int, seed: int, chunks: Literal["google", "whole"]
+) -> None:
+    starts, _ = marks(documents)
+    how, limit = SentenceOrder("nsp", chunks=chunks), max_length - 3
+
+    def drawn(stream: Stream, sentence: int) -> np.ndarray:
+        return bits(root(seed, 0, stream), np.array([sentence]))
+
+    rows = paired(documents, how, max_length, seed).rows
+    halves = []  # of each chunk: its document, and the tokens of both halves
+    for begin in rows["example"].tolist():
+        document = int(document_of(documents, starts[begin]))
+        last = sum(map(len, documents[: document + 1]))
+        target = limit
+        if chance(drawn(Stream.SHORT, begin), how.short_share)[0]:
+            target = 2 + int(below(drawn(Stream.TARGET, begin), limit - 1)[0])
+        end = begin + 2
+        if chunks == "google":
+            while end < last and starts[end] - starts[begin] < target:
+                end += 1
+        else:
+            while end < last and starts[end + 1] - starts[begin] <= target:
+                end += 1
+        cut = begin + 1 + int(below(drawn(Stream.CUT, begin), end - begin - 1)[0])
+        halves.append((document, int(starts[cut] - starts[begin]), min(int(starts[end] - starts[cut]), limit)))
+    for row, (document, first, second) in zip(rows, halves, strict=True):
+        if any(other != document and tokens == second for other, _, tokens in halves):
+            _, off = trim(np.array([first]), np.array([second]), limit)
+            assert row["second_length"] == second - off[0]
+
+
 def test_nsp_in_a_single_document_is_refused() -> None:
     with pytest.raises(UserError, match="use sop"):
         paired([[5, 5, 5]], NSP)
@@ -290,7 +330,25 @@ def test_nsp_in_a_single_document_is_refused() -> None:
 def test_a_lone_sentence_never_brings_another_document_into_sop() -> None:
     made = paired([[5], [7], [6, 6]])
     assert made.rows["example"].tolist() == [2]
-    assert (made.short_documents, made.lone_sentences, made.lone_tokens) == (2, 2, 12)
+    assert (made.short_documents, made.short_tokens, made.lone_sentences, made.lone_tokens) == (2, 12, 2, 12)
+
+
+@given(documents=documents_of, max_length=lengths_of, seed=st.integers(0, 99))
+def test_where_nothing_is_asked_a_lone_sentence_is_an_example_of_one_segment(
+    documents: Documents, max_length: int, seed: int
+) -> None:
+    made, pairs = (paired(documents, how, max_length, seed) for how in (NONE, SOP))
+    is_single = made.rows["second_length"] == 0
+    assert made.rows["example"][~is_single].tolist() == pairs.rows["example"].tolist()
+    assert (made.rows["first_length"] >= 1).all()
+    assert (made.lengths <= max_length).all()
+    assert (made.lone_sentences, made.lone_tokens) == (0, 0)
+    single = made.rows[is_single]
+    # What sop leaves out is here: the whole sentence, or as much of it as fits between [CLS] and [SEP].
+    sentences = [length for document in documents for length in document]
+    assert len(single) == pairs.lone_sentences
+    assert single["first_length"].tolist() == [min(sentences[n], max_length - 2) for n in single["example"]]
+    assert (made.lengths == made.rows["first_length"] + made.rows["second_length"] + np.where(is_single, 2, 3)).all()
 
 
 def test_google_fills_a_lone_sentence_up_with_another_document_and_says_swapped() -> None:
@@ -303,27 +361,35 @@ def test_google_fills_a_lone_sentence_up_with_another_document_and_says_swapped(
     assert (made.lone_sentences, made.short_documents) == (0, 0)
 
 
-def test_a_single_document_of_one_sentence_makes_no_example() -> None:
-    for how in (SOP, NONE, GOOGLE):
+def test_a_single_document_of_one_sentence_makes_no_pair() -> None:
+    for how in (SOP, GOOGLE):
         assert len(paired([[5]], how)) == 0
+    for how in (NONE, dataclasses.replace(NONE, lone_sentences="google")):
+        [only] = paired([[5]], how).rows
+        assert (only["first_begin"], only["first_length"], only["second_length"], only["swapped"]) == (0, 5, 0, False)
 
 
 @pytest.mark.parametrize("width", [16, 32])
-@given(documents=documents_of, max_length=st.integers(SHORTEST, 40), seed=st.integers(0, 9))
+@given(
+    documents=documents_of,
+    max_length=st.integers(SHORTEST, 40),
+    seed=st.integers(0, 9),
+    how=st.sampled_from([SOP, NONE]),
+)
 @settings(max_examples=50)
 def test_assembled_examples_read_as_their_segments(
-    width: int, documents: Documents, max_length: int, seed: int
+    width: int, documents: Documents, max_length: int, seed: int, how: SentenceOrder
 ) -> None:
     # Ids over 32,767 in 16 bits: signs must not leak in.
     tokens = (np.arange(sum(map(sum, documents))) + (40_000 if width == 16 else 70_000)).astype(f"uint{width}")
-    rows = paired(documents, SOP, max_length, seed).rows
+    rows = paired(documents, how, max_length, seed).rows
     names = ("first_begin", "first_length", "second_begin", "second_length")
     segments = torch.from_numpy(np.stack([rows[name].astype(np.int64) for name in names], axis=1))
     ids = assemble(torch.from_numpy(tokens.view(f"int{width}")), segments, max_length, cls_id=2, sep_id=3)
     for row, made in zip(rows, ids.tolist(), strict=True):
         first = tokens[row["first_begin"] :][: row["first_length"]].tolist()
         second = tokens[row["second_begin"] :][: row["second_length"]].tolist()
-        text = [2, *first, 3, *second, 3]
+        text = [2, *first, 3, *second, 3] if second else [2, *first, 3]
         assert made == text + [0] * (max_length - len(text))
 
 

@@ -36,10 +36,11 @@ def made_shards(
     shard_tokens: int = 1500,
     heldout: str | None = None,
     vocab_size: int = 300,
+    sample_seed: int = 1,
 ) -> Path:
     """Several small shards and their vocabulary."""
     sample = folder / "sample.txt"
-    sample.write_text(made_text(200, seed=1))
+    sample.write_text(made_text(200, seed=sample_seed))
     train_vocabulary(TrainVocabulary(files=(str(sample),), out=folder / "vocabulary", vocab_size=vocab_size))
     tokenizer = Tokenizer.load(folder / "vocabulary")
     texts = {"train": made_text() if text is None else text} | ({} if heldout is None else {"heldout": heldout})

@@ -13,6 +13,7 @@ from openalbert.objectives.ngram_masking import NgramMasking
 from openalbert.objectives.sentence_order import SentenceOrder
 from openalbert.settings import from_json, to_json
 from openalbert.text.shards import ShardSet, open_shards
+from openalbert.text.tokenizer import Tokenizer
 from openalbert.train.batches import Batches, Objective, PretrainingBatch
 
 SHORT = Objective(max_length=64)
@@ -150,8 +151,28 @@ def test_labels_fit_the_objective(tmp_path: Path, objective: str) -> None:
 
 def test_text_without_pairs_is_refused_in_a_sentence(tmp_path: Path) -> None:
     folder = made_shards(tmp_path, text="\n\n".join(["kalo minu persta."] * 3 + ["vorbel dragos."]) + "\n")
-    with pytest.raises(UserError, match="two sentences"):
+    with pytest.raises(UserError, match=r"two sentences .*objective none"):
         Batches(open_shards(folder), SHORT, batch_size=2, seed=0)
+
+
+@pytest.mark.parametrize("resident", [True, False])
+def test_documents_of_one_sentence_are_examples_of_one_segment_where_nothing_is_asked(
+    tmp_path: Path, resident: bool
+) -> None:
+    lines = [f"{syllable} minu persta vorbel." for syllable in ("Kalo", "Dragos", "Hintul")] + ["Wex " * 40 + "."]
+    shards = open_shards(made_shards(tmp_path, text="\n\n".join(lines) + "\n"))
+    how = Objective(max_length=32, sentence_order=SentenceOrder("none"))
+    batches = Batches(shards, how, batch_size=4, seed=0, resident=resident)
+    tokenizer = Tokenizer.load(shards.tokenizer_folder)
+    assert (batches.examples_per_epoch, batches.unusable_documents, batches.unusable_tokens) == (4, 0, 0)
+    batch = batches.at(0)
+    assert not bool(batch.segments.any())
+    assert batch.lengths.max() == 32  # the long one fills the example: a [SEP] less, a token more
+    texts = [tokenizer.encode(line) for line in lines]
+    for ids in original(batch):
+        assert (ids[0], ids[-1], ids.count(3)) == (2, 3, 1)
+        assert ids[1:-1] in texts[:3] or " ".join(map(str, ids[1:-1])) in " ".join(map(str, texts[3]))
+    assert len({tuple(ids) for ids in original(batch)}) == 4
 
 
 def test_a_batch_that_does_not_divide_is_refused(shards: ShardSet) -> None:

@@ -23,6 +23,7 @@ from openalbert.text.normalization import Treatment
 from openalbert.text.tokenizer import Tokenizer
 from openalbert.train import setup, steps
 from openalbert.train.device import Device, open_device
+from openalbert.train.figures import number
 from openalbert.train.machine import note_move
 from openalbert.train.pretrain import Run
 from openalbert.train.results import over_all_starts
@@ -238,6 +239,39 @@ def test_without_a_sentence_objective_nothing_is_said_of_order(tmp_path: Path, e
         assert not [name for name in record if "sentence" in name]
         assert "masked_lm_accuracy" in record
     assert list(huggingface.load(out / "model").heads) == ["masked_lm"]
+
+
+def test_documents_of_one_sentence_can_be_learnt_from_where_no_order_is_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = made_shards(tmp_path, "\n\n".join(easy_text(100).split("\n")).replace("\n\n\n\n", "\n\n"))
+    said = refused(command(lines, tmp_path / "sop", "--steps 5"), capsys)
+    assert "has the two sentences that a pair needs" in " ".join(said.replace("│", " ").split())
+    out = micro_run(lines, tmp_path / "run", "--steps 40 --objective.sentence-order.objective none")
+    assert curve(out)[-1] < curve(out)[0] - 0.5
+    known = facts(out)["data"]
+    assert (known["unusable_documents"], known["unusable_tokens"]) == (0, 0)
+    assert "cannot be used" not in capsys.readouterr().err
+    assert "one or two segments" in (out / "model" / "README.md").read_text()
+
+
+def test_documents_that_cannot_be_used_are_named_at_the_start_and_are_not_counted_as_seen(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    alone = "Kalo minu persta."
+    mixed = made_shards(tmp_path, "\n\n".join([easy_text(30).strip(), *[alone] * 20]) + "\n")
+    out = micro_run(mixed, tmp_path / "run", "--steps 5")
+    known = facts(out)
+    unused = 20 * len(Tokenizer.load(mixed / "tokenizer").encode(alone))
+    assert (known["data"]["unusable_documents"], known["data"]["unusable_tokens"]) == (20, unused)
+    assert f"20 documents with {unused} tokens cannot be used: they have one sentence" in capsys.readouterr().err
+    times = known["truth"]["tokens"] / (known["data"]["train_tokens"] - unused)
+    card = (out / "model" / "README.md").read_text()
+    assert "20 of the training documents" in card
+    assert f"The model saw the other training tokens {number(times, 3)} times." in card
+    page = tmp_path / "page.html"
+    cli.main(["report", str(out), "--out", str(page)])
+    assert f"20 documents, {unused} tokens" in page.read_text()
 
 
 def test_next_sentence_prediction_is_another_task_on_the_same_text(tmp_path: Path, easy_shards: Path) -> None:

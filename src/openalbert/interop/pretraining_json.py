@@ -11,13 +11,27 @@ MOST = 2**53  # whole numbers below it are exact as floats too; no run reaches o
 
 
 @dataclass(frozen=True)
+class EarlierData:
+    """Data that a run was trained on before it was continued, on purpose, on others."""
+
+    steps: int
+    """Steps on these data."""
+    tokens: int
+    """Tokens seen in these steps."""
+    text_tokens: int
+    """Tokens of that corpus."""
+    sha256: str
+    """Checksum of its shards."""
+
+
+@dataclass(frozen=True)
 class PretrainingRun:
     """What one run of pretraining took, and what it began with."""
 
     tokens: int
     """Tokens that the weights have seen in all when this run ended: those of the runs before it are among them."""
     text_tokens: int
-    """Tokens of this run's corpus."""
+    """Tokens of this run's corpus, the last one where it was continued on other data."""
     steps: int
     """Steps of this run."""
     minutes: float
@@ -30,6 +44,8 @@ class PretrainingRun:
     """Tokens of the longest input of this run."""
     begun_with: str = ""
     """The name of the model that this run went on from; "" where its weights were drawn at random."""
+    earlier_data: tuple[EarlierData, ...] = ()
+    """What this run was trained on before it was continued on the data of `text_tokens`, oldest first."""
 
     def __post_init__(self) -> None:
         """Refuse amounts that no run can have."""

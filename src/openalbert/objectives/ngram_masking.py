@@ -97,7 +97,9 @@ def mask(
     vocabulary: Vocabulary,
     settings: NgramMasking,
 ) -> Masked:
-    """Hide tokens of `[CLS] first [SEP] second [SEP]`; the two keys of an example decide which, and behind what."""
+    """Hide tokens of `[CLS] first [SEP] second [SEP]`, or of `[CLS] first [SEP]` where the second segment is empty.
+
+    The two keys of an example decide which, and behind what."""
     length = ids.shape[1]
     num_predictions = settings.budget(length)
     chosen = choose(ids, first_length, second_length, keys[:, 0], vocabulary.word_starts, settings)
@@ -142,13 +144,15 @@ def choose(
     """
     batch, length = ids.shape
     longest = settings.max_ngram if settings.unit == "word" else 1
-    first_end, second_end = first_length + 1, first_length + second_length + 2
+    first_end = first_length + 1
+    second_end = first_end + second_length + (second_length > 0)
 
     # A special token counts as a word that cannot be chosen. What stands first in a segment starts a word, even a
     # piece from within one.
     if settings.unit == "word":
         starts = word_starts.index_select(0, ids.flatten()).view(batch, length)
-        fresh = torch.stack([first_length * 0, first_length * 0 + 1, first_end, first_end + 1, second_end], 1)
+        after_first = torch.minimum(first_end + 1, second_end)
+        fresh = torch.stack([first_length * 0, first_length * 0 + 1, first_end, after_first, second_end], 1)
         starts = starts.scatter_(1, fresh, True)
     else:
         starts = torch.ones_like(ids, dtype=torch.bool)

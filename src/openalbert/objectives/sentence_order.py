@@ -4,6 +4,10 @@ Making works on the marks of a shard alone, for a whole epoch at once: sentences
 chunk is cut in two between sentences, the halves are swapped by the toss of a coin and trimmed to the length. Every
 draw is keyed by (seed, epoch, the number of the chunk's first sentence), so every epoch has its own pairs. Google's
 chunks themselves are the same in every epoch where no example is shortened and nsp puts no halves back.
+
+For nsp, the second half of a chunk gives way to the second half of a chunk of another document that has as many tokens
+and sentences: both classes have the same lengths, so no length tells the label. Where nothing is asked, a sentence that
+is left alone is an example of one segment.
 """
 
 import math
@@ -18,10 +22,10 @@ from jaxtyping import Bool, Float, Int, Int64, Shaped
 from torch import Tensor
 
 from openalbert.errors import UserError
-from openalbert.objectives.keyed_random import Stream, below, bits, chance, coin_flips, root
+from openalbert.objectives.keyed_random import Stream, Words, below, bits, chance, coin_flips, root
 from openalbert.objectives.score import Score, score
 
-SPECIAL_TOKENS = 3  # [CLS] first [SEP] second [SEP]
+SPECIAL_TOKENS = 3  # [CLS] first [SEP] second [SEP]; an example of one segment has no second [SEP]
 SHORTEST = SPECIAL_TOKENS + 2
 
 
@@ -29,7 +33,8 @@ SHORTEST = SPECIAL_TOKENS + 2
 class SentenceOrder:
     """Which pairs of segments a model reads, and what it has to tell about them.
 
-    A chunk takes at least two sentences, so only the last sentence of a document can be left without a partner.
+    A chunk takes at least two sentences, so only the last sentence of a document can be left without a partner. With
+    the objective none it is an example of its own, `[CLS] sentence [SEP]`; sop and nsp cannot use it.
     Google's builder has chunks of one sentence, too, and fills them up with another document: NSP leaks into SOP.
     """
 
@@ -45,7 +50,8 @@ class SentenceOrder:
     whole: it takes the whole sentences that fit, and the one that does not is left out, with one more half of the time,
     so that no length tells."""
     lone_sentences: Literal["drop", "google"] = "drop"
-    """drop: a sentence without a partner is left out; google: it is paired with another document, labelled swapped."""
+    """drop: a sentence without a partner is left out (objective none: it is an example of one segment); google: it is
+    paired with another document, labelled swapped."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.short_share <= 1:
@@ -65,7 +71,8 @@ PAIR = np.dtype(
     ]
 )
 """An example: where its segments lie, in tokens of the corpus; its label, that is swapped (sop) or not the next segment
-(nsp); and the number of its first sentence in the corpus, the key of everything drawn for it."""
+(nsp); and the number of its first sentence in the corpus, the key of everything drawn for it. An example of one segment
+has a second one of length 0."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +82,9 @@ class Pairs:
     rows: Shaped[np.ndarray, "E"]
     """Of type PAIR."""
     short_documents: int
-    """Documents too short for a pair."""
+    """Documents of one sentence, which no epoch can use since a pair needs two."""
+    short_tokens: int
+    """Their tokens."""
     lone_sentences: int
     """Sentences dropped since they stood alone, those of short documents among them."""
     lone_tokens: int
@@ -88,17 +97,31 @@ class Pairs:
     def __len__(self) -> int:
         return len(self.rows)
 
+    @property
+    def lengths(self) -> Int64[np.ndarray, "E"]:
+        """Tokens of each example, special ones counted."""
+        lengths: npt.NDArray[np.int64] = example_length(
+            self.rows["first_length"].astype(np.int64), self.rows["second_length"].astype(np.int64)
+        )
+        return lengths
+
     @staticmethod
     def joined(parts: "Sequence[Pairs]") -> "Pairs":
         """Those of several shards in a row."""
         return Pairs(
             np.concatenate([part.rows for part in parts]),
             sum(part.short_documents for part in parts),
+            sum(part.short_tokens for part in parts),
             sum(part.lone_sentences for part in parts),
             sum(part.lone_tokens for part in parts),
             sum(part.trimmed_tokens for part in parts),
             sum(part.passed_over_tokens for part in parts),
         )
+
+
+def example_length(first: Words, second: Words) -> Words:
+    """Tokens of `[CLS] first [SEP] second [SEP]`, and of `[CLS] first [SEP]` where the second segment is empty."""
+    return first + second + (SPECIAL_TOKENS - 1) + (second > 0)
 
 
 def pair(
@@ -120,19 +143,29 @@ def pair(
     passed_over = shard.starts[-1] - shard.starts[0] - in_chunks.sum() if is_read_once else 0
     alone = end - begin < 2
     # Another document is needed to do as Google does; where there is none, the lone sentence is dropped all the same.
-    if settings.lone_sentences == "drop" or shard.num_documents < 2:
-        lone, begin, end, alone = begin[alone], begin[~alone], end[~alone], alone[~alone]
-    else:
+    is_filled_up = settings.lone_sentences == "google" and shard.num_documents > 1
+    is_single = settings.objective == "none" and not is_filled_up
+    if is_filled_up or is_single:
         lone = begin[:0]
+    else:
+        lone, begin, end, alone = begin[alone], begin[~alone], end[~alone], alone[~alone]
 
     cut = np.where(alone, end, _cuts(shard, begin, end))
     first = [shard.starts[begin], shard.starts[cut]]
     second = [shard.starts[cut], shard.starts[end]]
     toss = chance(shard.draw(Stream.SWAP, begin), 0.5)
-    foreign = alone | toss if settings.objective == "nsp" else alone
+    foreign = alone & is_filled_up
     exchanged = toss & ~alone if settings.objective == "sop" else np.zeros_like(toss)
-    if foreign.any():
-        where = np.flatnonzero(foreign)
+    needs_filling = foreign
+    if settings.objective == "nsp":
+        foreign = alone | toss
+        other = _chunk_of_other_document(shard, begin, cut, end, limit)
+        has_other = foreign & (other >= 0)
+        for own_border, border in zip(second, (shard.starts[cut], shard.starts[end]), strict=True):
+            own_border[has_other] = border[other[has_other]]
+        needs_filling = foreign & (other < 0)
+    if needs_filling.any():
+        where = np.flatnonzero(needs_filling)
         wanted = targets[begin[where]] - (first[1] - first[0])[where]
         second[0][where], second[1][where] = _from_other_document(shard, begin[where], wanted)
     first, second = (
@@ -140,7 +173,7 @@ def pair(
         [np.where(exchanged, a, b) for a, b in zip(first, second, strict=True)],
     )
 
-    off_first, off_second = trim(first[1] - first[0], second[1] - second[0], limit)
+    off_first, off_second = trim(first[1] - first[0], second[1] - second[0], limit + (alone & is_single))
     rows = np.empty(len(begin), PAIR)
     rows["first_begin"] = first[0] + coin_flips(shard.draw(Stream.TRIM_FIRST, begin), off_first) + first_token
     rows["first_length"] = first[1] - first[0] - off_first
@@ -148,11 +181,14 @@ def pair(
     rows["second_length"] = second[1] - second[0] - off_second
     rows["swapped"] = exchanged | foreign
     rows["example"] = begin + first_sentence
+    is_short = np.isin(lone, shard.documents)  # it is left alone, and begins its document: it is all of it
+    lone_lengths = shard.starts[lone + 1] - shard.starts[lone]
     return Pairs(
         rows,
-        short_documents=int(np.isin(shard.documents[:-1], lone).sum()),
+        short_documents=int(is_short.sum()),
+        short_tokens=int(lone_lengths[is_short].sum()),
         lone_sentences=len(lone),
-        lone_tokens=int((shard.starts[lone + 1] - shard.starts[lone]).sum()),
+        lone_tokens=int(lone_lengths.sum()),
         trimmed_tokens=int((off_first + off_second).sum()),
         passed_over_tokens=int(passed_over),
     )
@@ -232,6 +268,54 @@ def _cuts(shard: _Marks, begin: Int64[np.ndarray, "C"], end: Int64[np.ndarray, "
     return cuts
 
 
+def _chunk_of_other_document(
+    shard: _Marks,
+    begin: Int64[np.ndarray, "C"],
+    cut: Int64[np.ndarray, "C"],
+    end: Int64[np.ndarray, "C"],
+    limit: int,
+) -> Int64[np.ndarray, "C"]:
+    """For each chunk another one, of another document, whose second half has as many tokens and sentences.
+
+    It is drawn from all that there are; where there is none, it is the one with the nearest number of tokens. -1 for
+    a lone sentence, and where all chunks of the shard are of one document.
+    """
+    document = np.searchsorted(shard.documents, begin, side="right") - 1
+    # What is too long for an example is trimmed to the same length as what is just as long as an example.
+    tokens = np.minimum(shard.starts[end] - shard.starts[cut], limit)
+    size = tokens * (int((end - cut).max(initial=0)) + 1) + (end - cut)
+    result = np.full(len(begin), -1)
+    halves = np.flatnonzero(cut < end)
+    # Sorted by size, and by document within one size, for chunks stand in the order of documents.
+    order = halves[np.argsort(size[halves], kind="stable")]
+    turns = np.flatnonzero(np.diff(document[order])) + 1  # where another document than the one before begins
+    if not len(turns):
+        return result
+    new_size = np.flatnonzero(np.diff(size[order])) + 1
+    own_begin, own_end = _runs(np.union1d(turns, new_size), len(order))
+    size_begin, size_end = _runs(new_size, len(order))
+    others = size_end - size_begin - (own_end - own_begin)
+    drawn = size_begin + below(shard.draw(Stream.OTHER_SENTENCE, begin[order]), np.maximum(others, 1))
+    drawn += (drawn >= own_begin) * (own_end - own_begin)
+
+    # The nearest of another document stand before and behind the run of this one in the sorted order.
+    run_begin, run_end = _runs(turns, len(order))
+    sizes, first = size[order], (shard.starts[cut] - shard.starts[begin])[order]
+    before, behind = np.maximum(run_begin - 1, 0), np.minimum(run_end, len(order) - 1)
+    longest = np.maximum(first + tokens[order], limit)
+    is_behind = (sizes[behind] - sizes < sizes - sizes[before]) & (first + tokens[order][behind] <= longest)
+    is_behind = (is_behind | (run_begin == 0)) & (run_end < len(order))
+    result[order] = order[np.where(others > 0, drawn, np.where(is_behind, behind, before))]
+    return result
+
+
+def _runs(borders: Int64[np.ndarray, "_"], size: int) -> tuple[Int64[np.ndarray, "P"], Int64[np.ndarray, "P"]]:
+    """Begin and end of the run that each of `size` places lies in; a run begins at each border."""
+    edges = np.concatenate([[0], borders, [size]])
+    lengths = np.diff(edges)
+    return np.repeat(edges[:-1], lengths), np.repeat(edges[1:], lengths)
+
+
 def _from_other_document(
     shard: _Marks, begin: Int64[np.ndarray, "C"], wanted: Int64[np.ndarray, "C"]
 ) -> tuple[Int64[np.ndarray, "C"], Int64[np.ndarray, "C"]]:
@@ -246,7 +330,7 @@ def _from_other_document(
 
 
 def trim(
-    first: Int64[np.ndarray, "E"], second: Int64[np.ndarray, "E"], limit: int
+    first: Int64[np.ndarray, "E"], second: Int64[np.ndarray, "E"], limit: int | Int64[np.ndarray, "E"]
 ) -> tuple[Int64[np.ndarray, "E"], Int64[np.ndarray, "E"]]:
     """How many tokens each segment loses until the pair fits.
 
@@ -266,12 +350,13 @@ def assemble(
 ) -> Int64[Tensor, "batch length"]:
     """`[CLS] first [SEP] second [SEP]` of each row (begin and length of both segments), padded with <pad>, which is 0.
 
+    A second segment of length 0 has no [SEP] either.
     Tokens of 16 bits come as int16, for torch cannot gather unsigned ones; all ids are read as unsigned.
     """
     first_begin, first_length, second_begin, second_length = segments[:, :, None].unbind(1)
     place = torch.arange(max_length, device=segments.device)
     first_end = first_length + 1
-    end = first_end + second_length + 1
+    end = example_length(first_length, second_length) - 1
     source = (place > first_end).long()
     source *= second_begin - first_begin - first_end
     source += place

@@ -8,7 +8,15 @@ from typing import Any
 from openalbert.report import curves
 from openalbert.report.markup import Markup, element, joined, table
 from openalbert.train.figures import NOTHING, count, duration, number, percent, present, rate, size
-from openalbert.train.results import hardware, over_all_starts, passes, places, tokens_seen, training_seconds
+from openalbert.train.results import (
+    earlier_data,
+    hardware,
+    over_all_starts,
+    passes,
+    places,
+    tokens_seen,
+    training_seconds,
+)
 from openalbert.train.run_folder import Run
 
 MOST_EVENTS = 100
@@ -22,6 +30,8 @@ EVENTS = {
     "depth": "depth changed",
     "collapsed": "collapsed",
     "early_stop": "ended early",
+    "new_data": "new data",
+    "new_heldout": "new held-out data",
 }
 
 
@@ -118,15 +128,26 @@ def data_of(run: Run) -> Markup:
         ["folder", str(run.fact("data", "folder") or NOTHING)],
         ["training tokens", count(run.fact("data", "train_tokens"))],
         ["training documents", count(run.fact("data", "train_documents"))],
+        ["of one sentence, too few for a pair", _unusable(run)],
         ["held-out tokens", count(run.fact("data", "heldout_tokens"))],
         ["examples in an epoch", count(run.fact("data", "examples_per_epoch"))],
         ["tokens seen", count(tokens_seen(run))],
         ["passes over the training tokens", number(seen, 3)],
+        *(
+            ["data before that", f"{count(earlier.get('train_tokens'))} tokens, {count(earlier.get('steps'))} steps"]
+            for earlier in earlier_data(run)
+        ),
         ["vocabulary", f"{count(run.fact('vocab_size'))} pieces"],
         ["entropy of single tokens", f"{number(run.fact('unigram_entropy'))} nats"],
         ["tokenizer", str(run.fact("data", "tokenizer") or NOTHING)[:12]],
     ]
     return table(["", ""], rows)
+
+
+def _unusable(run: Run) -> str:
+    """The training documents that the objective cannot use."""
+    documents, tokens = (run.fact("data", f"unusable_{name}") for name in ("documents", "tokens"))
+    return f"{count(documents)} documents, {count(tokens)} tokens" if documents else count(documents)
 
 
 def hardware_of(run: Run) -> Markup:

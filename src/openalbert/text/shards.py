@@ -300,6 +300,14 @@ class ShardSet:
         return sum(entry.tokens for entry in self.entries)
 
     @property
+    def sha256(self) -> str:
+        """Checksum of the split's content, computed from the manifest's checksums of its files in corpus order."""
+        sums = {file.name: file.sha256 for file in self.manifest.files}
+        kinds = ("tokens", "sentences", "documents")
+        lines = (sums[f"{entry.name}.{kind}.npy"] + "\n" for entry in self.entries for kind in kinds)
+        return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+    @property
     def tokenizer_folder(self) -> Path:
         """The vocabulary the tokens belong to."""
         return self.folder / "tokenizer"

@@ -53,7 +53,8 @@ class Objective:
 
 @dataclass(frozen=True)
 class PretrainingBatch:
-    """Examples as the model reads them: `[CLS] first [SEP] second [SEP]`, padded, with hidden tokens."""
+    """Examples as the model reads them: `[CLS] first [SEP] second [SEP]` or `[CLS] first [SEP]`, padded, with hidden
+    tokens."""
 
     ids: Int64[Tensor, "batch length"]
     segments: Int64[Tensor, "batch length"]
@@ -91,7 +92,7 @@ def make_batch(
     vocabulary = ngram_masking.Vocabulary(word_starts, Tokenizer.mask_id)
     masked = ngram_masking.mask(ids, first_length, second_length, rows[:, 5:], vocabulary, objective.masked_lm)
     place = torch.arange(objective.max_length, device=rows.device)
-    lengths = first_length + second_length + sentence_order.SPECIAL_TOKENS
+    lengths = sentence_order.example_length(first_length, second_length)
     segments = ((place > first_length[:, None] + 1) & (place < lengths[:, None])).long()
     return PretrainingBatch(
         masked.ids, segments, lengths, masked.positions, masked.labels, masked.valid, swapped.clone()
@@ -149,6 +150,8 @@ class Batches:
         if batch_size < 1:
             raise UserError(f"batch_size is {batch_size} but a batch has at least 1 example")
         self.shard_set, self.objective, self.batch_size, self.seed = shards, objective, batch_size, seed
+        self.first_step = 0
+        """The step that has the first examples: a later one where a run was continued on other data."""
         self.device = torch.device(device)
         tokenizer = Tokenizer.load(shards.tokenizer_folder)
         shards.check_vocabulary(tokenizer.fingerprint, tokenizer.vocab_size)
@@ -163,8 +166,11 @@ class Batches:
         if not self.examples_per_epoch:
             raise UserError(
                 f"{shards.folder}: no document of the {shards.split} split has the two sentences that a pair needs: "
-                "put an empty line only between documents, not between sentences"
+                "put an empty line only between documents, not between sentences, or give "
+                "--objective.sentence-order.objective none, which learns from single sentences too"
             )
+        # Documents of one sentence have no pair in any epoch.
+        self.unusable_documents, self.unusable_tokens = self.plan(0).short_documents, self.plan(0).short_tokens
         self._resident = self._all_tokens() if self._is_resident(resident) else None
 
     def plan(self, epoch: int) -> Pairs:
@@ -193,7 +199,7 @@ class Batches:
 
     def epoch_of(self, step: int) -> float:
         """How many times the text has been gone through before this step."""
-        return step * self.batch_size / self.examples_per_epoch
+        return (step - self.first_step) * self.batch_size / self.examples_per_epoch
 
     def at(self, step: int, rank: int = 0, world: int = 1, part: int = 0, parts: int = 1) -> PretrainingBatch:
         """The batch of a step, or one rank's share of it, or one of the micro-batches (parts) of that share."""
@@ -202,17 +208,17 @@ class Batches:
     def numbers(
         self, step: int, rank: int = 0, world: int = 1, part: int = 0, parts: int = 1
     ) -> Int64[np.ndarray, "batch"]:
-        """The examples of a batch or a part of it, numbered from the beginning of the run."""
+        """The examples of a batch or a part of it, numbered from the first that the run takes from these data."""
         if self.batch_size % (world * parts):
             raise UserError(
                 f"batch_size is {self.batch_size}, which does not divide into {world} ranks of {parts} micro-batches"
             )
         size = self.batch_size // (world * parts)
-        begin = step * self.batch_size + (rank * parts + part) * size
+        begin = (step - self.first_step) * self.batch_size + (rank * parts + part) * size
         return np.arange(begin, begin + size, dtype=np.int64)
 
     def examples(self, numbers: Int64[np.ndarray, "batch"]) -> PretrainingBatch:
-        """Any examples, by their number from the beginning of the run."""
+        """Any examples, by their number from the first that the run takes from these data."""
         return self._finish(*self._prepare(numbers))
 
     def stream(
@@ -277,7 +283,7 @@ class Batches:
         self, pairs: Shaped[np.ndarray, "batch"]
     ) -> tuple[Int[Tensor, "tokens"], Int64[np.ndarray, "batch"], Int64[np.ndarray, "batch"]]:
         """The tokens of some examples, read from the shards, and where in them the segments begin."""
-        width = self.objective.max_length - sentence_order.SPECIAL_TOKENS
+        width = self.objective.max_length - sentence_order.SPECIAL_TOKENS + 1  # one segment has a [SEP] less
         place = np.arange(width)
         first, second = pairs["first_begin"][:, None], pairs["second_begin"][:, None]
         length = pairs["first_length"][:, None]

@@ -16,6 +16,7 @@ from openalbert.text.manifest import read_manifest
 from openalbert.train.figures import NOTHING, count, duration, moment, number, percent, rate
 from openalbert.train.history import beginning, runs_before
 from openalbert.train.results import (
+    earlier_data,
     final_results,
     hardware,
     judged_by,
@@ -83,6 +84,11 @@ over {count(_tokens_in_all(run))} tokens of text. It is an encoder to fine-tune;
 def _objectives(settings: Pretrain) -> list[str]:
     asked = settings.objective.sentence_order.objective
     return ["masked LM", *([ORDERS[asked]] if asked in ORDERS else [])]
+
+
+def _segments(settings: Pretrain) -> str:
+    order = settings.objective.sentence_order
+    return "two segments" if order.objective != "none" or order.lone_sentences == "google" else "one or two segments"
 
 
 def _front_matter(run: Run, model: AlbertModel) -> str:
@@ -179,7 +185,7 @@ def _training(run: Run, settings: Pretrain) -> str:
     rows = [
         ("objective", ", ".join(_objectives(settings))),
         ("masking", f"{percent(masking.rate)} of the tokens, {ngrams}"),
-        ("input", f"two segments, at most {settings.objective.max_length} tokens"),
+        ("input", f"{_segments(settings)}, at most {settings.objective.max_length} tokens"),
         ("steps", f"{last_step(run):,}"),
         ("batch", f"{settings.batch_size:,} examples"),
         ("tokens seen", _tokens(run)),
@@ -228,8 +234,22 @@ def _data(run: Run, licence: str | None) -> str:
         f"{count(run.fact('data', 'train_tokens'))} training tokens in {count(run.fact('data', 'train_documents'))} "
         f"documents; {count(run.fact('data', 'heldout_tokens'))} tokens were held out for evaluation. "
     )
+    unusable = run.fact("data", "unusable_documents")
+    if unusable:
+        words += (
+            f"{count(unusable)} of the training documents, with {count(run.fact('data', 'unusable_tokens'))} tokens, "
+            "have one sentence, too few for a pair, and were not used. "
+        )
     if seen is not None:
-        words += f"The model saw the training tokens {number(seen, 3)} times. "
+        words += f"The model saw the {'other ' if unusable else ''}training tokens {number(seen, 3)} times. "
+    if earlier_data(run):
+        words += "These are the last data of the run, which was continued on them on purpose. "
+    for earlier in earlier_data(run):
+        words += (
+            f"Before, it was trained for {count(earlier.get('steps'))} steps and {count(earlier.get('tokens_seen'))} "
+            f"tokens on other data: {count(earlier.get('train_tokens'))} training tokens in "
+            f"{count(earlier.get('train_documents'))} documents. "
+        )
     words += f"The vocabulary has {count(run.fact('vocab_size'))} pieces. "
     words += f"{_inputs(Path(str(folder)))}\n\n" if folder else "Where they came from is not recorded.\n\n"
     return words + (

@@ -44,8 +44,12 @@ class Checkpoint:
         if damage is not None:
             raise UserError(f"{damage}: remove the folder, and the run goes on from the checkpoint before")
         tensors = {path.stem: read_tensors(path) for path in sorted(self.folder.glob(f"*{TENSORS}"))}
+        return tensors, self.state()
+
+    def state(self) -> dict[str, Any]:
+        """The state alone, not checked."""
         state: dict[str, Any] = self._record()["state"]
-        return tensors, state
+        return state
 
     def damage(self) -> str | None:
         """What is wrong with the files, as half a sentence; None if every bit is as it was written."""

@@ -3,7 +3,7 @@
 import contextlib
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,23 +35,28 @@ def locked(settings: RunSettings, device: Device, verb: str = "pretrain") -> Ite
 
 
 def claim_folder(
-    settings: RunSettings, device: Device, free: tuple[str, ...] = FREE_TO_CHANGE, others: tuple[str, ...] = ()
+    settings: RunSettings,
+    device: Device,
+    free: tuple[str, ...] = FREE_TO_CHANGE,
+    others: tuple[str, ...] = (),
+    check: Callable[[], None] = lambda: None,
 ) -> None:
     """Refuse to mix two runs in one folder, or clear it where the user asked for that.
 
-    `free` are settings that may change when a run goes on; `others` are patterns of what else a run leaves there.
+    `free` are settings that may change when a run goes on; `others` are patterns of what else a run leaves there;
+    `check` raises what else is wrong with resuming the run, before anything is written.
     """
     problem = None
     if device.is_main:
         try:
-            _claim(settings, free, others)
+            _claim(settings, free, others, check)
         except UserError as error:
             problem = error
     # Every process waits for this: none may find a checkpoint that is about to be cleared away.
     device.raise_together(problem)
 
 
-def _claim(settings: RunSettings, free: tuple[str, ...], others: tuple[str, ...]) -> None:
+def _claim(settings: RunSettings, free: tuple[str, ...], others: tuple[str, ...], check: Callable[[], None]) -> None:
     path = settings.out / RUN
     if settings.fresh:
         # The settings go last: killed in between, what is left is still known as the other run's.
@@ -70,6 +75,7 @@ def _claim(settings: RunSettings, free: tuple[str, ...], others: tuple[str, ...]
                 f"{settings.out} holds a run with other settings ({'; '.join(changed)}): "
                 "give another --out, or --fresh to start over"
             )
+    check()
     durable.write_text(path, to_json(replace(settings, fresh=False)))
 
 

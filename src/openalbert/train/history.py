@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from openalbert.interop.pretraining_json import Pretraining, PretrainingRun, read_pretraining
+from openalbert.interop.pretraining_json import EarlierData, Pretraining, PretrainingRun, read_pretraining
 from openalbert.settings import from_dict, to_dict
 from openalbert.train.claim import FACTS, MODEL
 from openalbert.train.results import over_all_starts
@@ -51,5 +51,9 @@ def history(settings: Pretrain, facts: dict[str, Any]) -> Pretraining:
         precision=over_all_starts(facts, "precision") or "",
         length=settings.objective.max_length,
         begun_with=facts["begun_with"],
+        earlier_data=tuple(
+            EarlierData(record["steps"], record["tokens_seen"], record["train_tokens"], record.get("train_sha256", ""))
+            for record in facts.get("earlier_data", ())
+        ),
         before=before,
     )

@@ -77,7 +77,7 @@ def _figures(shards: ShardSet, batches: Batches, tokenizer: Tokenizer) -> dict[s
     objective, plan = batches.objective, batches.plan(0)
     sentences = np.concatenate([np.diff(shard.sentence_starts) for shard in shards.shards])
     documents = np.concatenate([np.diff(shard.sentence_starts[shard.document_starts]) for shard in shards.shards])
-    lengths = plan.rows["first_length"] + plan.rows["second_length"] + 3
+    lengths = plan.lengths
     width = max(1, objective.max_length // 16)
     return {
         "folder": str(shards.folder),
@@ -125,13 +125,14 @@ def _histogram(values: Int[np.ndarray, "_"], borders: Int[np.ndarray, "_"]) -> d
 
 def _mask_figures(batches: Batches, tokenizer: Tokenizer) -> dict[str, Any]:
     """What masking does to the first examples of a run."""
-    tokens = predictions = words = 0
+    tokens = special = predictions = words = 0
     fates = dict.fromkeys(SIGNS, 0)
     runs = []
     for batch in _sampled(batches):
         ids, starts, hidden = _words(batch, tokenizer.word_starts)
         tokens += int(batch.lengths.sum())
         predictions += int(batch.valid.sum())
+        special += int(((ids == tokenizer.cls_id) | (ids == tokenizer.sep_id)).sum())
         words += int((starts & (ids > tokenizer.mask_id)).sum())
         runs.append(_runs(ids, starts, hidden))
         for name, mask in _fates(batch).items():
@@ -140,7 +141,7 @@ def _mask_figures(batches: Batches, tokenizer: Tokenizer) -> dict[str, Any]:
     sampled = min(SAMPLE, batches.examples_per_epoch)
     return {
         "sampled_examples": sampled,
-        "tokens_per_word": (tokens - 3 * sampled) / max(words, 1),
+        "tokens_per_word": (tokens - special) / max(words, 1),
         "predicted_share": predictions / tokens,
         "predictions_per_example": predictions / sampled,
         **{f"{name}_share": count / max(predictions, 1) for name, count in fates.items()},

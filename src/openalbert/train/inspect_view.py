@@ -36,7 +36,7 @@ def print_examples(console: Console, examples: list[dict[str, Any]], objective: 
         style = "yellow" if example["swapped"] else "cyan"
         head = f"{example['tokens']} tokens, {example['predictions']} to predict, "
         console.print(Text(f"\n{number}. ", "bold").append(head, "not bold").append(order, f"bold {style}"))
-        for name in ("first", "second"):
+        for name in ("first", "second") if example["second"] else ("first",):
             console.print(Text(f"{name:8s}", "dim").append_text(_marked(example[name])))
 
 

@@ -16,9 +16,17 @@ from openalbert.optim.schedule import DepthSchedule, DepthStage
 from openalbert.optim.settings import scaling_sentence
 from openalbert.text.shards import open_shards
 from openalbert.text.tokenizer import Tokenizer
+from openalbert.train import checkpoint
 from openalbert.train.batches import Batches
 from openalbert.train.card import pretrained_card
-from openalbert.train.claim import MODEL, claim_folder, is_done, locked, read_facts, write_facts
+from openalbert.train.claim import CHECKPOINTS, MODEL, claim_folder, is_done, locked, read_facts, write_facts
+from openalbert.train.data_record import (
+    RECORDED,
+    check_same_data,
+    check_same_on_all_ranks,
+    data_record,
+    take_over,
+)
 from openalbert.train.device import Device, measure_matmul_peak, open_device
 from openalbert.train.estimate import StepTimes, estimate, measured, side_by_side
 from openalbert.train.history import beginning, history
@@ -45,7 +53,8 @@ def pretrain(settings: Pretrain) -> None:
         if settings.dry_run:
             run.dry_run()
             return
-        claim_folder(run.settings, device)
+        check_same_on_all_ranks(run.data, device)
+        claim_folder(run.settings, device, check=run.check_data)
         if is_done(settings.out):
             run.say(f"{settings.out}: this run is done; its model is in {settings.out / MODEL}")
         else:
@@ -77,6 +86,7 @@ class Run:
             compiled=self.compiled == "whole",
         )
         self.heldout = open_heldout(settings, self.shards, device)
+        self.data = data_record(settings.data, self.batches, self.heldout)
         self.pace = Pace(
             settings.budget,
             settings.schedule,
@@ -106,7 +116,7 @@ class Run:
         return {**machine(self.device), "is_fused": self.model.encoder.is_fused}
 
     def _first_facts(self) -> dict[str, Any]:
-        shards, settings = self.shards, self.settings
+        settings = self.settings
         return {
             **self._machine(),
             "matmul_peak_flops": self.peak,
@@ -114,18 +124,19 @@ class Run:
             "command": shlex.join(["openalbert", *sys.argv[1:]]),
             "parameters": self.model.num_parameters(),
             "vocab_size": settings.model.vocab_size,
-            "unigram_entropy": unigram_entropy(shards),
-            "data": {
-                "folder": str(settings.data),
-                "train_tokens": shards.num_tokens,
-                "train_documents": sum(entry.documents for entry in shards.entries),
-                "heldout_tokens": self.heldout.shard_set.num_tokens if self.heldout else 0,
-                "examples_per_epoch": self.batches.examples_per_epoch,
-                "tokenizer": shards.manifest.tokenizer,
-            },
+            "unigram_entropy": unigram_entropy(self.shards),
+            "data": self.data,
+            "earlier_data": [],
             **beginning(settings),
             "restarts": 0,
         }
+
+    def check_data(self) -> None:
+        """Refuse to resume on other data than the checkpoint's."""
+        found, _ = checkpoint.latest(self.folder / CHECKPOINTS)
+        if found:
+            before = found.state().get("data", {})
+            check_same_data(before, self.data, found.folder, self.settings.allow_new_data)
 
     # The run itself.
 
@@ -170,7 +181,7 @@ class Run:
         if self.compiled == "none":
             return
         started = time.perf_counter()
-        part = self.batches.at(0, self.device.rank, self.device.world, 0, self.running.parts)
+        part = self.batches.at(self.running.step, self.device.rank, self.device.world, 0, self.running.parts)
         try:
             with self.device.autocast():
                 scores = self.learning.scores(part, self.settings.model.num_layers)
@@ -188,6 +199,12 @@ class Run:
             f"{self.device.precision}; {data['train_tokens']:,} tokens, {data['examples_per_epoch']:,} examples an "
             f"epoch; {settings.budget} of batch {settings.batch_size} in {parts} part{'s' if parts > 1 else ''}"
         )
+        if data["unusable_documents"]:
+            self.say(
+                f"{data['unusable_documents']:,} documents with {data['unusable_tokens']:,} tokens cannot be used: "
+                f"they have one sentence, and {settings.objective.sentence_order.objective} needs two "
+                "(--objective.sentence-order.objective none uses them)"
+            )
         rate = settings.optimizer.learning_rate
         self.say(scaling_sentence(rate, settings.batch_size, settings.reference_batch))
         self.say(f"word frequencies alone would give a masked-LM loss of {self.facts['unigram_entropy']:.3f}")
@@ -203,15 +220,25 @@ class Run:
         self.facts = read_facts(self.folder) if found else {}
         if not self.facts:
             self.facts = self._first_facts()
-        first = Watch(self.facts["unigram_entropy"], is_growing=len(self.pace.depths.stages) > 1)
+        events: dict[str, str] = {}
         if found:
             self.running = self.saving.go_on(found, self.running.parts)
+            # A change of data after this checkpoint is undone with the steps that it lost.
+            self.facts |= {name: found.state[name] for name in RECORDED if name in found.state}
+            events = take_over(self.facts, self.data, self.batches, self.running)
+        first = Watch(self.facts["unigram_entropy"], is_growing=len(self.pace.depths.stages) > 1)
+        if found:
             self.best, self.evaluated_at = found.state["best"], found.state["evaluated_at"]
+            if "new_heldout" in events:
+                self.best = None
             self.watch = replace(first, **found.state.get("watch", {}))
             self.facts["restarts"] = self.facts.get("restarts", 0) + 1
         else:
             self.watch = first
             self.journal.resume(0, {}, self.running)
+        for kind, text in events.items():
+            self.journal.record({"kind": "event", "step": self.running.step, "what": kind, "text": text})
+            self.say(text)
         note_move(self.facts, self._machine(), self.peak, self.running.step)
         write_facts(self.folder, self.facts, self.device)
         self.device.wait_for_all()
@@ -257,6 +284,7 @@ class Run:
     def _save(self) -> None:
         """Write a checkpoint."""
         own = {"best": self.best, "evaluated_at": self.evaluated_at, "watch": self.watch.state()}
+        own |= {name: self.facts[name] for name in RECORDED}
         is_best = self.evaluated_at == self.running.step and self.is_best
         self.saving.save(self.running, own, keep_last=self.settings.keep_last, is_best=is_best)
 

@@ -44,9 +44,18 @@ def training_seconds(run: Run) -> float | None:
 
 
 def passes(run: Run) -> float | None:
-    """How often the training tokens were seen."""
+    """How often the training tokens were seen: those that the objective can use, of the last data that it read."""
     tokens, all_tokens = tokens_seen(run), present(run.fact("data", "train_tokens"))
-    return tokens / all_tokens if tokens is not None and all_tokens else None
+    if tokens is not None:
+        tokens -= present(run.fact("data", "from_tokens")) or 0
+    usable = None if all_tokens is None else all_tokens - (present(run.fact("data", "unusable_tokens")) or 0)
+    return tokens / usable if tokens is not None and usable else None
+
+
+def earlier_data(run: Run) -> list[dict[str, Any]]:
+    """The records of the data that a run was trained on before it was continued on others."""
+    found = run.fact("earlier_data")
+    return [record for record in found if isinstance(record, dict)] if isinstance(found, list) else []
 
 
 def judged_by(run: Run) -> Records:

@@ -57,6 +57,9 @@ class Pretrain:
 
     heldout: Path | None = None
     """Shards to evaluate on; not given: the held-out split of `data`, if it has one."""
+    allow_new_data: bool = False
+    """Resume on other training data than those of the checkpoint, which is refused otherwise. They are read from their
+    beginning, and the run and its model record the change. The vocabulary must be the same."""
     evaluate_every: int | None = None
     """Steps between two evaluations; not given: as often as checkpoints are saved."""
     evaluation_examples: int = 1024
@@ -129,11 +132,12 @@ class RunSettings(Protocol):
         """Whether to start over."""
 
 
-# What may change when a run goes on: none of it changes what is learned.
+# What may change when a run goes on: none of it changes what is learned. Data are compared by content, not by folder.
 FREE_TO_CHANGE = (
     "out",
     "data",
     "heldout",
+    "allow_new_data",
     "evaluate_every",
     "evaluation_examples",
     "save_every",
