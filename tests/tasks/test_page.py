@@ -103,6 +103,23 @@ def test_a_run_that_is_going_has_a_page_without_scores(quick_runs: dict[str, Pat
     assert "a closer look" not in page.text
 
 
+def test_a_record_whose_steps_were_all_skipped_is_a_gap_and_takes_no_picture_away(
+    quick_runs: dict[str, Path], tmp_path: Path
+) -> None:
+    run = shutil.copytree(quick_runs["classification"], tmp_path / "run")
+    whole = page_of(run, out=tmp_path / "whole.html")
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    second = [line for line in lines if line["kind"] == "train"][1]
+    for name in ("loss", "classification_loss", "classification_accuracy", "gradient_norm"):
+        del second[name]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    page = page_of(run, out=tmp_path / "page.html")
+    assert len(page.data["pictures"]) == len(whole.data["pictures"])
+    gaps = [curve["y"][1] is None for one in page.data["pictures"] for curve in one["curves"] if not curve["heldOut"]]
+    assert gaps.count(True) == 3  # of loss, accuracy and gradient norm
+    assert "1 drawn point has no finite value: the line has a gap there." in page.text
+
+
 def test_a_run_that_has_not_begun_to_record_has_a_page(quick_runs: dict[str, Path], tmp_path: Path) -> None:
     (tmp_path / "bare").mkdir()
     shutil.copy(quick_runs["classification"] / "run.json", tmp_path / "bare" / "run.json")
