@@ -241,7 +241,7 @@ def _zst_frames(file: _Counted, name: str) -> Iterator[bytes]:
     try:
         import zstandard
     except ImportError:
-        raise UserError(f"{name}: reading zst needs an extra: pip install openalbert[zstd]") from None
+        raise UserError(f"{name}: reading zst needs an extra: pip install 'openalbert[zstd]'") from None
     # Small steps, because one byte may unpack to 32,768; and an object a frame, because zstandard's own stream reader
     # takes a file that is cut short for a whole one.
     frame = None

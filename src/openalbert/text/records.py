@@ -208,7 +208,7 @@ def parquet_records(source: Source, reading: Reading, counts: Counts) -> Iterato
         import pyarrow
         import pyarrow.parquet
     except ImportError:
-        raise UserError(f"{source.name}: reading Parquet needs an extra: pip install openalbert[parquet]") from None
+        raise UserError(f"{source.name}: reading Parquet needs an extra: pip install 'openalbert[parquet]'") from None
     size = source.size_bytes or 0
     hope = _Hope(source.name)
     try:
@@ -246,7 +246,7 @@ def dataset_records(source: Source, reading: Reading, counts: Counts) -> Iterato
     try:
         import datasets
     except ImportError:
-        raise UserError(f"{source.name}: reading datasets needs an extra: pip install openalbert[datasets]") from None
+        raise UserError(f"{source.name}: reading datasets needs an extra: pip install 'openalbert[datasets]'") from None
     hope = _Hope(source.name)
     try:
         for number, row in enumerate(_dataset_rows(datasets, source.name, reading), 1):

@@ -16,7 +16,7 @@ from openalbert.train.device import Device
 from openalbert.train.journal import METRICS
 from openalbert.train.settings import FREE_TO_CHANGE, RunSettings, differences
 
-RUN, FACTS, CHECKPOINTS, MODEL = "run.json", "facts.json", "checkpoints", "model"
+RUN, FACTS, CHECKPOINTS, MODEL = huggingface.RUN, huggingface.FACTS, "checkpoints", huggingface.MODEL
 
 
 @contextlib.contextmanager

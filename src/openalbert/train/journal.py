@@ -9,10 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn
+from rich.progress import BarColumn, Progress
 
 from openalbert.errors import UserError
+from openalbert.progress import plain_column, plain_console
 from openalbert.train.estimate import TimeLeft
 from openalbert.train.figures import NOTHING, throughput
 from openalbert.train.running import Running, Step
@@ -169,7 +169,7 @@ class Journal:
         if not self.writes:
             return
         if self._bar is not None:
-            self._bar.console.print(sentence, highlight=False, markup=False)
+            self._bar.console.print(sentence)
         else:
             print(sentence, file=sys.stderr, flush=True)
 
@@ -178,8 +178,8 @@ class Journal:
             return
         if sys.stderr.isatty():
             if self._bar is None:
-                columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), TextColumn("{task.fields[line]}"))
-                self._bar = Progress(*columns, console=Console(stderr=True))
+                columns = (plain_column("training"), BarColumn(bar_width=20), plain_column("{task.fields[line]}"))
+                self._bar = Progress(*columns, console=plain_console(stderr=True))
                 self._task = self._bar.add_task("training", total=1.0, line="")
                 self._bar.start()
             self._bar.update(self._task, completed=done, line=self._line(step))
