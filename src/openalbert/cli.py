@@ -5,6 +5,7 @@ Nothing of a verb is imported before it is asked for, so that `openalbert --help
 
 import errno
 import importlib
+import io
 import os
 import sys
 from dataclasses import dataclass
@@ -75,6 +76,9 @@ VERBS = {
 def main(words: list[str] | None = None) -> None:
     """Run one command line and exit with its code."""
     words = sys.argv[1:] if words is None else words
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # Where both streams go into one pipe or file, results stay in order with what is said on standard error.
+        sys.stdout.reconfigure(line_buffering=True)
     try:
         verb, rest = find_verb(words)
         run_verb(verb, rest)

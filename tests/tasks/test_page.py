@@ -1,5 +1,6 @@
 """The page of fine-tuning runs: true to what they left behind, whole without a network, whatever state they are in."""
 
+import csv
 import json
 import re
 import shutil
@@ -45,13 +46,34 @@ def test_a_run_of_every_kind_ends_with_a_page_that_says_its_scores(
     assert "dev: a closer look" in page.text
     assert f"{findings.num_examples} examples" in page.text
     for mistake in findings.mistakes[:3]:
-        assert mistake.id in page.text
+        assert mistake.place in page.text
     # Every evaluation is a point of the main figure's curve, which is the first picture.
     evaluations = [record[scores["main_metric"]] for record in records(run, "evaluation")]
     [curve] = page.data["pictures"][0]["curves"]
     assert curve["heldOut"]
     assert curve["y"] == pytest.approx(evaluations, rel=1e-3)
     assert page_of(run, out=tmp_path / "again.html").text.split("Written by")[0] == page.text.split("Written by")[0]
+
+
+def test_the_row_of_a_mistake_is_the_one_that_a_spreadsheet_shows(quick_runs: dict[str, Path], tmp_path: Path) -> None:
+    """A quoted text of two lines and a blank line are in the way of whoever counts lines."""
+    file = tmp_path / "own.csv"
+    rows = [("warm", "one\ntwo"), ("cold", "the good time"), ("warm", "the old war"), ("cold", "the time")]
+    with file.open("w", newline="") as opened:
+        writer = csv.writer(opened)
+        writer.writerows([("label", "text"), rows[0]])
+        opened.write("\n")
+        writer.writerows(rows[1:])
+    words = ["--dev", str(file), "--report", str(tmp_path / "page.html")]
+    main(["evaluate", str(quick_runs["classification"]), "--task", "classification", *words])
+    page = Page((tmp_path / "page.html").read_text(encoding="utf-8"))
+    found = re.findall(
+        r"right: (cold|warm) predicted: (?:cold|warm) (.*?) (?:cold|warm) [\d.]+ %.*?· row (\d)", page.text
+    )
+    assert found
+    for right, text, number in found:
+        assert rows[int(number) - 1] == (right, text.replace("one two", "one\ntwo"))
+    assert "Rows are counted from 1 and without the file's header." in page.text
 
 
 def test_a_page_names_what_the_run_began_with_be_it_nothing(quick_runs: dict[str, Path], tmp_path: Path) -> None:

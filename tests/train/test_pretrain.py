@@ -367,6 +367,17 @@ def test_a_dry_run_tells_what_a_run_takes_and_leaves_nothing_behind(
         assert rows[name][1] in units
 
 
+@pytest.mark.parametrize("words", ["--dry-run", ""])
+@pytest.mark.parametrize("place", ["taken", "taken/below", "/proc/run"])
+def test_a_folder_that_cannot_be_written_is_refused_by_a_dry_run_as_by_a_run(
+    place: str, words: str, tmp_path: Path, easy_shards: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "taken").write_text("kept")
+    said = refused(command(easy_shards, tmp_path / place, f"--steps 5 {words}"), capsys)
+    assert "is no folder, and one is to be there" in said or "nothing can be written there" in said
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("taken", "kept")]
+
+
 def test_a_dry_run_times_steps_of_full_depth(
     tmp_path: Path, easy_shards: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -123,7 +123,9 @@ def questions(
                 unanswered.append(row.place)
         seen.add(row_id)
         title = row.text("title")
-        examples.append(QuestionExample(row_id, passage, question, answers, title, is_labelled=labelled))
+        examples.append(
+            QuestionExample(row_id, passage, question, answers, title, is_labelled=labelled, row=number + 1)
+        )
     remarks = [*table.remarks, *(f"{count:,} {reason}" for reason, count in moved.counted().items())]
     if unanswered:
         remarks.append(f"{len(unanswered):,} of {len(examples):,} questions have no answer (first: {unanswered[0]})")
