@@ -10,6 +10,7 @@ python bench/budget_curve.py FIRST NEXT --names 128 512 --in-turn --out curve.pn
 
 import argparse
 import json
+import math
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -75,7 +76,8 @@ def main() -> None:
         for (key, label), colour in zip(CURVES.items(), ("C0", "C1"), strict=True):
             axes.plot(
                 [begin + minute for minute in curve.at],
-                [100 * line[key] for line in curve.found],
+                # A record whose steps were all skipped has no accuracy: the line has a gap there.
+                [100 * line.get(key, math.nan) for line in curve.found],
                 linestyle="-" if arguments.in_turn else ("-", "--", ":")[number % 3],
                 color=colour,
                 marker="o" if len(curve.at) < 30 else "",

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from openalbert import cli
+from openalbert.text.tokenizer import Tokenizer
 
 OPENALBERT = [sys.executable, "-m", "openalbert"]
 
@@ -121,6 +122,26 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
     )
     assert done.stderr == ""
     assert done.returncode == 0
+
+
+def test_results_and_messages_stay_in_order_where_both_go_into_one_pipe(tmp_path: Path, small: Tokenizer) -> None:
+    """The second line is not UTF-8, which is told on standard error after the first line's ids on standard output."""
+    (tmp_path / "lines.txt").write_bytes(b"the first line\n\xff\n")
+    words = [*OPENALBERT, "tokenizer", "encode", str(tmp_path / "lines.txt"), "--tokenizer", str(small.where)]
+    done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    first, second = done.stdout.splitlines()
+    assert first.startswith('{"ids": [')
+    assert second.startswith("error: ")
+
+
+def test_what_prepare_counts_stands_before_what_it_warns_of_in_one_pipe(tmp_path: Path, small: Tokenizer) -> None:
+    (tmp_path / "text.txt").write_text("One sentence. Another one.\n")
+    words = [*OPENALBERT, "prepare", str(tmp_path / "text.txt"), "--tokenizer", str(small.where), "--heldout", "0.0001"]
+    words += ["--out", str(tmp_path / "shards"), "--workers", "1"]
+    done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=True)
+    marks = ["preparing: ", "split", "1 documents of", "no document is held out"]
+    places = [done.stdout.index(mark) for mark in marks]
+    assert places == sorted(places)
 
 
 def test_the_version_is_printed() -> None:

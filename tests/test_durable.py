@@ -125,3 +125,29 @@ def test_a_folder_is_made_unless_a_file_is_in_its_way(tmp_path: Path) -> None:
         for folder in (tmp_path / name, tmp_path / name / "below"):
             with pytest.raises(UserError, match=f"/{name} is no folder, and one is to be there: give another name"):
                 durable.make_folder(folder)
+
+
+def test_a_folder_that_could_be_written_is_left_as_it_was(tmp_path: Path) -> None:
+    durable.check_writable(tmp_path / "one" / "two")
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "file").touch()
+    durable.check_writable(tmp_path / "there")
+    assert [path.name for path in tmp_path.rglob("*")] == ["there", "file"]
+
+
+def test_a_folder_in_which_nothing_can_be_written_is_refused_and_nothing_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "taken").touch()
+    for folder in (tmp_path / "taken", tmp_path / "taken" / "below"):
+        with pytest.raises(UserError, match="taken is no folder, and one is to be there"):
+            durable.check_writable(folder)
+
+    def refused(**_: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", refused)
+    with pytest.raises(UserError, match=r"two: nothing can be written there \(Read-only file system\): choose another"):
+        durable.check_writable(tmp_path / "one" / "two")
+    assert [path.name for path in tmp_path.iterdir()] == ["taken"]

@@ -6,6 +6,7 @@ Nothing of a verb is imported before it is asked for, so that `openalbert --help
 import contextlib
 import errno
 import importlib
+import io
 import os
 import sys
 import warnings
@@ -78,6 +79,9 @@ VERBS = {
 def main(words: list[str] | None = None) -> None:
     """Run one command line and exit with its code."""
     words = sys.argv[1:] if words is None else words
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # Where both streams go into one pipe or file, results stay in order with what is said on standard error.
+        sys.stdout.reconfigure(line_buffering=True)
     try:
         verb, rest = find_verb(words)
         with warnings_as_sentences():

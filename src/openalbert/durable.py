@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -46,6 +47,23 @@ def make_folder(folder: Path) -> None:
         there = (path for path in (folder, *folder.parents) if path.exists() or path.is_symlink())
         taken = next((path for path in there if not path.is_dir()), folder)
         raise UserError(f"{taken} is no folder, and one is to be there: give another name, or remove it") from None
+
+
+def check_writable(folder: Path) -> None:
+    """Refuse a folder that cannot be made, or in which nothing can be written. Nothing is left behind."""
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    try:
+        make_folder(folder)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(b"x")
+    except OSError as error:
+        raise UserError(
+            f"{folder}: nothing can be written there ({error.strerror}): choose another, or have its rights changed"
+        ) from None
+    finally:
+        for path in missing:  # the deepest first
+            with contextlib.suppress(OSError):
+                path.rmdir()
 
 
 def write_bytes(path: Path, data: bytes) -> None:

@@ -10,6 +10,16 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 SECONDS_BETWEEN_LINES = 10.0
 
 
+def plain_console(*, stderr: bool = False, soft_wrap: bool = False, width: int | None = None) -> Console:
+    """A console that prints texts as they are: `[extra]` in a file's name or in advice is no markup to it."""
+    return Console(stderr=stderr, markup=False, emoji=False, highlight=False, soft_wrap=soft_wrap, width=width)
+
+
+def plain_column(text: str) -> TextColumn:
+    """A column of a bar that shows a text as it is."""
+    return TextColumn(text, markup=False)
+
+
 class Work:
     """One piece of long work: `with Work("reading", total=size, unit="MB", scale=1e6) as work: work.advance(n)`."""
 
@@ -23,14 +33,14 @@ class Work:
     def __enter__(self) -> "Work":
         if sys.stderr.isatty():
             self._bar = Progress(
-                TextColumn("{task.description}"),
+                plain_column("{task.description}"),
                 BarColumn(),
-                TextColumn("{task.fields[amount]}"),
+                plain_column("{task.fields[amount]}"),
                 TimeElapsedColumn(),
-                TextColumn("left"),
+                plain_column("left"),
                 TimeRemainingColumn(),
-                TextColumn("{task.fields[note]}"),
-                console=Console(stderr=True),
+                plain_column("{task.fields[note]}"),
+                console=plain_console(stderr=True),
             )
             self._task = self._bar.add_task(self.label, total=self.total, amount="", note="")
             self._bar.start()

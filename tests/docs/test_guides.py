@@ -1,6 +1,7 @@
 """The guides tell the truth: their commands are run as they stand in the Markdown, in order, in an empty folder."""
 
 import contextlib
+import csv
 import functools
 import io
 import json
@@ -73,6 +74,8 @@ def own_text(tmp_path: Path) -> Path:
         (tmp_path / "books" / f"{number}.txt").write_text(text.replace(". ", ".\n").replace("\n", "\n\n", 1))
     reviews = [json.dumps({"review": text}) for text in texts[:5]]
     (tmp_path / "reviews.jsonl").write_text("\n".join(reviews))
+    with (tmp_path / "reviews.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([("stars", "review"), *((5, text) for text in texts[:4])])
     return tmp_path
 
 
@@ -82,7 +85,7 @@ def test_the_commands_of_your_own_text_make_the_shards_it_speaks_of(own_text: Pa
     for done, (_, block) in zip(ran, blocks, strict=True):
         assert done.returncode == 0, f"{block}\n{done.stderr}"
     said = [done.stdout + done.stderr for done in ran]
-    assert [kind for kind, _ in blocks] == ["sh"] * 7 + ["python"]
+    assert [kind for kind, _ in blocks] == ["sh"] * 8 + ["python"]
     assert "1 duplicate documents dropped" in said[1]
     assert "already done" in said[2]
     assert "every bit is as it was written" in said[3]
@@ -93,8 +96,9 @@ def test_the_commands_of_your_own_text_make_the_shards_it_speaks_of(own_text: Pa
     assert documents[1] > 0
     assert sum(entry.documents for entry in open_shards(own_text / "book-shards").entries) == 3
     assert sum(entry.documents for entry in open_shards(own_text / "review-shards").entries) == 5
+    assert sum(entry.documents for entry in open_shards(own_text / "table-shards").entries) == 4
     first = made_text.documents(200_000, 6)[0].lower()
-    assert ran[7].stdout.split() == first.split()
+    assert ran[8].stdout.split() == first.split()
 
 
 def test_the_commands_of_half_an_hour_run_from_text_to_a_model(own_text: Path) -> None:

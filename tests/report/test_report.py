@@ -183,7 +183,33 @@ def test_one_point_that_is_not_finite_is_one_point(tmp_path: Path) -> None:
     lines = [line for line in metrics(40) if line["kind"] == "train"]
     lines[7]["masked_lm_loss"] = float("nan")
     page = page_of(make_run(tmp_path / "mine", lines=lines))
-    assert " 1 drawn point is not finite: the line has a gap there. " in page.text + " "
+    assert " 1 drawn point has no finite value: the line has a gap there. " in page.text + " "
+
+
+def test_a_curve_breaks_where_a_record_has_no_value_and_is_not_joined_over_it(tmp_path: Path) -> None:
+    """As the journal writes a window whose steps were all skipped; a point alone between two gaps is a dot."""
+    lines = [line for line in metrics(40) if line["kind"] == "train"]
+    for number in (7, 9, 20):
+        del lines[number]["masked_lm_loss"]
+    folder = make_run(tmp_path / "mine", lines=lines)
+    page = page_of(folder)
+    assert page.data["pictures"][0]["curves"][0]["y"][7] is None
+    text = (folder / "page.html").read_text(encoding="utf-8")
+    picture = ET.fromstring(re.findall(r"<figure.*?(<svg.*?</svg>)", text, flags=re.DOTALL)[0])
+    path = next(path for path in picture.iter("path") if path.get("class") == "run-0 training")
+    stretches = path.attrib["d"].split("M")[1:]
+    assert [1 + stretch.count("L") for stretch in stretches] == [7, 1, 10, len(lines) - 21]
+    assert stretches[1].endswith("h0")
+
+
+def test_a_run_is_judged_by_the_last_record_that_has_a_loss(tmp_path: Path) -> None:
+    lines = [line for line in metrics(40) if line["kind"] == "train"]
+    for name in ("loss", "masked_lm_loss", "masked_lm_accuracy", "sentence_order_loss", "sentence_order_accuracy"):
+        del lines[-1][name]
+    page = page_of(make_run(tmp_path / "mine", lines=lines))
+    assert f"masked-LM loss {lines[-2]['masked_lm_loss']:.3f}" in page.text
+    assert f"On training batches, at step {lines[-2]['step']:,}." in page.text
+    assert "diverged" not in page.text
 
 
 def test_a_diverged_run_keeps_its_pictures(tmp_path: Path) -> None:
@@ -193,7 +219,7 @@ def test_a_diverged_run_keeps_its_pictures(tmp_path: Path) -> None:
     lines[100]["masked_lm_loss"] = 1e30
     page = page_of(make_run(tmp_path / "mine", lines=lines))
     assert "this run has diverged" in page.text
-    assert " drawn points are not finite: the line has gaps there" in page.text
+    assert " drawn points have no finite value: the line has gaps there" in page.text
     assert "cut at the top: the highest value is 1e30" in page.text
     for tag, attributes in page.elements:
         if tag == "path":

@@ -1,24 +1,11 @@
 """What the tests of fine-tuning share: a tiny model."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 from tests.tasks.made_lessons import KINDS, learn, lesson, made_model
 
 from openalbert.text.tokenizer import Tokenizer
-from openalbert.train.device import Device, measure_matmul_peak
-
-
-@pytest.fixture(scope="session", autouse=True)
-def peak_measured_once() -> Iterator[None]:
-    """What the machine can do is measured once for all runs: each would take a fifth of a second for it."""
-    peak = measure_matmul_peak(Device(torch.device("cpu"), "fp32"))
-    with pytest.MonkeyPatch.context() as patch:
-        for module in ("run", "seeds"):
-            patch.setattr(f"openalbert.tasks.{module}.measure_matmul_peak", lambda device: peak)
-        yield
 
 
 @pytest.fixture(scope="session")

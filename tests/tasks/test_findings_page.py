@@ -41,10 +41,20 @@ def test_a_section_says_all_that_was_found() -> None:
     assert "4 examples (10.0 %) were too long for the model, and cut." in page.text
     assert "2 left out: without a label, first in row 7." in page.text
     assert "12 of 17. Those first of which the model was surest." in page.text
-    assert "right: no predicted: <yes> text 0 & <b>more</b> no 1.0 % · id0" in page.text
+    assert "right: no predicted: <yes> text 0 & <b>more</b> no 1.0 % · id id0" in page.text
     assert "2 more" in page.text
     assert "no 10 50.0 100.0 <yes> 30 100.0 –" in page.text
     assert ("b", {}) not in page.elements  # what stands in a text is text
+
+
+def test_a_mistake_names_its_row_as_an_editor_counts_and_its_id_where_it_has_one_of_its_own() -> None:
+    first, second, third = FOUND.mistakes[:3]
+    mistakes = (replace(first, id="0", row=1), replace(second, id="r-77", row=1234), third)
+    page = parsed(findings_section(replace(FOUND, mistakes=mistakes)))
+    for place in ("· row 1 right", "· id r-77, row 1,234 right", "· id id2"):
+        assert place in page.text
+    assert "surest. Rows are counted from 1 and without the file's header." in page.text
+    assert "Rows are counted" not in parsed(findings_section(FOUND)).text
 
 
 def test_the_matrix_has_a_row_for_what_is_right_and_shades_by_its_shares() -> None:

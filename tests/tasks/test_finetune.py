@@ -314,6 +314,19 @@ def test_a_dry_run_tells_what_it_would_take_and_leaves_nothing(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("words", ["--dry-run", ""])
+def test_a_folder_that_cannot_be_written_is_refused_by_a_dry_run_as_by_a_run(
+    words: str, tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = lesson("classification", tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(SystemExit):
+        cli.main(command(tiny, "classification", file, file / "below", words))
+    [said] = capsys.readouterr().err.splitlines()
+    assert f"{file} is no folder, and one is to be there" in said
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 def test_another_fine_tuned_model_can_be_begun_with(
     tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

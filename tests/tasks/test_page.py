@@ -1,5 +1,6 @@
 """The page of fine-tuning runs: true to what they left behind, whole without a network, whatever state they are in."""
 
+import csv
 import json
 import re
 import shutil
@@ -45,13 +46,34 @@ def test_a_run_of_every_kind_ends_with_a_page_that_says_its_scores(
     assert "dev: a closer look" in page.text
     assert f"{findings.num_examples} examples" in page.text
     for mistake in findings.mistakes[:3]:
-        assert mistake.id in page.text
+        assert mistake.place in page.text
     # Every evaluation is a point of the main figure's curve, which is the first picture.
     evaluations = [record[scores["main_metric"]] for record in records(run, "evaluation")]
     [curve] = page.data["pictures"][0]["curves"]
     assert curve["heldOut"]
     assert curve["y"] == pytest.approx(evaluations, rel=1e-3)
     assert page_of(run, out=tmp_path / "again.html").text.split("Written by")[0] == page.text.split("Written by")[0]
+
+
+def test_the_row_of_a_mistake_is_the_one_that_a_spreadsheet_shows(quick_runs: dict[str, Path], tmp_path: Path) -> None:
+    """A quoted text of two lines and a blank line are in the way of whoever counts lines."""
+    file = tmp_path / "own.csv"
+    rows = [("warm", "one\ntwo"), ("cold", "the good time"), ("warm", "the old war"), ("cold", "the time")]
+    with file.open("w", newline="") as opened:
+        writer = csv.writer(opened)
+        writer.writerows([("label", "text"), rows[0]])
+        opened.write("\n")
+        writer.writerows(rows[1:])
+    words = ["--dev", str(file), "--report", str(tmp_path / "page.html")]
+    main(["evaluate", str(quick_runs["classification"]), "--task", "classification", *words])
+    page = Page((tmp_path / "page.html").read_text(encoding="utf-8"))
+    found = re.findall(
+        r"right: (cold|warm) predicted: (?:cold|warm) (.*?) (?:cold|warm) [\d.]+ %.*?· row (\d)", page.text
+    )
+    assert found
+    for right, text, number in found:
+        assert rows[int(number) - 1] == (right, text.replace("one two", "one\ntwo"))
+    assert "Rows are counted from 1 and without the file's header." in page.text
 
 
 def test_a_page_names_what_the_run_began_with_be_it_nothing(quick_runs: dict[str, Path], tmp_path: Path) -> None:
@@ -101,6 +123,23 @@ def test_a_run_that_is_going_has_a_page_without_scores(quick_runs: dict[str, Pat
     assert "The run is still going, or was stopped: the last record is of step 30" in page.text
     assert "is cut off" in page.text
     assert "a closer look" not in page.text
+
+
+def test_a_record_whose_steps_were_all_skipped_is_a_gap_and_takes_no_picture_away(
+    quick_runs: dict[str, Path], tmp_path: Path
+) -> None:
+    run = shutil.copytree(quick_runs["classification"], tmp_path / "run")
+    whole = page_of(run, out=tmp_path / "whole.html")
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    second = [line for line in lines if line["kind"] == "train"][1]
+    for name in ("loss", "classification_loss", "classification_accuracy", "gradient_norm"):
+        del second[name]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    page = page_of(run, out=tmp_path / "page.html")
+    assert len(page.data["pictures"]) == len(whole.data["pictures"])
+    gaps = [curve["y"][1] is None for one in page.data["pictures"] for curve in one["curves"] if not curve["heldOut"]]
+    assert gaps.count(True) == 3  # of loss, accuracy and gradient norm
+    assert "1 drawn point has no finite value: the line has a gap there." in page.text
 
 
 def test_a_run_that_has_not_begun_to_record_has_a_page(quick_runs: dict[str, Path], tmp_path: Path) -> None:

@@ -191,7 +191,7 @@ def test_without_zstandard_the_error_names_the_extra(tmp_path: Path) -> None:
     path.write_bytes(PACKERS["zst"](b"text"))
     with (
         mock.patch.dict(sys.modules, {"zstandard": None}),
-        pytest.raises(UserError, match=r"pip install openalbert\[zstd\]"),
+        pytest.raises(UserError, match=r"pip install 'openalbert\[zstd\]"),
     ):
         read(path)
 

@@ -549,7 +549,7 @@ def test_everything_dropped_is_counted_and_said(
     for remark in (
         "1 empty documents dropped",
         "1 duplicate documents dropped",
-        "1 JSON lines dropped because",
+        "1 JSON lines or table rows dropped because",
         "1 records dropped because they have no text",
         "1 documents of one sentence kept: no sentence pair",
     ):

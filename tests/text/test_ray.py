@@ -127,7 +127,10 @@ def test_no_cluster_and_no_ray_each_give_a_sentence(tmp_path: Path) -> None:
         address = f"127.0.0.1:{taken.getsockname()[1]}"  # nobody listens there
     for hide, sentence in (
         ("", f"error: no Ray cluster can be reached at '{address}'"),
-        ("import sys; sys.modules['ray'] = None; ", "error: --engine ray needs an extra: pip install openalbert[ray]"),
+        (
+            "import sys; sys.modules['ray'] = None; ",
+            "error: --engine ray needs an extra: pip install 'openalbert[ray]'",
+        ),
     ):
         code = f"{hide}from openalbert.cli import main; main({[*words, '--engine', 'ray', '--ray-address', address]!r})"
         ran = subprocess.run(

@@ -1,6 +1,7 @@
 """What a run tells: plain lines and a bar, means over windows, TensorBoard."""
 
 import json
+import math
 import os
 import pty
 import re
@@ -13,12 +14,13 @@ from tests.train.micro_runs import command, micro_run, records
 
 from openalbert import cli
 from openalbert.errors import UserError
+from openalbert.train.figures import throughput
 from openalbert.train.journal import Journal, Window
 from openalbert.train.running import Running, Step
 
 LINE = re.compile(
-    r"step [\d,]+  loss \d+\.\d{3}  words \d+\.\d %  order \d+\.\d %  [\d,]+\.\d ktok/s  \d+ % of peak  "
-    r"rate \d\.\d\de[-+]\d\d  left \d+:\d\d:\d\d"
+    r"step [\d,]+  loss \d+\.\d{3}  words \d+\.\d %  order \d+\.\d %  ([\d,]+\.\d ktok/s|\d+ tok/s)  "
+    r"rate \d\.\d\de[-+]\d\d(  left \d+:\d\d:\d\d)?"
 )
 
 
@@ -44,6 +46,36 @@ def test_a_record_holds_the_means_since_the_one_before(tmp_path: Path) -> None:
     assert first["share_of_peak"] == 0.2
     # The third step was skipped: it has no part in the mean.
     assert (second["masked_lm_loss"], second["masked_lm_accuracy"]) == (5.0, 1.0)
+
+
+def test_a_window_whose_steps_were_all_skipped_has_no_loss_norm_or_accuracy(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    monkeypatch.setattr("openalbert.train.journal.SECONDS_BETWEEN_LINES", 0.0)
+    journal = Journal(tmp_path, True, True, flops_per_token=lambda depth: 100.0, peak=1e6)
+    running = Running()
+    for number in range(1, 7):
+        running.step, running.tokens, running.seconds = number, 1000 * number, 0.5 * number
+        journal.take(step(number, 2.0, is_skipped=number in (3, 4)), running, number / 10)
+        if number % 2 == 0:
+            journal.write_window(step(number), running)
+    journal.close()
+    before, gap, after = records(tmp_path, "train")
+    means = {"loss", "gradient_norm", "masked_lm_loss", "masked_lm_accuracy"}
+    means |= {"sentence_order_loss", "sentence_order_accuracy"}
+    assert set(before) - set(gap) == means
+    assert set(after) == set(before)
+    assert (gap["step"], gap["tokens"], gap["tokens_per_second"]) == (4, 4000, 2000.0)
+    lines = capsys.readouterr().err.splitlines()
+    assert "step 3  loss –  words –  order –  2.0 ktok/s" in lines[2]
+    # A NaN breaks TensorBoard's line; a step without a value would not.
+    board = EventAccumulator(str(tmp_path / "tensorboard"))
+    board.Reload()
+    for name in means:
+        values = [event.value for event in board.Scalars(f"train/{name}")]
+        assert [math.isnan(value) for value in values] == [False, True, False]
 
 
 def test_a_window_reads_back_equal_and_goes_on(tmp_path: Path) -> None:
@@ -77,6 +109,33 @@ def test_the_depth_is_told_only_where_it_changes(
     assert ("depth 2" in line) == deepens
 
 
+@pytest.mark.parametrize(
+    ("tokens_per_second", "written"),
+    [
+        (0.26, "0.3 tok/s"),
+        (38.2, "38 tok/s"),
+        (999.4, "999 tok/s"),
+        (999.6, "1.0 ktok/s"),
+        (1_234_567.0, "1,234.6 ktok/s"),
+    ],
+)
+def test_a_line_tells_the_throughput_in_a_unit_that_fits(tokens_per_second: float, written: str) -> None:
+    assert throughput(tokens_per_second) == written
+
+
+def test_the_fraction_of_the_peak_is_told_where_the_peak_is_known(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for peak in (400.0, None):
+        journal = Journal(tmp_path, True, False, lambda depth: 10.0, peak)
+        journal.take(step(1), Running(step=1, tokens=10, seconds=1.0), 0.1)
+        journal.write_window(step(1), Running(step=1, tokens=10, seconds=1.0))
+    known, unknown = capsys.readouterr().err.splitlines()
+    assert "10 tok/s  25 % of peak  rate" in known
+    assert "10 tok/s  rate" in unknown
+    assert [record.get("share_of_peak") for record in records(tmp_path, "train")] == [0.25, None]
+
+
 def test_only_the_main_process_speaks_and_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     journal = Journal(tmp_path, False, True, lambda depth: 1.0, 1.0)
     journal.take(step(1), Running(step=1, tokens=10, seconds=1.0), 0.1)
@@ -93,11 +152,12 @@ def test_where_there_is_no_terminal_plain_lines_tell_everything(
     monkeypatch.setattr("openalbert.train.journal.SECONDS_BETWEEN_LINES", 0.0)
     micro_run(easy_shards, tmp_path / "run", "--steps 4")
     said = capsys.readouterr()
-    lines = [line for line in said.err.splitlines() if " % of peak " in line]
+    lines = [line for line in said.err.splitlines() if " tok/s " in line or " ktok/s " in line]
     assert len(lines) == 4
     for number, line in enumerate(lines, 1):
         assert line.startswith(f"{25 * number:5.1f} %  ")
         assert LINE.fullmatch(line[9:]), line
+        assert ("  left " in line) == (number > 1)  # what the first step took says nothing of the others
     assert lines[-1].endswith("left 0:00:00")
     assert "\x1b" not in said.err
     assert said.out == ""  # results only, and here there are none

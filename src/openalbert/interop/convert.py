@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
-from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 from tyro.conf import Positional
@@ -33,6 +32,7 @@ from openalbert.interop.pretraining_json import read_pretraining
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import PRETRAINING_HEADS
 from openalbert.model.presets import PRESETS
+from openalbert.progress import plain_console
 from openalbert.text.tokenizer import Tokenizer
 
 ClassifierKind = Literal["auto", "classification", "regression", "multi_label", "multiple_choice"]
@@ -58,6 +58,7 @@ class Convert:
 
     source: Positional[str]
     """A Hugging Face folder, `owner/name` on its hub, or Google's checkpoint: its folder, prefix or one of its files.
+    openalbert's own do as well: a model folder, a run, or the name of a model that comes with openalbert.
 
     A preset's name gives a fresh model with the pretraining heads."""
     target: Positional[Path]
@@ -192,7 +193,6 @@ def _difference(ours: Tensor, theirs: Tensor, mask: Tensor | None = None) -> Dif
 
 def print_report(model: AlbertModel, account: Account, differences: dict[str, Difference], settings: Convert) -> None:
     """Every tensor accounted for, and how far the outputs are from Hugging Face's."""
-    console = Console(highlight=False)
     table = Table("became", "tensors", "", box=None, pad_edge=False)
     table.columns[1].justify = "right"
     table.add_row("parameters", str(len(account.used)), f"{model.num_parameters():,} numbers")
@@ -201,16 +201,16 @@ def print_report(model: AlbertModel, account: Account, differences: dict[str, Di
     table.add_row("left over", "0", "")
     table.add_row("not in the source, drawn at random", str(len(account.fresh)), _some(account.fresh))
     heads = ", ".join(head.kind for head in model.head_list) or "no heads"
-    console.print(f"{settings.source} -> {settings.target} ({settings.precision}; {heads})")
-    console.print(table)
-    console.print("read back: every parameter as written")
+    print(f"{settings.source} -> {settings.target} ({settings.precision}; {heads})")
+    plain_console().print(table)
+    print("read back: every parameter as written")
     if differences:
         parts = ", ".join(f"{name} {difference.largest:.1e}" for name, difference in differences.items())
-        console.print(f"largest difference from transformers, fp32: {parts}")
+        print(f"largest difference from transformers, fp32: {parts}")
     elif family_of(model.config) is None:
-        console.print("transformers cannot express this architecture; the folder loads with openalbert.load")
+        print("transformers cannot express this architecture; the folder loads with openalbert.load")
     else:
-        console.print("not compared with transformers: it is not installed (pip install 'openalbert[huggingface]')")
+        print("not compared with transformers: it is not installed (pip install 'openalbert[huggingface]')")
 
 
 def _some(names: list[str]) -> str:

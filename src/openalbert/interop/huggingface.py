@@ -28,6 +28,8 @@ from openalbert.text.tokenizer import Tokenizer
 
 CONFIG = "config.json"
 TASK = "task.json"  # of a fine-tuned model: what it was tuned for
+RUN, MODEL, METRICS, FACTS = "run.json", "model", "metrics.jsonl", "facts.json"  # of a run's folder
+TAIL = 1 << 16  # bytes at the end of the metrics in which the last record is looked for
 MOST_NAMED = 5  # folders that stand beside one that is missing
 NEARLY_THE_SAME = 0.7  # of 1: below it names of two or three letters are near to each other by chance
 Precision = Literal["float32", "bfloat16", "float16"]
@@ -48,8 +50,8 @@ class Account:
 
 
 def load(folder_or_name: str | Path, heads: Sequence[Head] | None = None) -> AlbertModel:
-    """A model from a folder, one that comes with openalbert (`albert-base-wikibooks`), a fresh one by a preset's name,
-    or one from Hugging Face's hub by `owner/name`.
+    """A model from a folder, or from that of the run that made it; one that comes with openalbert
+    (`albert-base-wikibooks`), a fresh one by a preset's name, or one from Hugging Face's hub by `owner/name`.
 
     A folder's model has the heads that the folder holds, a fresh one none. `heads` asks for others: those the
     folder does not hold are drawn at random. Weights are fp32, whatever the file stores; the model is in eval mode.
@@ -63,14 +65,38 @@ def load(folder_or_name: str | Path, heads: Sequence[Head] | None = None) -> Alb
 
 
 def local_folder(name: str) -> Path | None:
-    """A model folder by its path or, of one that comes with openalbert, by its name."""
-    if Path(name).is_dir():
-        return Path(name)
-    return included_folder(name)
+    """A model folder by its path, by that of its run or, of one that comes with openalbert, by its name."""
+    path = Path(name)
+    if not path.is_dir():
+        return included_folder(name)
+    if (path / CONFIG).exists() or not (path / RUN).is_file():
+        return path
+    if not (path / MODEL / CONFIG).is_file():
+        raise UserError(f"{path} is a run that has no model yet: {_how_far(path)}")
+    return path / MODEL
+
+
+def _how_far(run: Path) -> str:
+    """Where a run stands that has not ended, and what to do."""
+    lines: list[bytes] = []
+    with contextlib.suppress(FileNotFoundError), (run / METRICS).open("rb") as file:
+        file.seek(max(0, (run / METRICS).stat().st_size - TAIL))
+        lines = file.read().splitlines()
+    stands = "nothing is recorded of it"
+    for line in lines:
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            record = json.loads(line)
+            if record["kind"] == "train":
+                stands = f"it has come to step {record['step']:,}, {record['progress']:.1%} of its length"
+    command = ""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        command = f" (`{json.loads((run / FACTS).read_text(encoding='utf-8'))['command']}`)"
+    return f"{stands}; run its command again{command} and let it end, or name another model"
 
 
 def find_folder(name: str, fresh: tuple[str, ...] = ()) -> Path:
-    """A model folder by its path, of one that comes with openalbert by its name, or from Hugging Face's hub.
+    """The folder of a model, wherever one is taken: by its path or its run's, of one that comes with openalbert by its
+    name, or from Hugging Face's hub.
 
     `fresh` are names of models without weights that would have done as well.
     """
@@ -100,7 +126,7 @@ def _models_beside(missing: Path) -> dict[str, str]:
     found: dict[str, str] = {}
     with contextlib.suppress(OSError):
         for child in sorted(missing.parent.iterdir()):
-            model = next((one for one in (child, child / "model") if (one / CONFIG).is_file()), None)
+            model = next((one for one in (child, child / MODEL) if (one / CONFIG).is_file()), None)
             if model is not None:
                 found[child.name] = str(model)
     return found

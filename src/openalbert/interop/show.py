@@ -2,15 +2,15 @@
 
 import json as json_text
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 from tyro.conf import Positional
 
-from openalbert.errors import UserError, suggestion
-from openalbert.included import pretrained_names
-from openalbert.interop.huggingface import local_folder, read_folder_config
+from openalbert.errors import UserError
+from openalbert.interop.huggingface import find_folder, read_folder_config
 from openalbert.model.config import AlbertConfig
 from openalbert.model.cost import (
     Precision,
@@ -21,6 +21,7 @@ from openalbert.model.cost import (
     training_flops_per_token,
 )
 from openalbert.model.presets import PAPER, PRESETS
+from openalbert.progress import plain_console
 
 LONGEST = 512  # tokens of a sequence, as in the paper
 
@@ -30,7 +31,8 @@ class Show:
     """Parameters by part, FLOPs and memory of a model; without a model, the table of all presets."""
 
     preset: Positional[str] = ""
-    """A preset's name, that of a model which comes with openalbert, or a model folder. Right after the verb."""
+    """A preset's name, that of a model which comes with openalbert, a model folder, a run, or `owner/name` on Hugging
+    Face's hub. Right after the verb."""
     model: AlbertConfig = field(default_factory=AlbertConfig)
     """The configuration; what is given here changes the preset's."""
     length: int = LONGEST
@@ -52,7 +54,7 @@ class Show:
 
 
 def defaults_for(name: str) -> Show:
-    """The settings that follow from a preset's name or a model folder."""
+    """The settings that follow from a preset's name or a model's."""
     if not name:
         return Show()
     config = config_of(name)
@@ -60,14 +62,10 @@ def defaults_for(name: str) -> Show:
 
 
 def config_of(name: str) -> AlbertConfig:
-    """The configuration of a preset or of a model folder."""
-    folder = local_folder(name)
-    if folder is not None:
-        return read_folder_config(folder)
-    if name not in PRESETS:
-        known = [*PRESETS, *pretrained_names()]
-        raise UserError(f"'{name}' is neither a preset nor a model folder: {suggestion(name, known)}")
-    return PRESETS[name]
+    """The configuration of a preset or of a model."""
+    if name in PRESETS and not Path(name).is_dir():
+        return PRESETS[name]
+    return read_folder_config(find_folder(name, tuple(PRESETS)))
 
 
 def show(settings: Show) -> None:
@@ -133,7 +131,7 @@ def describe(settings: Show) -> dict[str, Any]:
 
 def print_one(figures: dict[str, Any], settings: Show) -> None:
     """One model as a person reads it."""
-    console = Console()
+    console = plain_console()
     config, parameters, flops, used = (
         settings.model,
         figures["parameters"],
@@ -141,18 +139,20 @@ def print_one(figures: dict[str, Any], settings: Show) -> None:
         figures["memory_bytes"],
     )
     console.print(
-        f"[bold]{figures['name']}[/bold]: {config.num_layers} layers, {config.hidden_size} wide, "
-        f"{config.num_heads} heads, feed-forward {config.ffn_size}, embedding {config.embedding_size}, "
-        f"vocabulary {config.vocab_size:,}, distinct attention parts {config.sharing.attention}, "
-        f"feed-forward parts {config.sharing.ffn}",
-        highlight=False,
+        Text(figures["name"], "bold").append(
+            f": {config.num_layers} layers, {config.hidden_size} wide, "
+            f"{config.num_heads} heads, feed-forward {config.ffn_size}, embedding {config.embedding_size}, "
+            f"vocabulary {config.vocab_size:,}, distinct attention parts {config.sharing.attention}, "
+            f"feed-forward parts {config.sharing.ffn}",
+            "not bold",
+        )
     )
     table = Table("parameters", "", box=None, pad_edge=False)
     table.columns[1].justify = "right"
     for part, count in parameters["by_part"].items():
         table.add_row(part, f"{count:,}")
-    table.add_row("[bold]encoder with pooler[/bold]", f"[bold]{parameters['encoder']:,}[/bold]")
-    table.add_row("[bold]with both pretraining heads[/bold]", f"[bold]{parameters['pretraining']:,}[/bold]")
+    table.add_row("encoder with pooler", f"{parameters['encoder']:,}", style="bold")
+    table.add_row("with both pretraining heads", f"{parameters['pretraining']:,}", style="bold")
     if parameters["in_the_paper"]:
         table.add_row("the paper prints", parameters["in_the_paper"])
     table.add_section()
@@ -199,4 +199,4 @@ def print_all(figures: dict[str, dict[str, Any]], settings: Show) -> None:
             f"{row['speedup']['by_flops']:.2f}x",
             row["speedup"]["in_the_paper"] or "",
         )
-    Console(width=120).print(table)
+    plain_console(width=120).print(table)

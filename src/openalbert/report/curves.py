@@ -201,8 +201,8 @@ def _without_spikes(picture: Picture, values: Float64[np.ndarray, "n"]) -> tuple
     """The values that decide a picture's height: a spike that would flatten all the rest is cut, and said."""
     finite = values[np.isfinite(values)]
     lost = len(values) - len(finite)
-    many = f"{lost:,} drawn points are not finite: the line has gaps there. "
-    remark = {0: "", 1: "1 drawn point is not finite: the line has a gap there. "}.get(lost, many)
+    many = f"{lost:,} drawn points have no finite value: the line has gaps there. "
+    remark = {0: "", 1: "1 drawn point has no finite value: the line has a gap there. "}.get(lost, many)
     if not picture.log and len(finite) >= 20:
         low, usual, high = finite.min(), np.quantile(finite, 0.98), finite.max()
         if high - usual > 4 * (usual - low) > 0:
@@ -292,6 +292,8 @@ def _path(curve: Curve, x: Float64[np.ndarray, "n"], y: Float64[np.ndarray, "n"]
     before = 0.0
     for across, down in zip(x.tolist(), y.tolist(), strict=True):
         if not (math.isfinite(across) and math.isfinite(down)):
+            if not broken and words[-1].startswith("M"):
+                words[-1] += "h0"  # alone between two gaps: a dot
             broken = True
             continue
         place = f"{across:.1f} {down:.1f}"

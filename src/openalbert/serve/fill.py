@@ -25,8 +25,8 @@ class Fill:
     """The most probable pieces for each [MASK] of a text."""
 
     model: Positional[str]
-    """A model folder, a model that comes with openalbert by its name (albert-base-wikibooks), or `owner/name` on
-    Hugging Face's hub."""
+    """A model folder, a run of `openalbert pretrain`, a model that comes with openalbert by its name
+    (albert-base-wikibooks), or `owner/name` on Hugging Face's hub."""
     texts: Positional[tuple[str, ...]] = ()
     """Texts with one [MASK] or several each; without any, every line of standard input is one."""
     top: int = 5

@@ -83,9 +83,8 @@ def _classes(predicted: Predicted, findings: Findings) -> tuple[Findings, list[W
         if gold[number] != given[number]:
             share, right = float(shares[number, given[number]]), float(shares[number, gold[number]])
             sure = f"{labels[given[number]]} {_percent(share)}, {labels[gold[number]]} {_percent(right)}"
-            shown = partial(
-                Mistake, example.id, _text_shown(example), labels[gold[number]], labels[given[number]], sure
-            )
+            names = labels[gold[number]], labels[given[number]]
+            shown = partial(Mistake, example.id, _text_shown(example), *names, sure, row=example.row)
             wrong.append((share - right, shown))
     confusion = _rows(counts) if len(labels) <= MOST_CLASSES else ()
     return replace(findings, labels=labels, confusion=confusion, parts_title="class", parts=tuple(parts)), wrong
@@ -99,7 +98,8 @@ def _values(predicted: Predicted, findings: Findings) -> tuple[Findings, list[Wr
     for example, right, value in zip(_texts(predicted), gold, given, strict=True):
         off = value - right
         sure = f"off by {off:+.3g}".replace("-", "−")
-        wrong.append((abs(off), partial(Mistake, example.id, _text_shown(example), f"{right:g}", f"{value:.3f}", sure)))
+        names = f"{right:g}", f"{value:.3f}"
+        wrong.append((abs(off), partial(Mistake, example.id, _text_shown(example), *names, sure, row=example.row)))
     return replace(findings, values=tuple(zip(gold, given, strict=True))[::step]), wrong
 
 
@@ -120,7 +120,8 @@ def _label_sets(predicted: Predicted, findings: Findings) -> tuple[Findings, lis
             sure = ", ".join(f"{labels[one]} {_percent(float(shares[number, one]))}" for one in off)
             howfar = float(sum(abs(shares[number, one] - (one in right)) for one in off))
             names = [", ".join(labels[one] for one in sorted(chosen)) or "(none)" for chosen in (right, found_set)]
-            wrong.append((howfar, partial(Mistake, example.id, _text_shown(example), names[0], names[1], sure)))
+            shown = partial(Mistake, example.id, _text_shown(example), names[0], names[1], sure, row=example.row)
+            wrong.append((howfar, shown))
     return replace(findings, labels=labels, parts_title="label", parts=tuple(parts)), wrong
 
 
@@ -134,7 +135,7 @@ def _choices(predicted: Predicted, findings: Findings) -> tuple[Findings, list[W
         if gold != given:
             sure = ", ".join(f"{letter(option)} {_percent(float(value))}" for option, value in enumerate(share))
             names = [f"{letter(option)}: {example.options[option]}" for option in (gold, given)]
-            shown = partial(Mistake, example.id, _choice_shown(example), names[0], names[1], sure)
+            shown = partial(Mistake, example.id, _choice_shown(example), names[0], names[1], sure, row=example.row)
             wrong.append((float(share[given] - share[gold]), shown))
     most = max((len(example.options) for example in examples), default=0)
     counts = np.zeros((most, most), np.int64)
@@ -196,6 +197,7 @@ def _question_mistake(
         " / ".join(gold) or "(no answer)",
         text or "(no answer)",
         sure,
+        row=example.row,
     )
 
 

@@ -13,7 +13,6 @@ from openalbert.interop import huggingface
 from openalbert.interop.pretraining_json import Pretraining, read_pretraining
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import Head
-from openalbert.tasks.material import model_folder
 from openalbert.tasks.own.columns import setting_of
 from openalbert.tasks.predict import PRETRAINING
 from openalbert.tasks.registry import GLUE, TASKS, Known, Source, open_task
@@ -44,7 +43,7 @@ class Loaded:
 
 def load_models(names: Sequence[str]) -> Loaded:
     """The models of these names; they must know the same pieces and answer the same question."""
-    folders = [model_folder(name) for name in names]
+    folders = [huggingface.find_folder(name) for name in names]
     models = [huggingface.load(folder) for folder in folders]
     tokenizers = [Tokenizer.load(folder) for folder in folders]
     for name, model, tokenizer in zip(names, models, tokenizers, strict=True):

@@ -48,6 +48,15 @@ class Mistake:
     """What the model says, in words."""
     how_sure: str
     """How sure it was, in words."""
+    row: int | None = None
+    """The number of its row in its file, from 1, the header not counted; None where that is not known."""
+
+    @property
+    def place(self) -> str:
+        """Where a person finds it. An id that only counts the rows from 0 says nothing more than the row."""
+        if self.row is None:
+            return f"id {self.id}"
+        return f"row {self.row:,}" if self.id == str(self.row - 1) else f"id {self.id}, row {self.row:,}"
 
 
 @dataclass(frozen=True)

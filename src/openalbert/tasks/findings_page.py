@@ -129,6 +129,8 @@ def _mistakes(findings: Findings) -> Markup:
     title = "The largest errors" if is_value else "The worst mistakes"
     number = f"{len(findings.mistakes):,} of {findings.num_mistakes:,}"
     note = "The farthest off first." if is_value else "Those first of which the model was surest."
+    if any(mistake.row is not None for mistake in findings.mistakes):
+        note += " Rows are counted from 1 and without the file's header."
     shown = [_mistake(mistake) for mistake in findings.mistakes]
     legend = []
     if any(text.marks for mistake in findings.mistakes for text in mistake.texts):
@@ -163,7 +165,7 @@ def _mistake(mistake: Mistake) -> Markup:
         element("p", *([] if alone else [element("span", f"{shown.name}: ", class_="soft")]), marked(shown))
         for shown in mistake.texts
     ]
-    footer = element("p", f"{mistake.how_sure} · {mistake.id}", class_="remark")
+    footer = element("p", f"{mistake.how_sure} · {mistake.place}", class_="remark")
     return element("article", verdict, *texts, footer, class_="mistake")
 
 

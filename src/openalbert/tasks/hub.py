@@ -37,7 +37,7 @@ def _loaded(source: Source) -> Mapping[str, Any]:
         import datasets
     except ImportError:
         raise UserError(
-            f"{source.dataset}: reading datasets needs an extra: pip install openalbert[datasets]"
+            f"{source.dataset}: reading datasets needs an extra: pip install 'openalbert[datasets]'"
         ) from None
     name = str(source.dataset)
     try:

@@ -30,7 +30,6 @@ from openalbert.tasks.tuned import read_tuned
 from openalbert.tasks.units import Units
 from openalbert.tasks.wording import are, counted, share
 from openalbert.text.tokenizer import Tokenizer
-from openalbert.train.claim import MODEL, RUN
 
 THRESHOLD_SHARE = 0.05  # of the training questions, held out where the threshold of the null score is to be fitted
 MOST_FOR_THRESHOLD = 1_000  # questions: one number needs no more, and they are answered at every evaluation
@@ -244,10 +243,10 @@ def _start_folder(settings: Finetune) -> Path:
     """The folder of the model to begin with; MODEL and --from must be of one kind where both are given."""
     if not settings.model and not settings.start:
         raise UserError("name the model right after the verb: `openalbert finetune MODEL --task …`")
-    named = model_folder(settings.start or settings.model)
+    named = huggingface.find_folder(settings.start or settings.model)
     if not (settings.model and settings.start):
         return named
-    other = model_folder(settings.model)
+    other = huggingface.find_folder(settings.model)
     for what, sizes in (
         ("tokenizer", [Tokenizer.load(folder).fingerprint for folder in (named, other)]),
         ("shape", [_shape(huggingface.read_folder_config(folder)) for folder in (named, other)]),
@@ -266,12 +265,3 @@ def _is_tuned(folder: Path) -> bool:
 
 def _shape(config: AlbertConfig) -> AlbertConfig:
     return replace(config, hidden_dropout=0.0, attention_dropout=0.0, classifier_dropout=0.0)
-
-
-def model_folder(name: str) -> Path:
-    """A model's folder by its own path, its run's, or its name on Hugging Face's hub."""
-    if not (Path(name) / RUN).is_file():
-        return huggingface.find_folder(name)
-    if not (Path(name) / MODEL).is_dir():
-        raise UserError(f"{name}: this run has no model yet, it has not ended: run its command again, or name another")
-    return Path(name) / MODEL

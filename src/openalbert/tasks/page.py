@@ -5,6 +5,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from openalbert.model.presets import PAPER_TOKENS
 from openalbert.report import curves
 from openalbert.report.curves import Line, Picture
@@ -73,7 +75,7 @@ def _pictures_for(tunings: Sequence[Tuning]) -> list[Picture]:
     right = [
         Picture(name, f"Right in training, {name.removesuffix('_accuracy').replace('_', ' ')}", "%", percent, "percent")
         for name in of_heads
-        if any(tuning.run.train.has(name) and tuning.run.train.columns[name].max() > 0 for tuning in tunings)
+        if any(tuning.run.train.has(name) and np.nanmax(tuning.run.train.columns[name]) > 0 for tuning in tunings)
     ]
     rest = [known[name] for name in ("learning_rate", "gradient_norm", "tokens_per_second", "share_of_peak")]
     return [*scored[:1], first, *scored[1:], *right, *rest]

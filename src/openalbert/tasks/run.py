@@ -1,5 +1,6 @@
 """One fine-tuning run: steps, scores between them, the best weights kept, a collapse noticed, a model at the end."""
 
+import contextlib
 import json
 import math
 import shutil
@@ -29,7 +30,7 @@ from openalbert.tasks.targets import never_predicted_told
 from openalbert.train import checkpoint
 from openalbert.train.claim import CHECKPOINTS, MODEL, is_done, read_facts, write_facts
 from openalbert.train.device import Device, measure_matmul_peak
-from openalbert.train.estimate import Needs, StepTimes, measured, side_by_side
+from openalbert.train.estimate import DRY_STEPS, DryTimes, Needs, StepTimes, measured, side_by_side
 from openalbert.train.interruption import Stop
 from openalbert.train.journal import Journal
 from openalbert.train.machine import machine, note_move
@@ -54,14 +55,15 @@ class Run:
         self.baseline = baseline_loss(self.sequences, material.class_weights)
         self.is_recorded = is_recorded(settings.speed, device)
         writes = device.is_main and not settings.dry_run
-        self.peak = peak or measure_matmul_peak(device)
+        # What a CPU could do depends on what else runs there: a fraction of that says nothing.
+        self.peak = peak or (measure_matmul_peak(device) if device.is_cuda else None)
         length = max(1, round(len(self.sequences.ids) / len(self.sequences.example)))
         self.journal = Journal(
             self.folder,
             writes,
             settings.tensorboard,
             lambda depth: training_flops_per_token(material.config, length, masked_share=0.0, depth=depth),
-            self.peak * device.world,
+            None if self.peak is None else self.peak * device.world,
         )
         self.facts: dict[str, Any] = {}
 
@@ -315,17 +317,20 @@ class Run:
         return scores
 
     def dry_run(self) -> None:
-        """Two steps, and what the whole run would take."""
+        """A few steps, the last of them timed, and what the whole run would take."""
         self._build()
         self._introduce()
-        self.pace = replace(self.pace, budget=replace(self.pace.budget, steps=2, minutes=None))
-        before = 0.0
-        for step in training_steps(
+        self.pace = replace(self.pace, budget=replace(self.pace.budget, steps=DRY_STEPS[1], minutes=None))
+        times = DryTimes()
+        steps = training_steps(
             self.model, self.optimizer, self.packing, self.learning, self.pace, self.device, self.running
-        ):
-            self.say(f"step {step.number}: loss {step.loss:.3f}, {self.running.seconds - before:.2f} s")
-            before, last = self.running.seconds, self.running.seconds - before
-        self.say(side_by_side(self._estimate(last).as_dict()))
+        )
+        with contextlib.closing(steps):  # type: ignore[type-var]
+            for step in steps:
+                self.say(f"step {step.number}: loss {step.loss:.3f}, {times.add(self.running.seconds):.2f} s")
+                if times.are_enough:
+                    break
+        self.say(side_by_side(self._estimate(times.median).as_dict()))
 
     def say(self, sentence: str) -> None:
         """Tell the user something; only the main process speaks."""

@@ -26,7 +26,7 @@ SEEDS = "seeds.json"
 
 def several_seeds(settings: Finetune, material: Material, device: Device, stop: Stop) -> None:
     """Carry out one run after another, each in a folder of its own, on the same tokenized examples."""
-    peak = measure_matmul_peak(device)
+    peak = measure_matmul_peak(device) if device.is_cuda else None
     results = []
     for number in range(settings.seeds):
         one = replace(of_seed(settings, number), fresh=False)

@@ -109,7 +109,7 @@ class Finetune:
     tensorboard: bool = False
     """Write TensorBoard files too."""
     dry_run: bool = False
-    """Build everything, take two steps, print what the run would take, and leave nothing behind."""
+    """Build everything, take up to nine steps, print what the run would take, and leave nothing behind."""
     fresh: bool = False
     """Start over: remove what an earlier run left in `out`."""
     speed: Speed = field(default_factory=Speed)

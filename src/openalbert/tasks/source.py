@@ -55,7 +55,8 @@ class Source:
     answer_column: str | None = None
     """The column of the answer: its text, or for multiple_choice its letter, its number from 0, or the option."""
     id_column: str | None = None
-    """The column that names each row in files of predictions; without one, rows are counted from 0."""
+    """The column that names each row in files of predictions; without one, rows are counted from 0 there.
+    Pages count them from 1, without the header."""
     heldout_share: float = 0.1
     """The share of the training examples that is held out where there is nothing else to score on."""
     heldout_seed: int = 0

@@ -124,7 +124,9 @@ def questions(
                 unanswered.append(row.place)
         seen.add(row_id)
         title = row.text("title")
-        examples.append(QuestionExample(row_id, passage, question, answers, title, is_labelled=labelled))
+        examples.append(
+            QuestionExample(row_id, passage, question, answers, title, is_labelled=labelled, row=number + 1)
+        )
     if not labelled:
         check_none_lost(table.name, excluded.counted())
     remarks = [*table.remarks, *(f"{count:,} {reason}" for reason, count in moved.counted().items())]

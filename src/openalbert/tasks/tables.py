@@ -223,7 +223,7 @@ def _parquet_table(path: Path) -> Table:
         import pyarrow
         import pyarrow.parquet
     except ImportError:
-        raise UserError(f"{path}: reading Parquet needs an extra: pip install openalbert[parquet]") from None
+        raise UserError(f"{path}: reading Parquet needs an extra: pip install 'openalbert[parquet]'") from None
     if not path.is_file():
         read_text(path)  # which says what is wrong with the name
     try:

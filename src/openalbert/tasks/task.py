@@ -27,6 +27,9 @@ class TextExample:
     second: str | None
     label: int | float | tuple[int, ...] | None
     """The number of the class, the value, the numbers of all classes that apply; None where nobody has said."""
+    row: int | None = field(default=None, repr=False, compare=False)
+    """The number of its row in its file, from 1, the header not counted; None where that is not known. It is for people
+    to read and no part of the example: equality and the fingerprints of data leave it out."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,8 @@ class ChoiceExample:
     label: int | None
     group: str = ""
     """What scores are also given by: RACE's middle and high."""
+    row: int | None = field(default=None, repr=False, compare=False)
+    """As of a TextExample."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +67,8 @@ class QuestionExample:
     title: str = ""
     """The article: what belongs together when a part is held out."""
     is_labelled: bool = True
+    row: int | None = field(default=None, repr=False, compare=False)
+    """As of a TextExample."""
 
 
 Example: TypeAlias = TextExample | ChoiceExample | QuestionExample

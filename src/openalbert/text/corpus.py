@@ -22,11 +22,11 @@ from openalbert.text.readers import (
     clean,
     text_blocks,
 )
-from openalbert.text.records import dataset_records, jsonl_records, parquet_records
+from openalbert.text.records import dataset_records, delimited_records, jsonl_records, parquet_records
 
 __all__ = ["Counts", "Document", "DuplicateFilter", "Reading", "Source", "documents", "fingerprint", "sources"]
 
-_FORMATS: dict[str, Literal["text", "jsonl", "parquet"]] = {
+_FORMATS: dict[str, Literal["text", "jsonl", "csv", "tsv", "parquet"]] = {
     "": "text",
     ".txt": "text",
     ".text": "text",
@@ -34,6 +34,8 @@ _FORMATS: dict[str, Literal["text", "jsonl", "parquet"]] = {
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
     ".json": "jsonl",
+    ".csv": "csv",
+    ".tsv": "tsv",
     ".parquet": "parquet",
 }
 
@@ -103,13 +105,13 @@ def _files(name: str) -> list[Path]:
     raise UserError(f"there is no file {name}{advice}")
 
 
-def _format(path: Path, reading: Reading) -> Literal["text", "jsonl", "parquet", "datasets"]:
+def _format(path: Path, reading: Reading) -> Literal["text", "jsonl", "csv", "tsv", "parquet", "datasets"]:
     plain = path.with_suffix("") if path.suffix.removeprefix(".") in MAGIC else path
     kind = _FORMATS.get(plain.suffix.lower()) if reading.format == "auto" else reading.format
     if kind is None:
         raise UserError(
             f"{path}: the ending {plain.suffix} does not say what it is ({', '.join(filter(None, _FORMATS))} are "
-            "known): say so with reading.format, or leave the file out"
+            "known): say which of text, jsonl, csv, tsv and parquet it is with --reading.format, or leave it out"
         )
     if kind == "parquet" and plain != path:
         raise UserError(f"{path}: Parquet is compressed inside: unpack {path.suffix} first")
@@ -122,7 +124,13 @@ def documents(source: Source, reading: Reading, counts: Counts) -> Iterator[Docu
     if source.format == "text":
         texts = _cut_documents(text_blocks(source, counts), reading.document, reading, counts)
     else:
-        read = {"jsonl": jsonl_records, "parquet": parquet_records, "datasets": dataset_records}[source.format]
+        read = {
+            "jsonl": jsonl_records,
+            "csv": delimited_records,
+            "tsv": delimited_records,
+            "parquet": parquet_records,
+            "datasets": dataset_records,
+        }[source.format]
         texts = _of_records(read(source, reading, counts), reading, counts)
     for text in texts:
         counts.documents += 1

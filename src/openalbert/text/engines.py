@@ -217,7 +217,7 @@ def ray_cluster(address: str | None) -> Iterator[Ray]:
     try:
         import ray
     except ImportError:
-        raise UserError("--engine ray needs an extra: pip install openalbert[ray]") from None
+        raise UserError("--engine ray needs an extra: pip install 'openalbert[ray]'") from None
     if ray.is_initialized():
         yield Ray(ray)
         return

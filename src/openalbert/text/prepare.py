@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 import tyro
-from rich.console import Console
 from rich.table import Table
 
 from openalbert import durable
 from openalbert.errors import UserError, a_full_disk_is_told
-from openalbert.progress import Work
+from openalbert.progress import Work, plain_console
 from openalbert.settings import to_dict
 from openalbert.text import corpus, engines, groups, shards
 from openalbert.text.corpus import Counts, Reading, Source
@@ -300,7 +299,7 @@ def _report(manifest: Manifest) -> None:
     for split, entries in manifest.splits.items():
         numbers = [counts[f"{split}_{kind}"] for kind in ("documents", "sentences", "tokens")]
         table.add_row(split, str(len(entries)), *(f"{number:,}" for number in numbers))
-    Console().print(table)
+    plain_console().print(table)
     read = Counts(**{field.name: counts[field.name] for field in dataclasses.fields(Counts)})
     remarks = read.remarks()
     for name, what in _REMARKS.items():

@@ -44,12 +44,12 @@ STANDARD_INPUT = "-"
 class Reading:
     """How text files are read."""
 
-    format: Literal["auto", "text", "jsonl", "parquet", "datasets"] = "auto"
-    """What the files are. auto goes by the ending (.txt, .text, .md or none; .jsonl, .ndjson, .json; .parquet), behind
-    .gz, .bz2, .xz or .zst if there is one. datasets takes each name for one of Hugging Face datasets, or for a folder
-    of one, and may use the network."""
+    format: Literal["auto", "text", "jsonl", "csv", "tsv", "parquet", "datasets"] = "auto"
+    """What the files are. auto goes by the ending (.txt, .text, .md or none; .jsonl, .ndjson, .json; .csv; .tsv;
+    .parquet), behind .gz, .bz2, .xz or .zst if there is one. datasets takes each name for one of Hugging Face datasets,
+    or for a folder of one, and may use the network."""
     text_field: str = "text"
-    """The field (JSONL) or column (Parquet, datasets) that holds the text."""
+    """The field (JSONL) or column (CSV, TSV, Parquet, datasets) that holds the text; each record is a document."""
     document: Literal["blank-line", "file", "line"] = "blank-line"
     """What one document is in a text file: what stands between blank lines, the whole file, or each line."""
     wrapped: bool = False
@@ -69,7 +69,7 @@ class Source:
 
     name: str
     """The path as the user gave it, continued below a folder; `-`; or the dataset's name."""
-    format: Literal["text", "jsonl", "parquet", "datasets"]
+    format: Literal["text", "jsonl", "csv", "tsv", "parquet", "datasets"]
     """What it is, never auto."""
     size_bytes: int | None
     """Its size on disk; None where that cannot be known (standard input, pipes, datasets)."""
@@ -87,7 +87,8 @@ class Counts:
     """Records whose text is empty after cleaning."""
     dropped_duplicates: int = 0
     dropped_broken_lines: int = 0
-    """Lines of a JSONL file that are not a JSON object, or too long to parse."""
+    """Lines of a JSONL file that are not a JSON object, or too long to parse; rows of CSV and TSV files that have
+    another number of columns than their header."""
     dropped_without_text: int = 0
     """Records whose text field is missing, null or not a string."""
     empty_files: int = 0
@@ -104,7 +105,7 @@ class Counts:
         lines = {
             "empty documents dropped": self.dropped_empty,
             "duplicate documents dropped": self.dropped_duplicates,
-            "JSON lines dropped because they are broken or too long": self.dropped_broken_lines,
+            "JSON lines or table rows dropped because they are broken or too long": self.dropped_broken_lines,
             "records dropped because they have no text": self.dropped_without_text,
             "files without any text": self.empty_files,
             "cuts in documents over the maximum length": self.long_documents_cut,
@@ -240,7 +241,7 @@ def _zst_frames(file: _Counted, name: str) -> Iterator[bytes]:
     try:
         import zstandard
     except ImportError:
-        raise UserError(f"{name}: reading zst needs an extra: pip install openalbert[zstd]") from None
+        raise UserError(f"{name}: reading zst needs an extra: pip install 'openalbert[zstd]'") from None
     # Small steps, because one byte may unpack to 32,768; and an object a frame, because zstandard's own stream reader
     # takes a file that is cut short for a whole one.
     frame = None

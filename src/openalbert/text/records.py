@@ -1,10 +1,14 @@
-"""The texts of files that hold records: JSONL, Parquet, and Hugging Face datasets.
+"""The texts of files that hold records: JSONL, CSV, TSV, Parquet, and Hugging Face datasets.
 
 A record without text (a broken line, a missing field) is dropped and counted; a file that begins with too many of them,
 or has no others, is refused.
 """
 
+import csv
+import io
+import itertools
 import json
+import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +17,10 @@ from openalbert.errors import UserError, suggestion
 from openalbert.text.readers import BLOCK, Counts, Reading, Source, byte_blocks, decode
 
 LONGEST_JSON_LINE = 1 << 25  # bytes; a longer line is dropped, for a record must be in memory to be parsed
+LONGEST_ROW = 1 << 25  # characters of a CSV row: a longer one is a quote that was never closed
+TSV_SAMPLE = 1 << 20  # characters at the start of a TSV file that show whether " quotes there
+DELIMITERS = ",;\t|"  # one of which stands between the columns of a CSV file
+MOST_COLUMNS_NAMED = 20
 HOPELESS_RECORDS = 1000  # records in a row at the start of a file that give no text before it is refused
 
 
@@ -90,13 +98,117 @@ def _no_text(where: str, kind: str, reading: Reading, known: list[str], value: A
     return f"{where} has no {kind} '{reading.text_field}' (text_field): {suggestion(reading.text_field, known)}"
 
 
+def delimited_records(source: Source, reading: Reading, counts: Counts) -> Iterator[str]:
+    """The text of each row of a CSV or TSV file, whose first line names the columns; one row in memory at a time."""
+    hope = _Hope(source.name)
+    lines = _lines_of(source, counts)
+    rows = _tsv_rows(source, lines) if source.format == "tsv" else _csv_rows(source, lines)
+    _, header = next(rows, (0, []))
+    columns = [name.strip() for name in header]
+    if columns.count(reading.text_field) != 1:
+        if not columns:
+            return  # counted as a file without any text
+        named = ", ".join(f"'{name[:40]}'" for name in columns[:MOST_COLUMNS_NAMED])
+        more = f" and {len(columns) - MOST_COLUMNS_NAMED} more" if len(columns) > MOST_COLUMNS_NAMED else ""
+        problem = "two columns" if reading.text_field in columns else "no column"
+        raise UserError(
+            f"{source.name} has {problem} '{reading.text_field}' (text_field): its first line names the columns "
+            f"{named}{more}; say which holds the text with --reading.text-field"
+        )
+    place = columns.index(reading.text_field)
+    for number, fields in rows:
+        if len(fields) == len(columns):
+            hope.found = True
+            yield fields[place]
+        else:
+            counts.dropped_broken_lines += 1
+            what = "column" if len(fields) == 1 else "columns"
+            hope.failed(f"line {number} has {len(fields)} {what} where the first line names {len(columns)}")
+    hope.refuse()
+
+
+def _lines_of(source: Source, counts: Counts) -> Iterator[str]:
+    """The lines of a file with their ends, those of CSV: `\\n`, `\\r\\n` or `\\r`. Texts are cleaned later."""
+    data, rest, is_first = b"", "", True
+    for block in itertools.chain(byte_blocks(source, counts), [None]):
+        text, used = decode(data + (block or b""), counts, final=block is None)
+        data = (data + (block or b""))[used:]
+        text = rest + (text.removeprefix("\ufeff") if is_first else text)
+        lines = list(io.StringIO(text, newline=""))
+        # A carriage return at the end may be half of a line break.
+        rest = lines.pop() if block is not None and lines and not lines[-1].endswith("\n") else ""
+        if len(rest) > LONGEST_ROW:
+            raise UserError(f"{source.name}: a line is over {LONGEST_ROW:,} characters long: is it a CSV or TSV file?")
+        yield from lines
+        is_first = False
+
+
+def _csv_rows(source: Source, lines: Iterator[str], delimiter: str = "") -> Iterator[tuple[int, list[str]]]:
+    """The rows of a file that quotes as CSV does, each with the number of its first line; blank lines are no rows."""
+    fed = 0
+
+    def feed(lines: Iterable[str]) -> Iterator[str]:
+        nonlocal fed
+        for line in lines:
+            fed += len(line)
+            if fed > LONGEST_ROW:
+                raise UserError(f'{source.name}, line {number}: a " that opens a text here is never closed')
+            yield line
+
+    first = next(lines, "")
+    delimiter = delimiter or max(DELIMITERS, key=first.count)
+    csv.field_size_limit(sys.maxsize)  # the default refuses texts over 131,072 characters
+    reader = csv.reader(feed(itertools.chain([first], lines)), delimiter=delimiter, strict=True)
+    number = 1
+    try:
+        for fields in reader:
+            if fields:
+                yield number, fields
+            number, fed = reader.line_num + 1, 0
+    except csv.Error as error:
+        raise UserError(
+            f'{source.name}, line {number}: the quotes do not fit ({error}): a text that holds " is quoted, with every '
+            '" in it doubled'
+        ) from None
+
+
+def _tsv_rows(source: Source, lines: Iterator[str]) -> Iterator[tuple[int, list[str]]]:
+    """The rows of a TSV file. Some quote as CSV does, in others " is a sign like any other: its beginning tells."""
+    sample: list[str] = []
+    size = 0
+    while size < TSV_SAMPLE and (line := next(lines, None)) is not None:
+        sample.append(line)
+        size += len(line)
+    lines = itertools.chain(sample, lines)
+    if _quotes_as_csv(source, sample, is_whole=size < TSV_SAMPLE):
+        yield from _csv_rows(source, lines, "\t")
+        return
+    for number, line in enumerate(lines, 1):
+        if text := line.rstrip("\r\n"):
+            yield number, text.split("\t")
+
+
+def _quotes_as_csv(source: Source, sample: list[str], is_whole: bool) -> bool:
+    """Whether there are quotes, all by the rules of CSV, in rows that all fit the header."""
+    if not any('"' in line for line in sample):
+        return False
+    widths: set[int] = set()
+    try:
+        for _, fields in _csv_rows(source, iter(sample), "\t"):
+            widths.add(len(fields))
+    except UserError as error:
+        # The sample may end within a row.
+        return not is_whole and "unexpected end of data" in str(error) and len(widths) == 1
+    return len(widths) == 1
+
+
 def parquet_records(source: Source, reading: Reading, counts: Counts) -> Iterator[str]:
     """The text of each row, a few rows in memory at a time."""
     try:
         import pyarrow
         import pyarrow.parquet
     except ImportError:
-        raise UserError(f"{source.name}: reading Parquet needs an extra: pip install openalbert[parquet]") from None
+        raise UserError(f"{source.name}: reading Parquet needs an extra: pip install 'openalbert[parquet]'") from None
     size = source.size_bytes or 0
     hope = _Hope(source.name)
     try:
@@ -134,7 +246,7 @@ def dataset_records(source: Source, reading: Reading, counts: Counts) -> Iterato
     try:
         import datasets
     except ImportError:
-        raise UserError(f"{source.name}: reading datasets needs an extra: pip install openalbert[datasets]") from None
+        raise UserError(f"{source.name}: reading datasets needs an extra: pip install 'openalbert[datasets]'") from None
     hope = _Hope(source.name)
     try:
         for number, row in enumerate(_dataset_rows(datasets, source.name, reading), 1):

@@ -16,18 +16,23 @@ from openalbert.train.device import Device
 from openalbert.train.journal import METRICS
 from openalbert.train.settings import FREE_TO_CHANGE, RunSettings, differences
 
-RUN, FACTS, CHECKPOINTS, MODEL = "run.json", "facts.json", "checkpoints", "model"
+RUN, FACTS, CHECKPOINTS, MODEL = huggingface.RUN, huggingface.FACTS, "checkpoints", huggingface.MODEL
 
 
 @contextlib.contextmanager
 def locked(settings: RunSettings, device: Device, verb: str = "pretrain") -> Iterator[None]:
-    """Keep the folder to this run: the workers of a torchrun that was killed live on, and would write there too."""
+    """Keep the folder to this run: the workers of a torchrun that was killed live on, and would write there too.
+
+    A dry run keeps no folder, but is refused one that could not be written to.
+    """
     with contextlib.ExitStack() as held:
         problem = None
-        if device.is_main and not settings.dry_run:
+        if device.is_main:
             try:
-                durable.make_folder(settings.out)
-                held.enter_context(durable.locked(settings.out, verb))
+                durable.check_writable(settings.out)
+                if not settings.dry_run:
+                    durable.make_folder(settings.out)
+                    held.enter_context(durable.locked(settings.out, verb))
             except UserError as error:
                 problem = error
         device.raise_together(problem)

@@ -1,19 +1,25 @@
 """What a run will take, before it is run: tokens, steps, hours, memory and disk; and what it took, beside that."""
 
+import statistics
+from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 
-from openalbert.model.cost import memory, parameters_by_part
+from openalbert.model.cost import memory, parameters_by_part, training_flops_per_token
 from openalbert.optim.schedule import DepthSchedule
 from openalbert.train.device import Device
 from openalbert.train.settings import Pretrain
 
 TIMED_STEPS = range(3, 9)  # on which an estimate rests: after compiling, before anybody waits
+LATEST_STEPS = 32  # by whose pace the time that is left is estimated
+DRY_STEPS = 2, 9  # those of a dry run that only warm up, and the most that it takes
+DRY_SECONDS = 10.0  # after which a dry run ends, if one step more than those that warm up was taken
 
 
 class StepTimes:
-    """How long a run's first steps take."""
+    """How long a run's first steps take. The median counts: one step that has to wait for something says nothing."""
 
     def __init__(self) -> None:
         self._ends: list[float] = []
@@ -25,7 +31,52 @@ class StepTimes:
         self._ends.append(seconds)
         if len(self._ends) < TIMED_STEPS.stop:
             return None
-        return (self._ends[-1] - self._ends[TIMED_STEPS.start - 1]) / len(TIMED_STEPS)
+        return statistics.median(after - before for before, after in pairwise(self._ends[TIMED_STEPS.start - 1 :]))
+
+
+class TimeLeft:
+    """How long a run will still take, by the pace of its latest steps.
+
+    The first step of a process is not one of them: it waits for the first batch, for memory and for whatever compiles.
+    """
+
+    def __init__(self, work: Callable[[float], float] = lambda progress: progress) -> None:
+        """`work` is how much of a run's work is done at a progress through its budget, in any unit."""
+        self.work = work
+        self._before: tuple[float, float] | None = None
+        self._paces: deque[float] = deque(maxlen=LATEST_STEPS)
+
+    def after(self, progress: float, seconds: float) -> float | None:
+        """The seconds that are left after a step that ended at these; None after the first."""
+        done = self.work(progress)
+        if self._before is not None and done > self._before[0]:
+            self._paces.append((seconds - self._before[1]) / (done - self._before[0]))
+        self._before = (done, seconds)
+        return statistics.median(self._paces) * (self.work(1.0) - done) if self._paces else None
+
+
+class DryTimes:
+    """How long the few steps of a dry run take."""
+
+    def __init__(self) -> None:
+        self._ends = [0.0]
+
+    def add(self, seconds: float) -> float:
+        """Note when a step ended; gives how long it took."""
+        self._ends.append(seconds)
+        return self._ends[-1] - self._ends[-2]
+
+    @property
+    def are_enough(self) -> bool:
+        """Whether an estimate can rest on them: a few steps where they are fast, one where they are slow."""
+        warm_up, most = DRY_STEPS
+        steps = len(self._ends) - 1
+        return steps >= most or (steps > warm_up and self._ends[-1] >= DRY_SECONDS)
+
+    @property
+    def median(self) -> float:
+        """The seconds of a step, those that warm up left out."""
+        return statistics.median(after - before for before, after in pairwise(self._ends[DRY_STEPS[0] :]))
 
 
 @dataclass(frozen=True)
@@ -48,8 +99,8 @@ def estimate(
 ) -> Needs:
     """The needs of a run, one of whose steps at this depth took so long and saw so many tokens."""
     budget = settings.budget
-    # A step's time goes with the depth it runs at.
-    mean_seconds = step_seconds * mean_depth(settings.depths, by_time=budget.minutes is not None) / depth
+    cost = step_cost(settings)
+    mean_seconds = step_seconds * mean_cost(settings.depths, cost, by_time=budget.minutes is not None) / cost(depth)
     if budget.steps is not None:
         steps = float(budget.steps)
     elif budget.tokens is not None:
@@ -67,13 +118,31 @@ def estimate(
     )
 
 
-def mean_depth(depths: DepthSchedule, by_time: bool) -> float:
-    """The depth of a mean step. Stages are shares of the steps, or of the time: then a shallow one has more steps."""
-    ends = [*(stage.start for stage in depths.stages[1:]), 1.0]
-    shares = [(stage.depth, end - stage.start) for stage, end in zip(depths.stages, ends, strict=True)]
+def step_cost(settings: Pretrain) -> Callable[[int], float]:
+    """What a step at a depth costs compared with another: its arithmetic, of which the masked-LM head has no depth."""
+    return lambda depth: training_flops_per_token(settings.model, settings.objective.max_length, depth=depth)
+
+
+def mean_cost(depths: DepthSchedule, cost: Callable[[int], float], by_time: bool) -> float:
+    """The cost of a mean step. Stages are fractions of the steps, or of the time: then a shallow one has more steps."""
     if by_time:
-        return 1 / sum(share / depth for depth, share in shares)
-    return sum(depth * share for depth, share in shares)
+        return 1 / sum(fraction / cost(depth) for depth, fraction in _stages(depths))
+    return work_until(1.0, depths, cost)
+
+
+def work_until(progress: float, depths: DepthSchedule, cost: Callable[[int], float]) -> float:
+    """The work that is done at a progress through the steps of a run, of which all would cost 1 at a cost of 1."""
+    return sum(cost(depth) * fraction for depth, fraction in _stages(depths, progress))
+
+
+def _stages(depths: DepthSchedule, progress: float = 1.0) -> list[tuple[int, float]]:
+    """Each depth that is run up to a progress, and the fraction of the whole run that it is run for up to there."""
+    ends = [*(stage.start for stage in depths.stages[1:]), 1.0]
+    return [
+        (stage.depth, min(end, progress) - stage.start)
+        for stage, end in zip(depths.stages, ends, strict=True)
+        if stage.start < progress
+    ]
 
 
 def measured(folder: Path, steps: int, tokens: int, seconds: float, device: Device) -> Needs:

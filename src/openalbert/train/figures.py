@@ -51,6 +51,13 @@ def rate(value: object) -> str:
     return f"{number(amount / 1000, 3)} k" if amount >= 1000 else number(amount, 3)
 
 
+def throughput(tokens_per_second: float) -> str:
+    """For the lines of progress: `824 tok/s`, `49.8 ktok/s`."""
+    if tokens_per_second < 999.5:
+        return f"{tokens_per_second:.{0 if tokens_per_second >= 9.95 else 1}f} tok/s"
+    return f"{tokens_per_second / 1000:,.1f} ktok/s"
+
+
 def percent(value: object) -> str:
     """A share in percent, with one digit behind the point, or more where it is very small."""
     amount = present(value)

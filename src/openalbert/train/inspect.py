@@ -11,10 +11,10 @@ import numpy as np
 import torch
 import tyro
 from jaxtyping import Bool, Int
-from rich.console import Console
 
 from openalbert import durable
 from openalbert.errors import UserError, a_full_disk_is_told
+from openalbert.progress import plain_console
 from openalbert.text.manifest import PICTURE
 from openalbert.text.shards import ShardSet, open_shards
 from openalbert.text.tokenizer import Tokenizer
@@ -63,7 +63,7 @@ def inspect(settings: Inspect) -> None:
     if settings.json:
         print(json.dumps(figures | {"picture": str(picture), "examples": examples}, indent=2, ensure_ascii=False))
         return
-    console = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+    console = plain_console(soft_wrap=not sys.stdout.isatty())
     print_figures(console, figures)
     print_examples(console, examples, settings.objective.sentence_order.objective)
     print(f"picture: {picture}", file=sys.stderr)

@@ -1,6 +1,7 @@
 """What a run tells: metrics.jsonl always, a bar on a terminal, plain lines elsewhere, TensorBoard on request."""
 
 import json
+import math
 import os
 import sys
 import time
@@ -8,10 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn
+from rich.progress import BarColumn, Progress
 
 from openalbert.errors import UserError
+from openalbert.progress import plain_column, plain_console
+from openalbert.train.estimate import TimeLeft
+from openalbert.train.figures import NOTHING, throughput
 from openalbert.train.running import Running, Step
 
 METRICS = "metrics.jsonl"
@@ -28,29 +31,32 @@ class Window:
         self.steps = int(state.get("steps", 0))
 
     def add(self, step: Step) -> None:
-        """Take in a step; one that was skipped has no figures worth a mean."""
-        if step.is_skipped:
-            return
+        """Take in a step; of one that was skipped only the names of its losses, for its values are not worth a mean."""
         for name, figures in step.losses.items():
             sums = self.losses.setdefault(name, [0.0, 0.0, 0.0])
-            for number, figure in enumerate(figures):
+            for number, figure in enumerate(() if step.is_skipped else figures):
                 sums[number] += figure
+        if step.is_skipped:
+            return
         self.loss += step.loss
         self.norm += step.gradient_norm
         self.steps += 1
 
-    def figures(self) -> dict[str, float]:
-        """Means over the steps of the window."""
-        steps = max(self.steps, 1)
-        figures = {"loss": self.loss / steps}
+    def figures(self) -> dict[str, float | None]:
+        """Means over the steps of the window; None where there is nothing to take a mean of: all steps were skipped."""
+        figures = {"loss": _mean(self.loss, self.steps)}
         for name, (total, count, right) in self.losses.items():
-            figures[f"{name}_loss"] = total / max(count, 1)
-            figures[f"{name}_accuracy"] = right / max(count, 1)
-        return figures | {"gradient_norm": self.norm / steps}
+            figures[f"{name}_loss"] = _mean(total, count)
+            figures[f"{name}_accuracy"] = _mean(right, count)
+        return figures | {"gradient_norm": _mean(self.norm, self.steps)}
 
     def state(self) -> dict[str, Any]:
         """As JSON values."""
         return dict(vars(self))
+
+
+def _mean(total: float, count: float) -> float | None:
+    return total / count if count else None
 
 
 class Journal:
@@ -62,12 +68,14 @@ class Journal:
         writes: bool,
         tensorboard: bool,
         flops_per_token: Callable[[int], float],
-        peak: float,
+        peak: float | None,
         deepens: bool = False,
+        work: Callable[[float], float] = lambda progress: progress,
     ) -> None:
-        """`flops_per_token` takes the depth that is run; `peak` is the matmul rate of all devices together.
+        """`flops_per_token` takes the depth that is run; `peak` is the matmul rate of all devices together, if known.
 
-        `deepens` is whether the depth changes on the way, and is to be shown.
+        `deepens` is whether the depth changes on the way, and is to be shown; `work` is how much of the run's work is
+        done at a progress through its budget.
         """
         self.deepens = deepens
         self.folder, self.writes = folder, writes
@@ -78,6 +86,8 @@ class Journal:
         self.rate = 0.0
         """Tokens a second, as last measured."""
         self._measured = (0, 0.0)
+        self._time_left = TimeLeft(work)
+        self._seconds_left: float | None = None
         self._line_printed = 0.0
         self._bar: Progress | None = None
         self._board = _open_tensorboard(folder / "tensorboard") if writes and tensorboard else None
@@ -101,15 +111,21 @@ class Journal:
             os.truncate(path, size)
 
     def record(self, values: dict[str, Any]) -> None:
-        """Append one line to metrics.jsonl, and have it on the disk at the latest when a checkpoint notes it."""
+        """Append one line to metrics.jsonl, and have it on the disk at the latest when a checkpoint notes it.
+
+        A value that is None is left out. TensorBoard gets a NaN in its place, without which it would draw a line on to
+        the next value.
+        """
         if not self.writes:
             return
+        known = {name: value for name, value in values.items() if value is not None}
         with (self.folder / METRICS).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(values) + "\n")
+            file.write(json.dumps(known) + "\n")
         if self._board is not None:
             for name, value in values.items():
-                if isinstance(value, int | float) and name != "step":
-                    self._board.add_scalar(f"{values['kind']}/{name}", value, values["step"])
+                if isinstance(value, int | float | None) and name != "step":
+                    scalar = math.nan if value is None else value
+                    self._board.add_scalar(f"{values['kind']}/{name}", scalar, values["step"])
 
     def take(self, step: Step, running: Running, done: float) -> None:
         """Count a step in, and tell what a person should know of it.
@@ -124,7 +140,8 @@ class Journal:
         tokens, seconds = running.tokens - self._measured[0], running.seconds - self._measured[1]
         if seconds > 0:
             self.rate = tokens / seconds
-        self._show(step, running, done)
+        self._seconds_left = self._time_left.after(done, running.seconds)
+        self._show(step, done)
 
     def write_window(self, step: Step, running: Running) -> None:
         """Record the means since the last record, and begin a new window."""
@@ -136,56 +153,58 @@ class Journal:
             "skipped": running.skipped,
             "seconds": running.seconds,
             "tokens_per_second": self.rate,
-            "share_of_peak": self.share_of_peak(step.depth),
         }
+        if self.peak is not None:
+            figures["share_of_peak"] = self._fraction_of(self.peak, step.depth)
         self.record(figures)
         self.window = Window()
         self._measured = (running.tokens, running.seconds)
 
-    def share_of_peak(self, depth: int) -> float:
+    def _fraction_of(self, peak: float, depth: int) -> float:
         """How much of the measured matmul rate the model's own arithmetic makes use of."""
-        return self.rate * self.flops_per_token(depth) / self.peak
+        return self.rate * self.flops_per_token(depth) / peak
 
     def say(self, sentence: str) -> None:
         """Tell the user something, above the bar."""
         if not self.writes:
             return
         if self._bar is not None:
-            self._bar.console.print(sentence, highlight=False, markup=False)
+            self._bar.console.print(sentence)
         else:
             print(sentence, file=sys.stderr, flush=True)
 
-    def _show(self, step: Step, running: Running, done: float) -> None:
+    def _show(self, step: Step, done: float) -> None:
         if not self.writes:
             return
         if sys.stderr.isatty():
             if self._bar is None:
-                columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), TextColumn("{task.fields[line]}"))
-                self._bar = Progress(*columns, console=Console(stderr=True))
+                columns = (plain_column("training"), BarColumn(bar_width=20), plain_column("{task.fields[line]}"))
+                self._bar = Progress(*columns, console=plain_console(stderr=True))
                 self._task = self._bar.add_task("training", total=1.0, line="")
                 self._bar.start()
-            self._bar.update(self._task, completed=done, line=self._line(step, running, done))
+            self._bar.update(self._task, completed=done, line=self._line(step))
         elif time.monotonic() - self._line_printed >= SECONDS_BETWEEN_LINES:
             self._line_printed = time.monotonic()
-            print(f"{100 * done:5.1f} %  {self._line(step, running, done)}", file=sys.stderr, flush=True)
+            print(f"{100 * done:5.1f} %  {self._line(step)}", file=sys.stderr, flush=True)
 
-    def _line(self, step: Step, running: Running, done: float) -> str:
+    def _line(self, step: Step) -> str:
         figures = self.window.figures()
-        words = [f"step {step.number:,}", f"loss {figures['loss']:.3f}"]
-        if "masked_lm_accuracy" in figures:
-            words.append(f"words {100 * figures['masked_lm_accuracy']:.1f} %")
-        if "sentence_order_accuracy" in figures:
-            words.append(f"order {100 * figures['sentence_order_accuracy']:.1f} %")
-        words += [
-            f"{self.rate / 1000:,.1f} ktok/s",
-            f"{100 * self.share_of_peak(step.depth):.0f} % of peak",
-            f"rate {step.learning_rate:.2e}",
-        ]
+        words = [f"step {step.number:,}", f"loss {_written(figures['loss'], '.3f')}"]
+        for name, label in (("masked_lm_accuracy", "words"), ("sentence_order_accuracy", "order")):
+            if name in figures:
+                words.append(f"{label} {_written(figures[name], '.1%').replace('%', ' %')}")
+        words.append(throughput(self.rate))
+        if self.peak is not None:
+            words.append(f"{100 * self._fraction_of(self.peak, step.depth):.0f} % of peak")
+        words.append(f"rate {step.learning_rate:.2e}")
         if self.deepens:
             words.append(f"depth {step.depth}")
         if self.note:
             words.append(self.note)
-        return "  ".join([*words, f"left {_time_left(running, done)}"])
+        if self._seconds_left is not None:
+            left = int(self._seconds_left)
+            words.append(f"left {left // 3600}:{left % 3600 // 60:02d}:{left % 60:02d}")
+        return "  ".join(words)
 
     def close(self) -> None:
         """End the bar and let TensorBoard write what it holds."""
@@ -196,9 +215,8 @@ class Journal:
             self._board.close()
 
 
-def _time_left(running: Running, done: float) -> str:
-    left = int(running.seconds * (1 - done) / done)
-    return f"{left // 3600}:{left % 3600 // 60:02d}:{left % 60:02d}"
+def _written(value: float | None, form: str) -> str:
+    return NOTHING if value is None else f"{value:{form}}"
 
 
 def _open_tensorboard(folder: Path) -> Any:

@@ -27,7 +27,7 @@ def now() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S%z")
 
 
-def note_move(facts: dict[str, Any], here: dict[str, Any], peak: float, step: int) -> None:
+def note_move(facts: dict[str, Any], here: dict[str, Any], peak: float | None, step: int) -> None:
     """Note where a run goes on, if that is another place than before. What its facts do not tell may be the same.
 
     Places whose steps were lost are forgotten: nothing of them is in the weights.

@@ -1,16 +1,17 @@
 """`openalbert pretrain`: the main job. It shows what it does, survives what happens, and ends with a model folder."""
 
+import contextlib
 import shlex
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 
 from openalbert.errors import UserError
 from openalbert.interop import huggingface
-from openalbert.model.cost import training_flops_per_token
 from openalbert.optim.optimizer import make_optimizer
 from openalbert.optim.schedule import DepthSchedule, DepthStage
 from openalbert.optim.settings import scaling_sentence
@@ -28,7 +29,16 @@ from openalbert.train.data_record import (
     take_over,
 )
 from openalbert.train.device import Device, measure_matmul_peak, open_device
-from openalbert.train.estimate import StepTimes, estimate, measured, side_by_side
+from openalbert.train.estimate import (
+    DRY_STEPS,
+    DryTimes,
+    StepTimes,
+    estimate,
+    measured,
+    side_by_side,
+    step_cost,
+    work_until,
+)
 from openalbert.train.history import beginning, history
 from openalbert.train.interruption import Stop
 from openalbert.train.journal import Journal
@@ -40,8 +50,6 @@ from openalbert.train.settings import Pretrain
 from openalbert.train.setup import compiled_part, first_parts, fitted, is_recorded, make_model, open_heldout
 from openalbert.train.steps import Pace, training_steps
 from openalbert.train.watch import Watch
-
-DRY_STEPS = 3  # the first two prepare what all others find prepared
 
 
 def pretrain(settings: Pretrain) -> None:
@@ -102,15 +110,20 @@ class Run:
         self.is_best = False
         self.watch: Watch
         self.facts: dict[str, Any] = {}
-        self.peak = measure_matmul_peak(device)
+        # What a CPU could do depends on what else runs there: a fraction of that says nothing.
+        self.peak = measure_matmul_peak(device) if device.is_cuda else None
         writes = device.is_main and not settings.dry_run
-        peak = self.peak * device.world
-        deepens = len(settings.depths.stages) > 1
-        self.journal = Journal(self.folder, writes, settings.tensorboard, self._flops_per_token, peak, deepens)
+        cost = step_cost(self.settings)
+        self.journal = Journal(
+            self.folder,
+            writes,
+            settings.tensorboard,
+            cost,
+            None if self.peak is None else self.peak * device.world,
+            deepens=len(settings.depths.stages) > 1,
+            work=partial(work_until, depths=settings.depths, cost=cost) if settings.budget.minutes is None else float,
+        )
         self.saving = Saving(self.folder, self.model, self.optimizer, self.journal, device, settings.speed.micro_batch)
-
-    def _flops_per_token(self, depth: int) -> float:
-        return training_flops_per_token(self.settings.model, self.settings.objective.max_length, depth=depth)
 
     def _machine(self) -> dict[str, Any]:
         return {**machine(self.device), "is_fused": self.model.encoder.is_fused}
@@ -313,18 +326,19 @@ class Run:
     def dry_run(self) -> None:
         """A few steps at full depth, the last of them timed, and what the whole run would take."""
         depth = self.settings.model.num_layers
-        budget = replace(self.pace.budget, steps=DRY_STEPS, tokens=None, minutes=None)
+        budget = replace(self.pace.budget, steps=DRY_STEPS[1], tokens=None, minutes=None)
         pace = replace(self.pace, budget=budget, depths=DepthSchedule((DepthStage(depth),)))
         self.facts = self._first_facts()
         self._introduce()
         self._compile()
-        seconds = 0.0
-        for step in training_steps(
-            self.model, self.optimizer, self.batches, self.learning, pace, self.device, self.running
-        ):
-            self.say(f"step {step.number}: loss {step.loss:.3f}, {self.running.seconds - seconds:.2f} s")
-            seconds, last = self.running.seconds, self.running.seconds - seconds
-        self.say(side_by_side(self._estimate(last, depth)))
+        times = DryTimes()
+        steps = training_steps(self.model, self.optimizer, self.batches, self.learning, pace, self.device, self.running)
+        with contextlib.closing(steps):  # type: ignore[type-var]
+            for step in steps:
+                self.say(f"step {step.number}: loss {step.loss:.3f}, {times.add(self.running.seconds):.2f} s")
+                if times.are_enough:
+                    break
+        self.say(side_by_side(self._estimate(times.median, depth)))
 
     def say(self, sentence: str) -> None:
         """Tell the user something; only the main process speaks."""

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from openalbert.train.figures import count, duration, number, percent, present
 from openalbert.train.run_folder import Records, Run
 
@@ -59,8 +61,13 @@ def earlier_data(run: Run) -> list[dict[str, Any]]:
 
 
 def judged_by(run: Run) -> Records:
-    """The records that a run is judged by: held-out text, or without it its own training batches."""
-    return run.evaluation if len(run.evaluation) else run.train
+    """The records that a run is judged by: held-out text, or without it its own training batches.
+
+    A training record whose steps were all skipped has no loss to judge by.
+    """
+    if len(run.evaluation) or not run.train.has("masked_lm_loss"):
+        return run.evaluation if len(run.evaluation) else run.train
+    return run.train.where(np.isfinite(run.train.columns["masked_lm_loss"]))
 
 
 def final_results(run: Run) -> list[Result]:

@@ -89,7 +89,7 @@ class Glue:
         numbers = ClassNumbers(names if self.labels else (), {code: names.index(name) for code, name in pairs})
         examples: list[TextExample] = []
         excluded, empty = Exclusions(table.excluded), Exclusions()
-        for row, row_id in zip(table.rows, ids(table, ("index", "idx")), strict=True):
+        for number, (row, row_id) in enumerate(zip(table.rows, ids(table, ("index", "idx")), strict=True), 1):
             texts = seen_text(row, first), seen_text(row, second) if second else None
             if not labelled and any(_SWALLOWED.search(text or "") for text in texts):
                 raise UserError(
@@ -106,6 +106,7 @@ class Glue:
                 if answer is None:
                     excluded.add("without a label", row.place)
                     continue
-            examples.append(TextExample(row_id, *texts, answer))
+            # Where rows were left out before, those behind them have another number in the file.
+            examples.append(TextExample(row_id, *texts, answer, row=None if table.excluded else number))
         remarks = (*table.remarks, *predicted_all_the_same(empty))
         return Reading(tuple(examples), excluded.counted(), remarks)

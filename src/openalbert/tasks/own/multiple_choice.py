@@ -109,7 +109,8 @@ def _questions(table: Table, source: Source, written: Written | None, layout: La
     examples: list[ChoiceExample] = []
     excluded, odd = Exclusions(table.excluded), Exclusions()
     how = _read_as(choices, written, table) if written is not None else None
-    for row, row_id, given, right in zip(table.rows, choices.ids, choices.options, choices.answers, strict=True):
+    rows = zip(table.rows, choices.ids, choices.options, choices.answers, strict=True)
+    for number, (row, row_id, given, right) in enumerate(rows, 1):
         if len(given) < 2:
             if written is None:
                 # Left out, it would be missing among the predictions, of which each row needs one.
@@ -129,7 +130,7 @@ def _questions(table: Table, source: Source, written: Written | None, layout: La
                 odd.add("with options that are alike, of which one at most counts as right", row.place)
             label = _number(row, given, right, how) if how is not None else None
             on = row.text(choices.passage) if choices.passage is not None else ""
-            examples.append(ChoiceExample(row_id, on, row.text(choices.question), given, label))
+            examples.append(ChoiceExample(row_id, on, row.text(choices.question), given, label, row=number))
     remarks = choices.remarks
     if how is not None:
         remarks += (f"{table.name}: the answer is read as {how.writing}{how.seen}",)

@@ -68,7 +68,7 @@ def read_texts(table: Table, texts: Texts, labelled: bool, label_of: Callable[[R
     """An example from each row that has text and label. Where labels are not needed, every row gives one."""
     examples: list[TextExample] = []
     excluded, empty = Exclusions(table.excluded), Exclusions()
-    for row, row_id in zip(table.rows, texts.ids, strict=True):
+    for number, (row, row_id) in enumerate(zip(table.rows, texts.ids, strict=True), 1):
         first = seen_text(row, texts.first)
         second = seen_text(row, texts.second) if texts.second else None
         if not first or second == "":
@@ -79,6 +79,6 @@ def read_texts(table: Table, texts: Texts, labelled: bool, label_of: Callable[[R
         if labelled and label is None:
             excluded.add("without a label", row.place)
             continue
-        examples.append(TextExample(row_id, first, second, label))
+        examples.append(TextExample(row_id, first, second, label, row=number))
     remarks = (*texts.remarks, *predicted_all_the_same(empty))
     return Reading(tuple(examples), excluded.counted(), remarks, layout=texts.layout)
