@@ -17,7 +17,7 @@ from openalbert.train.journal import Journal, Window
 from openalbert.train.running import Running, Step
 
 LINE = re.compile(
-    r"step [\d,]+  loss \d+\.\d{3}  words \d+\.\d %  order \d+\.\d %  [\d,]+\.\d ktok/s  \d+ % of peak  "
+    r"step [\d,]+  loss \d+\.\d{3}  words \d+\.\d %  order \d+\.\d %  [\d,]+\.\d ktok/s  MFU \d+ %  "
     r"rate \d\.\d\de[-+]\d\d  left \d+:\d\d:\d\d"
 )
 
@@ -93,7 +93,7 @@ def test_where_there_is_no_terminal_plain_lines_tell_everything(
     monkeypatch.setattr("openalbert.train.journal.SECONDS_BETWEEN_LINES", 0.0)
     micro_run(easy_shards, tmp_path / "run", "--steps 4")
     said = capsys.readouterr()
-    lines = [line for line in said.err.splitlines() if " % of peak " in line]
+    lines = [line for line in said.err.splitlines() if " MFU " in line]
     assert len(lines) == 4
     for number, line in enumerate(lines, 1):
         assert line.startswith(f"{25 * number:5.1f} %  ")

@@ -65,7 +65,7 @@ class Journal:
         peak: float,
         deepens: bool = False,
     ) -> None:
-        """`flops_per_token` takes the depth that is run; `peak` is the matmul rate of all devices together.
+        """`flops_per_token` gives the model FLOPs of the depth that is run; `peak` is the matmul rate of all devices together.
 
         `deepens` is whether the depth changes on the way, and is to be shown.
         """
@@ -143,7 +143,7 @@ class Journal:
         self._measured = (running.tokens, running.seconds)
 
     def share_of_peak(self, depth: int) -> float:
-        """How much of the measured matmul rate the model's own arithmetic makes use of."""
+        """Model FLOPs utilization (MFU), of the measured matmul rate."""
         return self.rate * self.flops_per_token(depth) / self.peak
 
     def say(self, sentence: str) -> None:
@@ -178,7 +178,7 @@ class Journal:
             words.append(f"order {100 * figures['sentence_order_accuracy']:.1f} %")
         words += [
             f"{self.rate / 1000:,.1f} ktok/s",
-            f"{100 * self.share_of_peak(step.depth):.0f} % of peak",
+            f"MFU {100 * self.share_of_peak(step.depth):.0f} %",
             f"rate {step.learning_rate:.2e}",
         ]
         if self.deepens:
