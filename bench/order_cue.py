@@ -11,6 +11,8 @@ Only the first shard of each folder is read. Prints a table and writes results/o
 
 import argparse
 import json
+import math
+import statistics
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,7 @@ from openalbert.text.shards import open_shards
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDS = 5
+SHUFFLES = 4
 
 
 def lengths_of(rows: np.ndarray, starts: np.ndarray) -> np.ndarray:
@@ -59,7 +62,7 @@ def shuffled(starts: np.ndarray, documents: np.ndarray, rng: np.random.Generator
 
 def order_accuracy(
     starts: np.ndarray, documents: np.ndarray, how: SentenceOrder, length: int, examples: int
-) -> dict[str, Any]:
+) -> dict[str, float]:
     """Cross-validated accuracy of the classifier, and its standard error over documents."""
     rng = np.random.default_rng(0)
     rows = pair(starts, documents, how, length, 1, 0).rows
@@ -75,9 +78,18 @@ def order_accuracy(
     deviations = np.bincount(document, is_right - accuracy)
     return {
         "examples": len(rows),
-        "documents": len(np.unique(document)),
         "accuracy": accuracy,
         "standard_error": float(np.sqrt((deviations**2).sum()) / len(rows)),
+    }
+
+
+def mean(of_each: list[dict[str, float]]) -> dict[str, Any]:
+    """Over several orders of the same sentences."""
+    return {
+        "examples": int(sum(one["examples"] for one in of_each)),
+        "accuracies": [one["accuracy"] for one in of_each],
+        "accuracy": statistics.fmean(one["accuracy"] for one in of_each),
+        "standard_error": math.hypot(*(one["standard_error"] for one in of_each)) / len(of_each),
     }
 
 
@@ -92,15 +104,17 @@ def main(words: list[str] | None = None) -> None:
         shard = open_shards(folder).shards[0]
         starts, documents = np.asarray(shard.sentence_starts), np.asarray(shard.document_starts)
         corpora[folder.name] = {"documents": len(documents) - 1, "sentences": len(starts) - 1}
-        texts = {"as it is": starts, "shuffled": shuffled(starts, documents, np.random.default_rng(1))}
+        orders = [shuffled(starts, documents, np.random.default_rng(seed)) for seed in range(1, SHUFFLES + 1)]
+        texts = {"as it is": [starts], "shuffled": orders}
         for length, chunks, text in product((128, 512), ("google", "whole"), texts):
             how = SentenceOrder(chunks=chunks)
             row = {"corpus": folder.name, "length": length, "chunks": chunks, "sentences": text}
-            row |= order_accuracy(texts[text], documents, how, length, arguments.examples)
-            found.append(row)
+            of_each = [order_accuracy(order, documents, how, length, arguments.examples) for order in texts[text]]
+            found.append({**row, **mean(of_each)})
+            row = found[-1]
             print(line(row), flush=True)
     arguments.out.mkdir(parents=True, exist_ok=True)
-    run = {"corpora": corpora, "folds": FOLDS, "scikit_learn": sklearn.__version__, "rows": found}
+    run = {"corpora": corpora, "folds": FOLDS, "shuffles": SHUFFLES, "scikit_learn": sklearn.__version__, "rows": found}
     (arguments.out / "run.json").write_text(json.dumps(run, indent=2) + "\n")
     (arguments.out / "report.md").write_text(report(run))
 
@@ -130,17 +144,17 @@ Accuracy in percent of a classifier that sees sentence lengths and no word; chan
 google: a chunk takes sentences until it reaches its length or passes it, as Google's data builder does, and is trimmed.
 whole: it takes the whole sentences that fit and skips the one that does not
 ([decision](../../docs/decisions/whole-chunks.md)). The rows with shuffled sentences show what the making of chunks
-reveals. What the rows with the text as it is have above them is the order of lengths in real documents.
+reveals; what the text as it is adds to them comes from the order of lengths in real documents.
 
 ## Setup
 
 `python bench/order_cue.py --data {" ".join(run["corpora"])}`: scikit-learn {run["scikit_learn"]},
 HistGradientBoostingClassifier with its defaults, {run["folds"]}-fold cross-validation by document, seed 0. First shard
-of each corpus. {corpora}. The standard error is over documents.
+of each corpus. {corpora}. Shuffled rows are means over {run["shuffles"]} shuffles. Standard errors are over documents.
 
 ## Limits
 
-One classifier and twelve features of each pair: a stronger one may find more. One seed of chunks and shuffling.
+One classifier and twelve features of each pair: a stronger one may find more. One seed of chunks.
 """
 
 

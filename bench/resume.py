@@ -215,9 +215,9 @@ def report(found: dict[str, Any]) -> str:
     fused = ", ".join(f"{mode}: {_yes(of['is_fused'])}" for mode, of in found["machine"].items())
     setup = (
         f"`openalbert pretrain {found['settings']}`, the deterministic mode with `--speed.deterministic` too. "
-        f"{machine['device']}, {machine['precision']}, torch {machine['torch']}, Python {machine['python']}, openalbert "
-        f"{machine['openalbert']}. Kernels of our own (is_fused): {fused}. Up to {found['jobs']} runs at the same time. "
-        "Hashes and times stand in resume.json."
+        f"{machine['device']}, {machine['precision']}, torch {machine['torch']}, Python {machine['python']}, "
+        f"openalbert {machine['openalbert']}. Kernels of our own (is_fused): {fused}. Up to {found['jobs']} runs at "
+        "the same time. Hashes and times stand in resume.json."
     )
     return f"""# Resumed runs compared with an undisturbed one
 

@@ -15,6 +15,7 @@ sys.path.append(str(Path(__file__).resolve().parents[2] / "bench"))  # as `pytho
 
 import finetune
 import finetune_report
+import finetune_sides
 import pretrain
 import pretrain_jobs
 import pretrain_report
@@ -312,21 +313,36 @@ def test_speeds_and_scores_of_finetuning_become_two_tables(tmp_path: Path) -> No
     finetune_report.write(tmp_path, found)
     assert json.loads((tmp_path / "run.json").read_text()) == {"script": "bench/finetune.py", **found}
     text = (tmp_path / "report.md").read_text()
-    assert "albert-base, 12 layers, batch 32; 1 x CPU; transformers 5.17.0. Medians of 3 turns of 10 s each" in text
-    assert "| SST-2 | 66% | packed | 50.0 | 20.0 | 2.50x (2.00 to 3.00) |" in text
-    assert "| SST-2 | 66% | packed, without CUDA graphs | 25.0 | 20.0 | 1.25x (1.00 to 1.50) |" in text
-    assert text.endswith(
+    words = " ".join(text.split())
+    assert "albert-base, 12 layers, batch 32, random tokens; 1 x CPU; transformers 5.17.0. 3 turns, in each" in words
+    assert "| SST-2 | 66 | packed | 50.0 | 20.0 | 2.50x | 2.00x | 3.00x |" in text
+    assert "| SST-2 | 66 | packed, without CUDA graphs | 25.0 | 20.0 | 1.25x | 1.00x | 1.50x |" in text
+    assert (
         "| seed | ours | Trainer |\n|---|---|---|\n| 1 | 90.00 | 89.00 |\n| 2 | 92.00 | 89.00 |\n"
-        "| mean | 91.00 | 89.00 |\n| spread | 1.41 | 0.00 |\n\nOf this run alone.\n"
-    )
+        "| mean | 91.00 | 89.00 |\n| standard deviation | 1.41 | 0.00 |\n"
+    ) in text
+    assert text.endswith("\n\nOf this run alone.\n")
+
+
+def test_the_committed_reports_of_finetuning_are_what_their_files_make() -> None:
+    for folder in (BENCH.parent / "results").glob("finetune-*"):
+        assert finetune_report.report(folder) == (folder / "report.md").read_text()
 
 
 def test_our_side_of_finetuning_takes_steps_and_is_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[Any] = []
+    ours: list[Any] = []
+
+    def our_steps(model: Any, sequences: Any, *settings: Any) -> Iterator[Any]:
+        ours.append(sequences)
+        return finetune_sides.our_steps(model, sequences, *settings)
+
     class Trainer:
         """Stands for the peer, which needs packages that the tests do without."""
 
         def __init__(self, *settings: Any) -> None:
             self.clock = settings[-1]
+            given.append(settings[1])
 
         def train(self) -> None:
             number = 0
@@ -336,7 +352,13 @@ def test_our_side_of_finetuning_takes_steps_and_is_timed(tmp_path: Path, monkeyp
     monkeypatch.setattr(finetune, "ROOT", tmp_path)
     monkeypatch.setattr(finetune, "check_machine", lambda _: None)
     monkeypatch.setattr(finetune, "trainer_of", Trainer)
-    finetune.main("--preset albert-tiny --layers 1 --batch 4 --shapes SST-2 --turns 1 --seconds 0.01".split())
+    monkeypatch.setattr(finetune, "our_steps", our_steps)
+    finetune.main("--preset albert-tiny --layers 1 --batch 4 --shapes SST-2 --steps 2".split())
     found = json.loads((tmp_path / "results" / "finetune-cpu" / "run.json").read_text())
     assert found["speed"]["rows"][0]["ours"] > 0
+    # Seven turns, and in each of them both sides had the same examples, of two batches.
+    assert len(found["speed"]["rows"][0]["ratios"]["ours"]) == len(given) == 7
+    assert {len(sequences.example) for sequences in given} == {8}
+    assert len({sequences.ids.tobytes() for sequences in given}) == 7
+    assert [sequences.ids.tobytes() for sequences in ours] == [sequences.ids.tobytes() for sequences in given]
     assert "| SST-2 |" in (tmp_path / "results" / "finetune-cpu" / "report.md").read_text()
