@@ -15,6 +15,7 @@ import math
 import statistics
 from itertools import product
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -130,6 +131,12 @@ def report(run: dict[str, Any]) -> str:
     corpora = "; ".join(
         f"{name}: {of['documents']:,} documents, {of['sentences']:,} sentences" for name, of in run["corpora"].items()
     )
+    setup = (
+        f"`python bench/order_cue.py --data {' '.join(run['corpora'])}`: scikit-learn {run['scikit_learn']}, "
+        f"HistGradientBoostingClassifier with its defaults, {run['folds']}-fold cross-validation by document, seed 0. "
+        f"First shard of each corpus: {corpora}. Shuffled rows are means over {run['shuffles']} shuffles. Standard "
+        "errors are over documents."
+    )
     table = "\n".join(line(row) for row in run["rows"])
     return f"""# Sentence order predicted from sentence lengths alone
 
@@ -148,9 +155,7 @@ reveals; what the text as it is adds to them comes from the order of lengths in 
 
 ## Setup
 
-`python bench/order_cue.py --data {" ".join(run["corpora"])}`: scikit-learn {run["scikit_learn"]},
-HistGradientBoostingClassifier with its defaults, {run["folds"]}-fold cross-validation by document, seed 0. First shard
-of each corpus. {corpora}. Shuffled rows are means over {run["shuffles"]} shuffles. Standard errors are over documents.
+{fill(setup, 120, break_long_words=False, break_on_hyphens=False)}
 
 ## Limits
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -16,10 +17,14 @@ sys.path.append(str(Path(__file__).resolve().parents[2] / "bench"))  # as `pytho
 import finetune
 import finetune_report
 import finetune_sides
+import order_cue
 import pretrain
 import pretrain_jobs
 import pretrain_report
+import two_signals
 from pretrain_jobs import Job, folder_for
+
+from openalbert.objectives.sentence_order import SentenceOrder
 
 BENCH = Path(__file__).resolve().parents[2] / "bench"
 SPEED = {"seconds": 30.0, "median_ms": 85.0, "first_step_seconds": 8.0, "peak_gib": 20.0, "matmul_peak_tflops": 700.0}
@@ -322,6 +327,26 @@ def test_speeds_and_scores_of_finetuning_become_two_tables(tmp_path: Path) -> No
         "| mean | 91.00 | 89.00 |\n| standard deviation | 1.41 | 0.00 |\n"
     ) in text
     assert text.endswith("\n\nOf this run alone.\n")
+
+
+@pytest.mark.parametrize(("script", "folder"), [(order_cue, "order-cue"), (two_signals, "two-signals")])
+def test_the_committed_reports_of_single_scripts_are_what_their_files_make(script: Any, folder: str) -> None:
+    place = BENCH.parent / "results" / folder
+    assert script.report(json.loads((place / "run.json").read_text())) == (place / "report.md").read_text()
+
+
+def test_order_is_predicted_from_lengths_where_they_reveal_it_and_not_where_they_do_not() -> None:
+    rng = np.random.default_rng(0)
+    starts = np.concatenate([[0], np.cumsum(rng.integers(3, 60, 40_000))])
+    documents = np.arange(0, len(starts), 100)
+    google, whole = (
+        order_cue.order_accuracy(starts, documents, SentenceOrder(chunks=chunks), 128, 6000)
+        for chunks in ("google", "whole")
+    )
+    assert google["accuracy"] > 0.5 + 4 * google["standard_error"]
+    assert abs(whole["accuracy"] - 0.5) < 4 * whole["standard_error"]
+    # Over documents, where the lengths of all sentences are drawn alike, it is that of independent examples.
+    assert whole["standard_error"] == pytest.approx(0.5 / whole["examples"] ** 0.5, rel=0.2)
 
 
 def test_the_committed_reports_of_finetuning_are_what_their_files_make() -> None:
