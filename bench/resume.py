@@ -33,6 +33,7 @@ from torch import Tensor
 
 from openalbert.errors import UserError
 from openalbert.interop.weights import read_tensors
+from openalbert.text.shards import open_shards
 from openalbert.train import checkpoint
 
 MODES: dict[str, tuple[str, ...]] = {"default": (), "deterministic": ("--speed.deterministic",)}
@@ -192,7 +193,11 @@ def measure(plan: Plan, modes: list[str], jobs: int, folder: Path) -> dict[str, 
         # By way first: so that runs at the same time are of different modes.
         order = [(mode, way) for way, mode in product(WAYS, modes)]
         started = {key: pool.submit(carry_out, plan, *key, places[key]) for key in order}
-        done = {key: future.result() for key, future in started.items()}
+        try:
+            done = {key: future.result() for key, future in started.items()}
+        except UserError:
+            pool.shutdown(cancel_futures=True)
+            raise
     rows = [
         {**done[mode, way], **compare(places[mode, WAYS[0]], places[mode, way])} for mode, way in product(modes, WAYS)
     ]
@@ -265,6 +270,7 @@ def main(words: list[str] | None = None) -> None:
             raise UserError(
                 "--steps must be at least 6, so that a run can be stopped on the way, and --jobs at least 1"
             )
+        open_shards(asked.data)  # which says what is wrong with the folder
         with tempfile.TemporaryDirectory() as folder:
             found = measure(plan, asked.modes, asked.jobs, Path(folder))
     except UserError as error:
