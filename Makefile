@@ -19,7 +19,7 @@ test: $(ENVIRONMENT)  ## the tests, in a few minutes on two cores
 test-full: $(ENVIRONMENT)  ## every test, the long campaigns among them
 	$(RUN)/python -m pytest -n 2
 
-faults: $(ENVIRONMENT)  ## 50 kills and other faults, counted; a quarter of an hour; writes results/faults/
+faults: $(ENVIRONMENT)  ## 100 kills and other faults, counted; about ten minutes; writes results/faults/
 	$(RUN)/python -m tests.faults.campaign
 
 check: $(ENVIRONMENT)  ## format, lint, types, import order

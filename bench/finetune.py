@@ -1,13 +1,15 @@
 """Fine-tuning beside the Hugging Face Trainer, in one run: the same model, examples, batch and optimizer; ours packed,
 theirs padded to the longest of each batch.
 
-    python bench/finetune.py --device cpu --threads 1                                # speed, made-up data of two shapes
-    python bench/finetune.py --device cuda --turns 3 --seconds 10 [--unrecorded]
+    python bench/finetune.py --device cpu --threads 2                                # speed, made-up data of two shapes
+    python bench/finetune.py --device cuda --seconds 10 [--unrecorded]
     python bench/finetune.py --model FOLDER --data GLUE --score-task sst2 --score-steps 600  # and the dev score of both
 
 Both are given the same weights and the same tokens. fp32 on a CPU, bf16 by autocast on a GPU; no dropout within the
-encoder, for that is what Table 14 says of both tasks. Turns of both alternate. Needs `pip install "openalbert[bench]"`;
-prints a table and writes results/finetune-<device>/.
+encoder, for that is what Table 14 says of both tasks. Short turns of both alternate, and the speed-up is the median of
+the turns' ratios. With `--steps`, as always on a CPU where steps are long, both sides of a turn are given the same few
+batches of examples, drawn anew for each turn: else which lengths each side happens to draw would decide the ratio.
+Needs `pip install "openalbert[bench]"`; prints a table and writes results/finetune-<device>/.
 """
 
 import argparse
@@ -53,24 +55,26 @@ def speed_of(arguments: argparse.Namespace, device: Device, shape: str) -> dict[
     config = replace(preset(arguments.preset), hidden_dropout=0.0, attention_dropout=0.0)
     if arguments.layers:
         config = replace(config, num_layers=arguments.layers)
+    steps_of_turn: int | None = arguments.steps
     sequences = made_up(shape)
     folder = start_model(config, LABELS[shape], Path(tempfile.mkdtemp()) / "model")
     batch, endless = arguments.batch, 10**6
     sides = ["ours", "unrecorded"] if device.is_cuda and arguments.unrecorded else ["ours"]
     rows: dict[str, list[float]] = {side: [] for side in (*sides, "theirs")}
     for turn in range(arguments.turns):
+        given = made_up(shape, batch * steps_of_turn, seed=turn + 1) if steps_of_turn else sequences
         for side in sides:
             model = huggingface.load(folder).to(device.torch_device)
-            clock = Clock(device, arguments.seconds)
+            clock = Clock(device, arguments.seconds, steps_of_turn)
             is_recorded = device.is_cuda and side == "ours"
-            steps = our_steps(model, sequences, device, batch, endless, 1e-5, turn, is_recorded)
+            steps = our_steps(model, given, device, batch, endless, 1e-5, turn, is_recorded)
             while not clock.step(next(steps).number):
                 pass
             steps.close()  # type: ignore[attr-defined]
             rows[side].append(batch * clock.steps / clock.seconds)
             del model, steps
-        clock = Clock(device, arguments.seconds)
-        trainer_of(folder, sequences, device, batch, endless, 1e-5, turn, clock).train()
+        clock = Clock(device, arguments.seconds, steps_of_turn)
+        trainer_of(folder, given, device, batch, endless, 1e-5, turn, clock).train()
         rows["theirs"].append(batch * clock.steps / clock.seconds)
         told = ", ".join(f"{side} {values[-1]:.1f}" for side, values in rows.items())
         print(f"{shape}, turn {turn + 1}: {told} examples/s", flush=True)
@@ -81,6 +85,7 @@ def speed_of(arguments: argparse.Namespace, device: Device, shape: str) -> dict[
         "shape": shape,
         "batch": batch,
         **{side: statistics.median(values) for side, values in rows.items()},
+        "turns": rows,
         "ratios": ratios,
         "padding": 1 - float(np.mean([lengths.sum() / (batch * lengths.max()) for lengths in drawn])),
     }
@@ -174,7 +179,10 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("--shapes", nargs="*", default=list(SHAPES), choices=list(SHAPES), help="none: dev scores only")
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--seconds", type=float, default=10.0, help="of measured steps, for each side in each turn")
-    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument(
+        "--steps", type=int, help="measured for each side in each turn, in place of --seconds; on a CPU 3 if not given"
+    )
+    parser.add_argument("--turns", type=int, default=7)
     parser.add_argument("--unrecorded", action="store_true", help="on a GPU, ours without CUDA graphs too")
     parser.add_argument("--model", type=Path, help="a model folder: the dev score of both is compared too")
     parser.add_argument("--data", type=Path, help="folder of GLUE, for the dev score")
@@ -182,8 +190,13 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("--score-steps", type=int, default=600)
     parser.add_argument("--score-rate", type=float, default=2e-5)
     parser.add_argument("--seeds", type=int, default=3)
+    arguments = parser.parse_args(words)
     try:
-        compare(parser.parse_args(words))
+        if arguments.turns < 1 or (arguments.steps is not None and arguments.steps < 1):
+            raise UserError("--turns and --steps must be at least 1")
+        if arguments.steps is None and arguments.device == "cpu":
+            arguments.steps = 3
+        compare(arguments)
     except UserError as error:
         raise SystemExit(f"error: {error}") from None
 

@@ -32,13 +32,13 @@ SHAPES = {
     "MNLI": [5, 16, 19, 25, 29, 33, 38, 43, 48, 55, 59, 64, 74, 84, 101, 119, 160, 257],
 }
 LABELS = {"SST-2": ("negative", "positive"), "MNLI": ("contradiction", "neutral", "entailment")}
-WARM_STEPS = {"cpu": 2, "cuda": 60}  # on a GPU graphs of all common sizes are recorded in them
+WARM_STEPS = {"cpu": 1, "cuda": 60}  # on a GPU graphs of all common sizes are recorded in them
 TOKENS_AT_A_TIME = {"cpu": 16_384, "cuda": 131_072}
 
 
-def made_up(shape: str, num_examples: int = 20_000) -> Sequences:
+def made_up(shape: str, num_examples: int = 20_000, seed: int = 0) -> Sequences:
     """Random tokens in sequences as long as those of a task."""
-    dice = np.random.default_rng(0)
+    dice = np.random.default_rng(seed)
     drawn = np.interp(100 * dice.random(num_examples), PERCENT, SHAPES[shape])
     lengths = np.round(drawn).astype(np.int64)
     starts = np.concatenate([[0], np.cumsum(lengths)])
@@ -151,10 +151,11 @@ def trainer_of(
 
 
 class Clock:
-    """The time of a turn's steps after the first few, until so many seconds have passed."""
+    """The time of a turn's steps after the first few: so many steps, or until so many seconds have passed."""
 
-    def __init__(self, device: Device, seconds: float = math.inf) -> None:
+    def __init__(self, device: Device, seconds: float = math.inf, steps: int | None = None) -> None:
         self.device, self.most = device, seconds
+        self.most_steps = steps
         self.warm_steps = WARM_STEPS[device.torch_device.type]
         self.began = self.seconds = 0.0
         self.steps = 0
@@ -166,11 +167,16 @@ class Clock:
         if number == self.warm_steps:
             self._wait()
             self.began = time.perf_counter()
-        elif time.perf_counter() - self.began >= self.most:
+        elif self._is_over(number - self.warm_steps):
             self._wait()  # for all that the device has been given
             self.seconds, self.steps = time.perf_counter() - self.began, number - self.warm_steps
             return True
         return False
+
+    def _is_over(self, steps: int) -> bool:
+        if self.most_steps is not None:
+            return steps >= self.most_steps
+        return time.perf_counter() - self.began >= self.most
 
     def _wait(self) -> None:
         if self.device.is_cuda:

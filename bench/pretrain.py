@@ -4,9 +4,10 @@ and compiled, on one GPU in one run.
     python bench/pretrain.py albert-base:128 albert-large:64 --seconds 30
 
 Models by name, batch and, if it is to be shorter, the peer's seconds. Length 512 unless told otherwise, bf16, no
-dropout on either side, random tokens, no padding. FLOPs are counted by one formula for all, whatever an
-implementation saves: 3 x (L(24H² + 4SH) + embedding map + masked-LM head at 15 % of the positions). The peer gets a
-batch that lies ready on the GPU and a fused AdamW, for it has neither data nor LAMB.
+dropout on either side, random tokens, no padding. Model FLOPs are counted by one formula for all, whatever an
+implementation saves: 3 x (L(24H² + 4SH) + embedding map + masked-LM head at 15 % of the positions). Model FLOPs
+utilization (MFU) is their rate over the matmul rate measured on the same GPU. The peer gets a batch that lies ready on
+the GPU and a fused AdamW, for it has neither data nor LAMB.
 
 Each implementation has a process of its own, and one at a time takes steps on the GPU. What transformers has to compile
 takes a minute, so the next few get ready meanwhile: while one is timed, the models and inputs of up to four others are
@@ -25,9 +26,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pretrain_jobs import Job, check_machine, conditions, folder_for, jobs_of, keep_what_says_more
+from pretrain_jobs import (
+    Job,
+    check_machine,
+    conditions,
+    folder_for,
+    jobs_of,
+    keep_what_says_more,
+    num_predictions,
+)
 from pretrain_report import KINDS
-from pretrain_sides import num_predictions, step_flops, take_turn
+from pretrain_sides import take_turn
 
 from openalbert.errors import UserError
 from openalbert.included import PRETRAINED
@@ -79,7 +88,7 @@ def measure(arguments: argparse.Namespace) -> None:
                 "length": arguments.length,
                 "predictions": num_predictions(arguments.length),
                 **told,
-                "step_flops": step_flops(job.config, job.batch, arguments.length),
+                "step_flops": job.model_flops(arguments.length),
                 "runs": {},
             },
         )
@@ -92,7 +101,7 @@ def measure(arguments: argparse.Namespace) -> None:
 
 
 def set_shares(found: dict[str, dict[str, Any]]) -> None:
-    """How near each comes to the highest matmul rate of the whole run: each was measured for a moment; they vary."""
+    """MFU of each, by the highest matmul rate of the whole run: each was measured for a moment; they vary."""
     peak = max(run.get("matmul_peak_tflops", 0.0) for of_model in found.values() for run in of_model["runs"].values())
     for of_model in found.values():
         of_model["matmul_peak_tflops"] = peak
@@ -107,7 +116,7 @@ def line(figures: dict[str, Any]) -> str:
     if "out_of_memory" in figures:
         return "out of memory"
     return (
-        f"{figures['tokens_per_second'] / 1000:.1f} k tokens/s, {100 * figures['share_of_peak']:.1f} % of matmul, "
+        f"{figures['tokens_per_second'] / 1000:.1f} k tokens/s, {100 * figures['share_of_peak']:.1f} % MFU, "
         f"{figures['median_ms']:.1f} ms, first step {figures['first_step_seconds']:.1f} s, "
         f"{figures['peak_gib']:.1f} GiB"
     )

@@ -15,6 +15,7 @@ import torch
 
 from openalbert.errors import UserError
 from openalbert.model.config import AlbertConfig
+from openalbert.model.cost import executed_training_flops, training_flops_per_token
 from openalbert.model.presets import preset
 from openalbert.text.tokenizer import Tokenizer
 from openalbert.train.batches import Objective
@@ -37,6 +38,22 @@ class Job:
     def config(self) -> AlbertConfig:
         """The model that all sides train."""
         return replace(preset(self.model), hidden_dropout=0.0, attention_dropout=0.0, vocab_size=VOCAB_SIZE)
+
+    def model_flops(self, length: int) -> float:
+        """Model FLOPs of a training step: one formula for all implementations."""
+        masked = num_predictions(length) / length
+        return training_flops_per_token(self.config, length, masked) * self.batch * length
+
+    def executed_flops(self, length: int) -> int:
+        """FLOPs of the matrix products that this implementation executes in a training step."""
+        masked = num_predictions(length)
+        computed, scored = (masked + 1, masked) if self.kind.startswith("ours") else (length, length)
+        return self.batch * executed_training_flops(self.config, length, computed=computed, scored=scored)
+
+
+def num_predictions(length: int) -> int:
+    """15 % of the positions."""
+    return round(0.15 * length)
 
 
 def jobs_of(arguments: argparse.Namespace) -> list[Job]:

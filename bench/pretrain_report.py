@@ -1,8 +1,8 @@
-"""The table of all models that `bench/pretrain.py` has measured, with the paper's speed-up column beside ours.
+"""The tables of all models that `bench/pretrain.py` has measured: speed, utilization, and the paper's speed-up column.
 
     python bench/pretrain_report.py [FOLDER]
 
-What is to be said of one run alone stands in FOLDER/note.md, and is added.
+Remarks on one run alone stand in FOLDER/note.md, and are appended.
 """
 
 import argparse
@@ -10,6 +10,8 @@ import json
 from pathlib import Path
 from textwrap import fill
 from typing import Any
+
+from pretrain_jobs import Job
 
 from openalbert.errors import UserError
 from openalbert.model.presets import PAPER
@@ -21,6 +23,11 @@ KINDS = {
     "eager": "transformers, eager",
     "compiled": "transformers, compiled",
 }
+UTILIZATION = """Utilization of the highest matmul rate of a large bf16 matrix product that was measured in this run,
+{peak:.0f} TFLOP/s. Model FLOPs utilization (MFU) counts the same model FLOPs for all implementations: every layer at
+every position, the vocabulary scored at 15 % of the positions. Executed counts the matrix products that an
+implementation computes: ours computes the last layer at the masked positions and [CLS] only, so it executes fewer;
+transformers scores all positions against the vocabulary, so it executes more."""
 
 
 def models_of(folder: Path) -> dict[str, dict[str, Any]]:
@@ -41,45 +48,61 @@ def models_of(folder: Path) -> dict[str, dict[str, Any]]:
             raise UserError(f"{files[name]} is no file of bench/pretrain.py: take it out of the folder") from None
     if len({of_model["matmul_peak_tflops"] for of_model in found.values()}) > 1:
         raise UserError(
-            f"{folder}: these models are not of one run, so that their shares are of different peaks: measure all of "
-            "them in one"
+            f"{folder}: these models are not of one run, so that their MFU is of different matmul rates: measure all "
+            "of them in one"
         )
     return found
 
 
 def report(folder: Path) -> str:
-    """The table of all models that were measured."""
+    """The tables of all models that were measured."""
     found = models_of(folder)
-    lines = []
+    speeds, utilizations = [], []
     for name, of_model in found.items():
         rate = _our_rate(of_model)
         for kind, what in KINDS.items():
             if kind in of_model["runs"]:
-                cells = _cells(of_model["runs"][kind], None if kind == "ours" else rate)
-                lines.append(f"| {name} | {of_model['batch']} | {what} | {cells} |")
-    text = f"""# The pretraining step beside transformers', on one {next(iter(found.values()))["device"]}
+                cells = _speed(of_model["runs"][kind], None if kind == "ours" else rate)
+                speeds.append(f"| {name} | {of_model['batch']} | {what} | {cells} |")
+                if "tokens_per_second" in of_model["runs"][kind]:
+                    utilizations.append(f"| {name} | {what} | {_utilization(name, of_model, kind)} |")
+    text = f"""# The pretraining step compared with transformers', on one {next(iter(found.values()))["device"]}
 
-{fill(_head(list(found.values())), 120, break_long_words=False, break_on_hyphens=False)}
+## Result
 
-| model | batch | implementation | k tokens/s | share of matmul | step | first step | peak memory | ours is |
-|---|---|---|---|---|---|---|---|---|
-{chr(10).join(lines)}
+| model | batch | implementation | k tokens/s | step, ms | first step, s | peak memory, GiB | our speed-up |
+|---|---|---|---|---|---|---|---|
+{chr(10).join(speeds)}
+"""
+    if utilizations:
+        text += f"""
+{_fill(UTILIZATION.format(peak=next(iter(found.values()))["matmul_peak_tflops"]))}
+
+| model | implementation | MFU, % | executed / model FLOPs | executed, % |
+|---|---|---|---|---|
+{chr(10).join(utilizations)}
 """
     if "bert-large" in found:
         text += f"""
 The paper's speed-up column is that of a pod of TPUs, where gradients have to be sent around. On one GPU sharing
 parameters saves no FLOPs.
 
-| model | paper's speed-up over BERT-large | by FLOPs | ours, measured |
+| model | paper's speed-up over BERT-large | by model FLOPs | ours, measured |
 |---|---|---|---|
 {chr(10).join(_speedup(name, of_model, found["bert-large"]) for name, of_model in found.items())}
 """
+    setup, limits = _setup(list(found.values())), _limits(list(found.values()))
+    text += f"\n## Setup\n\n{_fill(setup)}\n\n## Limits\n\n{_fill(limits)}\n"
     if (folder / "note.md").exists():
         text += "\n" + (folder / "note.md").read_text()
     return text
 
 
-def _head(found: list[dict[str, Any]]) -> str:
+def _fill(text: str) -> str:
+    return fill(text, 120, break_long_words=False, break_on_hyphens=False)
+
+
+def _setup(found: list[dict[str, Any]]) -> str:
     """What was measured, how, and with which versions, as far as the files say."""
     one = found[0]
     runs = [run for of_model in found for run in of_model["runs"].values() if "seconds" in run]
@@ -96,24 +119,30 @@ def _head(found: list[dict[str, Any]]) -> str:
         f" (came to {', '.join(came_to)})" if came_to else ""
     )
     lasted = f"; at least {min(run['seconds'] for run in runs):.0f} s of steps each" if runs else ""
-    told = (
+    return (
         f"{command}, one run, {', '.join(about)}. Length {one['length']}, bf16, no dropout, random tokens, rows "
-        f"without padding{lasted}. Ours is the whole step of `openalbert pretrain`: batches made from shards, pairing, "
-        "n-gram masking, LAMB, the checks of every step. Theirs is forward, backward and a fused AdamW on one batch "
-        "that lies ready. "
+        f"without padding{lasted}; step times are medians. Ours is the whole step of `openalbert pretrain`: batches "
+        "made from shards, pairing, n-gram masking, LAMB, the checks of every step. transformers' is forward pass, "
+        "backward pass and a fused AdamW on one batch that lies ready."
     )
-    if runs:
-        peaks = sorted(run["matmul_peak_tflops"] for run in runs)
-        told += (
-            "Share: FLOPs of the model by one formula for all over the rate of a large bf16 matrix product, the "
-            f"highest that was measured beside any of them, {peaks[-1]:.0f} TFLOP/s (the lowest was {peaks[0]:.0f}). "
+
+
+def _limits(found: list[dict[str, Any]]) -> str:
+    """What the numbers do not cover."""
+    text = "One run. FLOPs are those of matrix products; what attention's kernel computes again in its backward pass "
+    text += "is not counted on either side. "
+    peaks = sorted(run["matmul_peak_tflops"] for of in found for run in of["runs"].values() if "seconds" in run)
+    if peaks:
+        text += (
+            "The matmul rate was measured for a moment with each implementation and varied from "
+            f"{peaks[0]:.0f} to {peaks[-1]:.0f} TFLOP/s; utilization is of the highest. "
         )
-    if ahead := one["arguments"]["ahead"]:
-        return told + (
-            f"Times of a step are medians. While one took its first step and was timed, up to {ahead} others got "
-            "ready: their models and inputs lay on the same GPU, and they compiled on the CPU's cores."
+    if ahead := found[0]["arguments"]["ahead"]:
+        return text + (
+            f"While one implementation took its first step and was timed, up to {ahead} others got ready: their models "
+            "and inputs lay on the same GPU, and they compiled on the CPU's cores."
         )
-    return told + "Times of a step are medians. Nothing else was prepared while one was measured."
+    return text + "Nothing else was prepared while one was measured."
 
 
 def _our_rate(of_model: dict[str, Any]) -> float | None:
@@ -122,18 +151,24 @@ def _our_rate(of_model: dict[str, Any]) -> float | None:
     return rate
 
 
-def _cells(run: dict[str, Any], our_rate: float | None) -> str:
+def _speed(run: dict[str, Any], our_rate: float | None) -> str:
     if "out_of_memory" in run:
-        return "out of memory | | | | | "
+        return "out of memory | | | | "
     cells = (
         f"{run['tokens_per_second'] / 1000:.1f}",
-        f"{100 * run['share_of_peak']:.1f} %",
-        f"{run['median_ms']:.1f} ms",
-        f"{run['first_step_seconds']:.0f} s",
-        f"{run['peak_gib']:.1f} GiB",
-        f"{our_rate / run['tokens_per_second']:.2f}x as fast" if our_rate else "",
+        f"{run['median_ms']:.1f}",
+        f"{run['first_step_seconds']:.0f}",
+        f"{run['peak_gib']:.1f}",
+        f"{our_rate / run['tokens_per_second']:.2f}x" if our_rate else "",
     )
     return " | ".join(cells)
+
+
+def _utilization(name: str, of_model: dict[str, Any], kind: str) -> str:
+    job = Job(name, of_model["batch"], kind, 0.0)
+    mfu = of_model["runs"][kind]["share_of_peak"]
+    more = job.executed_flops(of_model["length"]) / of_model["step_flops"]
+    return f"{100 * mfu:.1f} | {more:.3f} | {100 * mfu * more:.1f}"
 
 
 def _speedup(name: str, of_model: dict[str, Any], reference: dict[str, Any]) -> str:

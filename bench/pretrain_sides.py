@@ -12,11 +12,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from pretrain_jobs import Job
+from pretrain_jobs import Job, num_predictions
 from pretrain_profile import profile
 
 from openalbert.errors import UserError
-from openalbert.model.config import AlbertConfig
 from openalbert.objectives.sentence_order import SentenceOrder
 from openalbert.optim.optimizer import make_optimizer
 from openalbert.optim.schedule import Budget
@@ -48,20 +47,6 @@ class Turn:
         began = time.perf_counter()
         self._given.wait()
         self.waited += time.perf_counter() - began
-
-
-def num_predictions(length: int) -> int:
-    """15 % of the positions."""
-    return round(0.15 * length)
-
-
-def step_flops(config: AlbertConfig, batch: int, length: int) -> float:
-    """FLOPs of a training step, forward and backward, by the formula that all implementations are measured by."""
-    hidden, embedding, vocabulary = config.hidden_size, config.embedding_size, config.vocab_size
-    layers = config.num_layers * (24 * hidden**2 + 4 * length * hidden)
-    embedding_map = 2 * embedding * hidden if embedding != hidden else 0
-    head = (2 * hidden * embedding + 2 * embedding * vocabulary) * num_predictions(length) / length
-    return 3 * (layers + embedding_map + head) * batch * length
 
 
 def measured(steps: Iterator[Any], job: Job, length: int, first: float) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -15,10 +16,15 @@ sys.path.append(str(Path(__file__).resolve().parents[2] / "bench"))  # as `pytho
 
 import finetune
 import finetune_report
+import finetune_sides
+import order_cue
 import pretrain
 import pretrain_jobs
 import pretrain_report
+import two_signals
 from pretrain_jobs import Job, folder_for
+
+from openalbert.objectives.sentence_order import SentenceOrder
 
 BENCH = Path(__file__).resolve().parents[2] / "bench"
 SPEED = {"seconds": 30.0, "median_ms": 85.0, "first_step_seconds": 8.0, "peak_gib": 20.0, "matmul_peak_tflops": 700.0}
@@ -171,7 +177,7 @@ def test_files_tell_what_was_asked_and_of_which_versions(tmp_path: Path, monkeyp
     assert found["arguments"]["tokenizer"] == "albert-base-wikibooks"
     assert str(tmp_path) not in json.dumps(found)
     text = pretrain_report.report(tmp_path)
-    head = " ".join(text.split("| model |")[0].split())
+    head = " ".join(text.split("## Setup")[1].split())
     assert "--compile auto` (came to layer)" in head
     assert f"torch {torch.__version__}, transformers {found['transformers']}, cuDNN 91002" in head
     assert "Nothing else was prepared" in head
@@ -247,15 +253,15 @@ def test_a_report_has_no_ratio_where_ours_is_missing_or_found_no_room(tmp_path: 
     write_model(tmp_path, "bert-large", {"compiled": run_of(1000.0)}, step_flops=2e12)
     pretrain_report.main([str(tmp_path)])
     text = (tmp_path / "report.md").read_text()
-    first, second, speedup = rows_of(text, "albert-base")
-    assert first.endswith("20.0 GiB |  |")
-    assert second.endswith("| 3.00x as fast |")
+    first, second, _, _, speedup = rows_of(text, "albert-base")
+    assert first.endswith("| 20.0 |  |")
+    assert second.endswith("| 20.0 | 3.00x |")
     assert speedup == "| albert-base | 5.6x | 2.00x |  |"
     assert "out of memory" in rows_of(text, "albert-large")[0]
-    assert rows_of(text, "albert-large")[1].endswith("20.0 GiB |  |")
-    assert rows_of(text, "bert-large")[0].endswith("20.0 GiB |  |")
-    columns = {line.count("|") for line in text.split("\n\n")[2].splitlines()}
-    assert columns == {10}
+    assert rows_of(text, "albert-large")[1].endswith("| 20.0 |  |")
+    assert rows_of(text, "bert-large")[0].endswith("| 20.0 |  |")
+    for table in (block for block in text.split("\n\n") if block.startswith("|")):
+        assert len({line.count("|") for line in table.splitlines()}) == 1
 
 
 def test_a_report_can_be_made_where_nothing_found_room(tmp_path: Path) -> None:
@@ -269,12 +275,22 @@ def test_models_that_are_not_the_papers_come_last_and_have_no_figure_of_it(tmp_p
     text = pretrain_report.report(tmp_path)
     table = [line.split(" | ")[0].strip("| ") for line in text.split("\n\n")[2].splitlines()[2:]]
     assert table == ["albert-base", "bert-large", "albert-base-v2"]
-    assert rows_of(text, "albert-base-v2")[1] == "| albert-base-v2 |  | 1.00x | 4.00x |"
+    assert rows_of(text, "albert-base-v2")[-1] == "| albert-base-v2 |  | 1.00x | 4.00x |"
 
 
 def test_the_committed_report_is_what_its_files_make() -> None:
-    for folder in (BENCH.parent / "results").glob("speed-*"):
-        assert pretrain_report.report(folder) == (folder / "report.md").read_text()
+    for file in (BENCH.parent / "results").glob("speed-*/**/report.md"):
+        assert pretrain_report.report(file.parent) == file.read_text()
+
+
+def test_the_report_gives_mfu_by_one_formula_and_executed_flops_by_implementation(tmp_path: Path) -> None:
+    model_flops = Job("albert-base", 128, "ours", 0.0).model_flops(512)
+    write_model(tmp_path, "albert-base", {"ours": run_of(3000.0), "eager": run_of(1000.0)}, step_flops=model_flops)
+    ours, theirs = rows_of(pretrain_report.report(tmp_path), "albert-base")[2:]
+    # 1 - 0.940: the last of 12 layers without queries, outputs and feed-forward at 434 of 512 positions.
+    assert ours == "| albert-base | openalbert | 50.0 | 0.940 | 47.0 |"
+    # 1.035 - 1: the vocabulary scored at the other 435 positions.
+    assert theirs == "| albert-base | transformers, eager | 50.0 | 1.035 | 51.8 |"
 
 
 @pytest.mark.parametrize(
@@ -302,21 +318,56 @@ def test_speeds_and_scores_of_finetuning_become_two_tables(tmp_path: Path) -> No
     finetune_report.write(tmp_path, found)
     assert json.loads((tmp_path / "run.json").read_text()) == {"script": "bench/finetune.py", **found}
     text = (tmp_path / "report.md").read_text()
-    assert "albert-base, 12 layers, batch 32; 1 x CPU; transformers 5.17.0. Medians of 3 turns of 10 s each" in text
-    assert "| SST-2 | 66% | packed | 50.0 | 20.0 | 2.50x (2.00 to 3.00) |" in text
-    assert "| SST-2 | 66% | packed, without CUDA graphs | 25.0 | 20.0 | 1.25x (1.00 to 1.50) |" in text
-    assert text.endswith(
+    words = " ".join(text.split())
+    assert "albert-base, 12 layers, batch 32, random tokens; 1 x CPU; transformers 5.17.0. 3 turns, in each" in words
+    assert "| SST-2 | 66 | packed | 50.0 | 20.0 | 2.50x | 2.00x | 3.00x |" in text
+    assert "| SST-2 | 66 | packed, without CUDA graphs | 25.0 | 20.0 | 1.25x | 1.00x | 1.50x |" in text
+    assert (
         "| seed | ours | Trainer |\n|---|---|---|\n| 1 | 90.00 | 89.00 |\n| 2 | 92.00 | 89.00 |\n"
-        "| mean | 91.00 | 89.00 |\n| spread | 1.41 | 0.00 |\n\nOf this run alone.\n"
+        "| mean | 91.00 | 89.00 |\n| standard deviation | 1.41 | 0.00 |\n"
+    ) in text
+    assert text.endswith("\n\nOf this run alone.\n")
+
+
+@pytest.mark.parametrize(("script", "folder"), [(order_cue, "order-cue"), (two_signals, "two-signals")])
+def test_the_committed_reports_of_single_scripts_are_what_their_files_make(script: Any, folder: str) -> None:
+    place = BENCH.parent / "results" / folder
+    assert script.report(json.loads((place / "run.json").read_text())) == (place / "report.md").read_text()
+
+
+def test_order_is_predicted_from_lengths_where_they_reveal_it_and_not_where_they_do_not() -> None:
+    rng = np.random.default_rng(0)
+    starts = np.concatenate([[0], np.cumsum(rng.integers(3, 60, 40_000))])
+    documents = np.arange(0, len(starts), 100)
+    google, whole = (
+        order_cue.order_accuracy(starts, documents, SentenceOrder(chunks=chunks), 128, 6000)
+        for chunks in ("google", "whole")
     )
+    assert google["accuracy"] > 0.5 + 4 * google["standard_error"]
+    assert abs(whole["accuracy"] - 0.5) < 4 * whole["standard_error"]
+    # Over documents, where the lengths of all sentences are drawn alike, it is that of independent examples.
+    assert whole["standard_error"] == pytest.approx(0.5 / whole["examples"] ** 0.5, rel=0.2)
+
+
+def test_the_committed_reports_of_finetuning_are_what_their_files_make() -> None:
+    for folder in (BENCH.parent / "results").glob("finetune-*"):
+        assert finetune_report.report(folder) == (folder / "report.md").read_text()
 
 
 def test_our_side_of_finetuning_takes_steps_and_is_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[Any] = []
+    ours: list[Any] = []
+
+    def our_steps(model: Any, sequences: Any, *settings: Any) -> Iterator[Any]:
+        ours.append(sequences)
+        return finetune_sides.our_steps(model, sequences, *settings)
+
     class Trainer:
         """Stands for the peer, which needs packages that the tests do without."""
 
         def __init__(self, *settings: Any) -> None:
             self.clock = settings[-1]
+            given.append(settings[1])
 
         def train(self) -> None:
             number = 0
@@ -326,7 +377,13 @@ def test_our_side_of_finetuning_takes_steps_and_is_timed(tmp_path: Path, monkeyp
     monkeypatch.setattr(finetune, "ROOT", tmp_path)
     monkeypatch.setattr(finetune, "check_machine", lambda _: None)
     monkeypatch.setattr(finetune, "trainer_of", Trainer)
-    finetune.main("--preset albert-tiny --layers 1 --batch 4 --shapes SST-2 --turns 1 --seconds 0.01".split())
+    monkeypatch.setattr(finetune, "our_steps", our_steps)
+    finetune.main("--preset albert-tiny --layers 1 --batch 4 --shapes SST-2 --steps 2".split())
     found = json.loads((tmp_path / "results" / "finetune-cpu" / "run.json").read_text())
     assert found["speed"]["rows"][0]["ours"] > 0
+    # Seven turns, and in each of them both sides had the same examples, of two batches.
+    assert len(found["speed"]["rows"][0]["ratios"]["ours"]) == len(given) == 7
+    assert {len(sequences.example) for sequences in given} == {8}
+    assert len({sequences.ids.tobytes() for sequences in given}) == 7
+    assert [sequences.ids.tobytes() for sequences in ours] == [sequences.ids.tobytes() for sequences in given]
     assert "| SST-2 |" in (tmp_path / "results" / "finetune-cpu" / "report.md").read_text()

@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import torch
@@ -33,7 +34,7 @@ RESULTS = Path(__file__).resolve().parents[2] / "results" / "faults"
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--flips", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=RESULTS)
@@ -114,13 +115,17 @@ def report(outcome: dict[str, Any]) -> str:
     kills = [kill for run in runs for kill in run["kills"]]
     sound = sum(not run["differences"] for run in runs)
     lines = [
-        "# Faults",
+        "# Runs that were killed and resumed",
         "",
-        f"`make faults`: {outcome['kills']} times `kill -9`, in {len(runs)} runs with dropout, then started again: "
-        f"**{sound} of {len(runs)} runs ended with weights, optimizer and metrics (times aside) bit-identical** to the "
-        "undisturbed run.",
+        "## Result",
         "",
-        "| runs | number | kills | of one process alone | bit-identical |",
+        _fill(
+            f"{outcome['kills']} times `kill -9`, in {len(runs)} runs with dropout, resumed after every kill: "
+            f"**{sound} of {len(runs)} runs ended with weights, optimizer state and metrics (times aside) bit-identical** to the "
+            "undisturbed run."
+        ),
+        "",
+        "| runs | number | kills | kills of one process alone | bit-identical runs |",
         "|---|---|---|---|---|",
     ]
     for case in CASES:
@@ -140,11 +145,26 @@ def report(outcome: dict[str, Any]) -> str:
     machine = outcome["machine"]
     lines += [
         "",
-        f"Python {machine['python']}, torch {machine['torch']}, {outcome['minutes']} minutes. The campaign's seed is "
-        f"{outcome['settings']['seed']}; every kill stands in run.json.",
+        "## Setup",
+        "",
+        _fill(
+            f"`make faults`, {outcome['minutes']} minutes on CPUs: Python {machine['python']}, torch "
+            f"{machine['torch']}. Seed {outcome['settings']['seed']}; every kill, its moment and the step it came at are in run.json."
+        ),
+        "",
+        "## Limits",
+        "",
+        _fill(
+            "A micro model, seconds a run, on CPUs in fp32, with budgets in steps and in tokens. It shows nothing "
+            "about GPUs, where kernels need not give the same bits from run to run, and nothing about a loss of power."
+        ),
         "",
     ]
     return "\n".join(lines)
+
+
+def _fill(text: str) -> str:
+    return fill(text, 120, break_long_words=False, break_on_hyphens=False)
 
 
 def _word(what: str, well: bool | int, outcome: dict[str, Any]) -> str:

@@ -1,16 +1,22 @@
 """FLOPs and memory: the arithmetic of the reference, and what autograd really keeps."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 import torch
+import transformers
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
 
 from openalbert.model.albert import AlbertModel
-from openalbert.model.config import PRETRAINING_HEADS
-from openalbert.model.cost import activation_bytes, memory, training_flops_per_token
+from openalbert.model.config import PRETRAINING_HEADS, AlbertConfig
+from openalbert.model.cost import activation_bytes, executed_training_flops, memory, training_flops_per_token
 from openalbert.model.presets import preset
 from openalbert.model.sharing import Sharing
+from openalbert.train.batches import Objective, PretrainingBatch
+from openalbert.train.pretraining import pretraining_scores
 
 # Forward and backward at length 512, 77 predictions, in GFLOP a token: worked out by hand from the layer sizes.
 GFLOPS = {
@@ -67,3 +73,69 @@ def test_the_estimate_of_recomputing_is_far_less() -> None:
     config = preset("albert-large")
     kept, again = (memory(config, 8, 512, recompute=recompute).activations for recompute in (False, True))
     assert again < kept / 7
+
+
+def small(sharing: Sharing) -> AlbertConfig:
+    config = replace(preset("albert-tiny"), num_layers=3, vocab_size=500, sharing=sharing)
+    return config if sharing.ffn == 1 else replace(config, embedding_size=config.hidden_size)
+
+
+def counted_flops(loss: Callable[[], Tensor]) -> int:
+    """What torch's own counter sees of a forward and a backward pass; attention as plain matrix products."""
+    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
+        loss().backward()
+    return counter.get_total_flops()
+
+
+@pytest.mark.parametrize("sharing", [Sharing(1, 1), Sharing(3, 3)])
+def test_executed_flops_are_what_torch_counts_in_our_pretraining_step(sharing: Sharing) -> None:
+    config, batch, length = small(sharing), 2, 64
+    objective = Objective(length)
+    ids, masked = torch.randint(5, 500, (batch, length)), objective.num_predictions
+    at = torch.arange(masked).expand(batch, masked).contiguous()
+    lengths, valid = torch.full((batch,), length), torch.ones(batch, masked, dtype=torch.bool)
+    examples = PretrainingBatch(ids, torch.zeros_like(ids), lengths, at, ids[:, :masked], valid, lengths % 2)
+    model = AlbertModel(config, PRETRAINING_HEADS)
+    found = counted_flops(
+        lambda: torch.stack([score.mean for score in pretraining_scores(model, examples, 3).values()]).sum()
+    )
+    assert found == batch * executed_training_flops(config, length, computed=masked + 1, scored=masked)
+
+
+@pytest.mark.parametrize("sharing", [Sharing(1, 1), Sharing(3, 3)])
+def test_executed_flops_of_transformers_are_what_torch_counts_in_its_pretraining_model(sharing: Sharing) -> None:
+    config, batch, length = small(sharing), 2, 64
+    sizes = {
+        "vocab_size": config.vocab_size,
+        "hidden_size": config.hidden_size,
+        "num_hidden_layers": config.num_layers,
+        "num_attention_heads": config.num_heads,
+        "intermediate_size": config.ffn_size,
+    }
+    if sharing.ffn == 1:
+        albert = transformers.AlbertConfig(embedding_size=config.embedding_size, **sizes)
+        model, order = transformers.AlbertForPreTraining(albert), "sentence_order_label"
+    else:
+        model, order = transformers.BertForPreTraining(transformers.BertConfig(**sizes)), "next_sentence_label"
+    ids = torch.randint(5, 500, (batch, length))
+    labels = torch.where(torch.arange(length) < 9, ids, -100)
+    found = counted_flops(lambda: model(input_ids=ids, labels=labels, **{order: torch.zeros(batch).long()}).loss)
+    assert found == batch * executed_training_flops(config, length, computed=length, scored=length)
+
+
+@pytest.mark.parametrize("sharing", [Sharing(1, 1), Sharing(3, 3)])
+def test_model_flops_are_what_torch_counts_with_a_full_last_layer_and_scores_at_the_masked_positions(
+    sharing: Sharing,
+) -> None:
+    config, batch, length, masked = small(sharing), 2, 64, 10
+    model = AlbertModel(config, PRETRAINING_HEADS)
+    ids = torch.randint(5, 500, (batch, length))
+
+    def loss() -> Tensor:
+        encoded = model.encode(ids)
+        some = replace(encoded, hidden=encoded.hidden[:, :masked].contiguous())
+        return model.scores("masked_lm", some).sum()
+
+    pooler = 2 * batch * config.hidden_size**2  # a forward pass at one position, which the formula leaves out
+    model_flops = batch * length * training_flops_per_token(config, length, masked / length)
+    assert counted_flops(loss) == round(model_flops) + pooler

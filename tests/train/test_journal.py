@@ -131,7 +131,7 @@ def test_the_fraction_of_the_peak_is_told_where_the_peak_is_known(
         journal.take(step(1), Running(step=1, tokens=10, seconds=1.0), 0.1)
         journal.write_window(step(1), Running(step=1, tokens=10, seconds=1.0))
     known, unknown = capsys.readouterr().err.splitlines()
-    assert "10 tok/s  25 % of peak  rate" in known
+    assert "10 tok/s  MFU 25 %  rate" in known
     assert "10 tok/s  rate" in unknown
     assert [record.get("share_of_peak") for record in records(tmp_path, "train")] == [0.25, None]
 

@@ -42,7 +42,8 @@ def encoder_parameters(parts: dict[str, int]) -> int:
 def forward_flops_per_token(
     config: AlbertConfig, length: int, masked_share: float = 0.15, depth: int | None = None
 ) -> float:
-    """Multiply-adds counted as two, attention included, vocabulary scored at the masked positions only.
+    """Model FLOPs of the forward pass: a multiply-add counts as two, attention is included, every layer is computed at
+    every position, and the vocabulary is scored at the masked positions only.
 
     `depth` is the number of layers that are run, if it is not all of them.
     """
@@ -56,8 +57,35 @@ def forward_flops_per_token(
 def training_flops_per_token(
     config: AlbertConfig, length: int, masked_share: float = 0.15, depth: int | None = None
 ) -> float:
-    """Forward, and twice that for the gradients of inputs and of weights."""
+    """Model FLOPs of a training step: the forward pass, and twice that for the gradients of inputs and of weights.
+
+    Model FLOPs utilization (MFU) is this number times tokens a second, divided by the matmul rate of the device. It is
+    one formula for all implementations, whatever they leave out or compute in addition.
+    """
     return 3 * forward_flops_per_token(config, length, masked_share, depth)
+
+
+def executed_training_flops(
+    config: AlbertConfig, length: int, *, computed: int, scored: int, depth: int | None = None
+) -> int:
+    """FLOPs of the matrix products that a pretraining step executes for one sequence, forward and backward pass.
+
+    In the last layer only `computed` positions are worked out, with keys and values from all; the vocabulary is scored
+    at `scored` positions. Our step computes the masked positions and [CLS] and scores the masked ones; transformers
+    computes and scores all. Nothing that is computed a second time in the backward pass is counted, neither by
+    attention's kernel nor by recomputed activations.
+    """
+    hidden, embedding = config.hidden_size, config.embedding_size
+    keys_and_values = 4 * hidden * hidden * length
+    query_and_output = 4 * hidden * hidden + 4 * length * hidden
+    ffn = 4 * hidden * config.ffn_size
+    full_layer = keys_and_values + length * (query_and_output + ffn)
+    last_layer = keys_and_values + computed * (query_and_output + ffn)
+    embedding_map = 2 * embedding * hidden * length if config.maps_embedding else 0
+    masked_lm = (2 * hidden * embedding + 2 * embedding * config.vocab_size) * scored
+    pooler_and_order = 2 * hidden * hidden + 2 * hidden * 2
+    layers = ((depth or config.num_layers) - 1) * full_layer + last_layer
+    return 3 * (layers + embedding_map + masked_lm + pooler_and_order)
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,7 @@ class SentenceOrder:
     """google: a chunk takes sentences until it reaches its length or passes it, and what is too much is cut off the
     segments. The sentence that passes is likely a long one, and always the last: sentence lengths give the order away.
     whole: it takes the whole sentences that fit, and the one that does not is left out, with one more half of the time,
-    so that no length tells."""
+    so that the making of chunks reveals no order."""
     lone_sentences: Literal["drop", "google"] = "drop"
     """drop: a sentence without a partner is left out (objective none: it is an example of one segment); google: it is
     paired with another document, labelled swapped."""

@@ -80,7 +80,7 @@ PICTURES = (
     Picture("gradient_norm", "Gradient norm", "before clipping, logarithmic", figures.number, log=True),
     Picture("depth", "Depth", "layers", figures.count, from_zero=True, stairs=True),
     Picture("tokens_per_second", "Throughput", "tokens per second", figures.rate, "rate", from_zero=True),
-    Picture("share_of_peak", "Share of the matmul peak", "%", figures.percent, "percent", from_zero=True),
+    Picture("share_of_peak", "Model FLOPs utilization (MFU)", "%", figures.percent, "percent", from_zero=True),
 )
 
 

@@ -156,9 +156,9 @@ def hardware_of(run: Run) -> Markup:
     told = ", then ".join(f"{count(peak)}FLOP/s" for peak in peaks if peak is not None)
     rows = [
         ["device", hardware(run)],
-        ["matmul peak, measured", told or NOTHING],
+        ["matmul rate, measured", told or NOTHING],
         ["tokens per second, median", rate(run.train.median("tokens_per_second"))],
-        ["share of the peak, median", percent(run.train.median("share_of_peak"))],
+        ["model FLOPs utilization (MFU), median", percent(run.train.median("share_of_peak"))],
         ["training time", duration(training_seconds(run))],
         ["restarts", count(run.fact("restarts"))],
         ["steps skipped", count(run.train.last("skipped"))],

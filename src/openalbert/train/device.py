@@ -192,7 +192,7 @@ def _process_memory() -> int:
 
 
 def measure_matmul_peak(device: Device) -> float:
-    """FLOP/s of one large square matrix product on random data: what the share of the peak is a share of."""
+    """FLOP/s of one large square matrix product on random data: what model FLOPs utilization (MFU) is relative to."""
     size = 8192 if device.is_cuda else 1024
     dtype = torch.bfloat16 if device.precision == "bf16" else torch.float32
     left, right = torch.randn(2, size, size, device=device.torch_device).to(dtype)

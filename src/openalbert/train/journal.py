@@ -72,7 +72,7 @@ class Journal:
         deepens: bool = False,
         work: Callable[[float], float] = lambda progress: progress,
     ) -> None:
-        """`flops_per_token` takes the depth that is run; `peak` is the matmul rate of all devices together, if known.
+        """`flops_per_token` gives the model FLOPs at a depth; `peak`, if known, is the matmul rate of all devices.
 
         `deepens` is whether the depth changes on the way, and is to be shown; `work` is how much of the run's work is
         done at a progress through its budget.
@@ -155,13 +155,13 @@ class Journal:
             "tokens_per_second": self.rate,
         }
         if self.peak is not None:
-            figures["share_of_peak"] = self._fraction_of(self.peak, step.depth)
+            figures["share_of_peak"] = self._mfu(self.peak, step.depth)
         self.record(figures)
         self.window = Window()
         self._measured = (running.tokens, running.seconds)
 
-    def _fraction_of(self, peak: float, depth: int) -> float:
-        """How much of the measured matmul rate the model's own arithmetic makes use of."""
+    def _mfu(self, peak: float, depth: int) -> float:
+        """Model FLOPs utilization, of the measured matmul rate."""
         return self.rate * self.flops_per_token(depth) / peak
 
     def say(self, sentence: str) -> None:
@@ -195,7 +195,7 @@ class Journal:
                 words.append(f"{label} {_written(figures[name], '.1%').replace('%', ' %')}")
         words.append(throughput(self.rate))
         if self.peak is not None:
-            words.append(f"{100 * self._fraction_of(self.peak, step.depth):.0f} % of peak")
+            words.append(f"MFU {100 * self._mfu(self.peak, step.depth):.0f} %")
         words.append(f"rate {step.learning_rate:.2e}")
         if self.deepens:
             words.append(f"depth {step.depth}")
