@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from openalbert.errors import UserError
 from openalbert.interop import huggingface
 from openalbert.interop.convert import Convert, convert
-from openalbert.interop.pretraining_json import NONE, Pretraining, PretrainingRun, read_pretraining
+from openalbert.interop.pretraining_json import NONE, EarlierData, Pretraining, PretrainingRun, read_pretraining
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import PRETRAINING_HEADS
 from openalbert.model.presets import preset
@@ -167,6 +167,7 @@ amounts = st.integers(0, 2**53 - 1)
             st.text(),
             amounts,
             st.text(),
+            st.tuples() | st.tuples(st.builds(EarlierData, amounts, amounts, amounts, st.text())),
         ),
         min_size=1,
         max_size=4,
@@ -174,7 +175,7 @@ amounts = st.integers(0, 2**53 - 1)
 )
 def test_every_history_reads_back_equal(runs: list[PretrainingRun]) -> None:
     *before, last = sorted(runs, key=lambda run: run.tokens)
-    whole = Pretraining(**to_dict(last), before=tuple(before))
+    whole = Pretraining(**vars(last), before=tuple(before))
     assert from_json(to_json(whole), Pretraining) == whole
     assert whole.unknown_start == (before[0] if before else last).begun_with
 

@@ -73,7 +73,7 @@ def test_other_data_in_the_same_folder_are_refused_and_both_are_named(
     shutil.copytree(other, folder)
     said = refusal(folder, run, capsys)
     for shards in map(open_shards, (data, other)):
-        assert f"data with the checksum {shards.sha256[:12]} ({shards.num_tokens:,} tokens)" in said
+        assert f"the checksum {shards.sha256[:12]} ({shards.num_tokens:,} tokens)" in said
     assert "--allow-new-data to continue" in said
 
 
@@ -204,7 +204,7 @@ def test_a_checkpoint_that_does_not_name_its_data_is_resumed_on_purpose_only(
     for name in ("train_sha256", "heldout_sha256", "from_step", "from_tokens"):
         del known["data"][name]
     (half / "facts.json").write_text(json.dumps(known))
-    assert "it was trained on data that it has no checksum of" in refusal(data, half, capsys)
+    assert "it was trained on data with a checksum that was not recorded" in refusal(data, half, capsys)
     micro_run(data, half, f"{WORDS} --allow-new-data")
     assert facts(half)["data"]["from_step"] == 4
 

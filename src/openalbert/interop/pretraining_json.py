@@ -23,6 +23,10 @@ class EarlierData:
     sha256: str
     """Checksum of its shards."""
 
+    def __post_init__(self) -> None:
+        """Refuse amounts that no run can have."""
+        _check_amounts(self)
+
 
 @dataclass(frozen=True)
 class PretrainingRun:
@@ -49,10 +53,7 @@ class PretrainingRun:
 
     def __post_init__(self) -> None:
         """Refuse amounts that no run can have."""
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if isinstance(value, int | float) and not 0 <= value < MOST:
-                raise UserError(f"{field.name} is {value}: an amount from 0 on was expected")
+        _check_amounts(self)
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,13 @@ class Pretraining(PretrainingRun):
     def unknown_start(self) -> str:
         """The model whose own pretraining nobody recorded, so that its tokens are not among these; "" for none."""
         return (*self.before, self)[0].begun_with
+
+
+def _check_amounts(record: EarlierData | PretrainingRun) -> None:
+    for field in fields(record):
+        value = getattr(record, field.name)
+        if isinstance(value, int | float) and not 0 <= value < MOST:
+            raise UserError(f"{field.name} is {value}: an amount from 0 on was expected")
 
 
 NONE = Pretraining(tokens=0, text_tokens=0, steps=0, minutes=0.0, device="", precision="", length=0)

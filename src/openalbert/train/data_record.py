@@ -65,16 +65,16 @@ def check_same_data(before: Mapping[str, Any], now: Mapping[str, Any], where: Pa
         )
     if before.get("train_sha256") != now["train_sha256"] and not allow_new_data:
         raise UserError(
-            f"{where}: it was trained on {_named(before)}, but {now['folder']} holds {_named(now)}: give --data with "
-            "the first, --allow-new-data to continue on the second on purpose, or another --out or --fresh to start "
-            "over"
+            f"{where}: it was trained on data with {_checksum(before)}, but those in {now['folder']} have "
+            f"{_checksum(now)}: give --data with the first, --allow-new-data to continue on the second on purpose, or "
+            "another --out or --fresh to start over"
         )
 
 
-def _named(record: Mapping[str, Any]) -> str:
+def _checksum(record: Mapping[str, Any]) -> str:
     if "train_sha256" not in record:
-        return "data that it has no checksum of"
-    return f"data with the checksum {record['train_sha256'][:12]} ({record['train_tokens']:,} tokens)"
+        return "a checksum that was not recorded"
+    return f"the checksum {record['train_sha256'][:12]} ({record['train_tokens']:,} tokens)"
 
 
 def take_over(facts: dict[str, Any], now: Mapping[str, Any], train: Batches, running: Running) -> dict[str, str]:
@@ -91,7 +91,8 @@ def take_over(facts: dict[str, Any], now: Mapping[str, Any], train: Batches, run
         facts["data"] = {**now, "from_step": running.step, "from_tokens": running.tokens}
         facts["unigram_entropy"] = unigram_entropy(train.shard_set)
         events["new_data"] = (
-            f"from step {running.step:,} on it is trained on {_named(now)}, up to here on {_named(before)}"
+            f"from step {running.step:,} on it is trained on data with {_checksum(now)}, up to here on data with "
+            f"{_checksum(before)}"
         )
     else:
         facts["data"] = {**now, "from_step": before["from_step"], "from_tokens": before["from_tokens"]}
