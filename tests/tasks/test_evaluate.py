@@ -126,7 +126,7 @@ def test_the_table_has_a_row_for_each_split_and_the_main_figure_first(
     run = quick_runs["classification"]
     main(["evaluate", str(run), "--train", str(file_of(run)), "--dev", str(file_of(run)), "--splits", "dev", "train"])
     head, dev, train = capsys.readouterr().out.splitlines()
-    assert head.split() == ["classification", "examples", "accuracy", "macro_f1", "matthews"]
+    assert head.split() == ["classification", "examples", "accuracy", "macro_f1", "f1", "matthews"]
     assert dev.split()[:2] == ["dev", "120"]
     assert dev.split()[1:] == train.split()[1:]
 

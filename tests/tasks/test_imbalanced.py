@@ -136,7 +136,7 @@ def test_early_stopping_is_by_the_metric_that_is_asked_for(
     file = imbalanced(tmp_path, 40)
     gold = [0 if number % 20 == 0 else 1 for number in range(40)]
     # Accuracy rises to the fifth evaluation; macro-F1 is highest at the second, which alone finds the rare class.
-    rounds = [[0] * 40, [0] * 6 + gold[6:], [1] * 38 + [0] * 2, [1] * 39 + [0], [1] * 40, [1] * 40]
+    rounds = [[0] * 40, [0] * 6 + gold[6:], [1] * 38 + [0] * 2, [1] * 39 + [0], [1] * 40, [1] * 39 + [0]]
     ends = {}
     for metric in ("accuracy", "macro_f1"):
         answering(monkeypatch, rounds)

@@ -35,8 +35,8 @@ def test_wilsons_interval_is_scipys(counts: tuple[int, int]) -> None:
 def test_a_bootstrapped_interval_is_near_scipys_and_the_same_every_time() -> None:
     task, examples, predicted = made(150)
     scores = task.measure(examples, predicted)
-    found = intervals(task, "dev", examples, predicted, scores)
-    assert found == intervals(task, "dev", examples, predicted, scores)
+    found = intervals(task, examples, predicted, scores)
+    assert found == intervals(task, examples, predicted, scores)
     right = round(scores["accuracy"] * 1.5)
     assert found["accuracy"] == wilson(right, 150)
     gold = np.array([example.label for example in examples])
@@ -60,11 +60,11 @@ def test_a_bootstrapped_interval_is_near_scipys_and_the_same_every_time() -> Non
 
 
 def test_resamples_draw_every_example_equally_often() -> None:
-    rows = resampled("task\0dev", 50)
+    rows = resampled("task", 50)
     assert rows.shape == (RESAMPLES, 50)
     counts = np.bincount(rows.ravel(), minlength=50)
     assert scipy.stats.chisquare(counts).pvalue > 1e-3
-    assert not np.array_equal(rows, resampled("task\0test", 50))
+    assert not np.array_equal(rows, resampled("another", 50))
 
 
 def test_answers_to_questions_are_resampled_as_means_over_questions() -> None:
@@ -72,16 +72,16 @@ def test_answers_to_questions_are_resampled_as_means_over_questions() -> None:
     examples = EXAMPLES["question_answering"] * 20
     predictions = ["January 1900", "nobody", ""] * 20
     scores = task.measure(examples, predictions)
-    low, high = intervals(task, "dev", examples, predictions, scores)["right"]
-    rows = resampled(f"{task.name}\0dev", 60)
+    low, high = intervals(task, examples, predictions, scores)["right"]
+    rows = resampled(task.name, 60)
     is_right = np.array([100.0, 0.0, 100.0] * 20)
     assert (low, high) == pytest.approx(tuple(np.percentile(is_right[rows].mean(1), (2.5, 97.5))))
 
 
 def test_large_sets_have_no_interval_and_what_never_varies_has_none_either() -> None:
     task, examples, predicted = made(FEWER_THAN)
-    assert intervals(task, "dev", examples, predicted, task.measure(examples, predicted)) == {}
+    assert intervals(task, examples, predicted, task.measure(examples, predicted)) == {}
     gold = [int(example.label) for example in examples[:40]]  # type: ignore[arg-type]
     scores = task.measure(examples[:40], gold)
-    found = intervals(task, "dev", examples[:40], gold, scores)
+    found = intervals(task, examples[:40], gold, scores)
     assert found == {"accuracy": (pytest.approx(91.24, abs=0.01), 100.0)}

@@ -51,7 +51,7 @@ def look_closely(predicted: Predicted, split: str, scores: dict[str, float]) -> 
         task.main_metric,
         scores,
         len(predicted.examples),
-        intervals(task, split, predicted.examples, predicted.predictions, scores),
+        intervals(task, predicted.examples, predicted.predictions, scores),
         never_predicted(task, predicted.examples, predicted.predictions),
         num_truncated=predicted.encoding.sequences.num_truncated,
     )

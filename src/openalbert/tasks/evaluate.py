@@ -226,8 +226,11 @@ def as_json(loaded: Loaded, task: Task, examined: Sequence[Examined]) -> str:
             "truncated": one.encoding.sequences.num_truncated,
             "excluded": dict(one.reading.excluded),
             "scores": one.scores,
-            "intervals": dict(_intervals(one)),
-            "never_predicted": one.findings.never_predicted if one.findings is not None else {},
+            **(
+                {"intervals": one.findings.intervals, "never_predicted": one.findings.never_predicted}
+                if one.findings
+                else {}
+            ),
             **({"null_threshold": one.null_threshold} if task.may_have_no_answer else {}),
         }
         for one in examined

@@ -18,17 +18,17 @@ Interval = tuple[float, float]
 
 
 def intervals(
-    task: Task, split: str, examples: Sequence[Example], predictions: Sequence[object], scores: Mapping[str, float]
+    task: Task, examples: Sequence[Example], predictions: Sequence[object], scores: Mapping[str, float]
 ) -> dict[str, Interval]:
     """The 95 % interval of each metric, in percent; none where there are many examples.
 
-    Wilson's for accuracy, and for the others the percentiles of a bootstrap over examples, drawn with a key of task and
-    split, so that the same predictions give the same interval. A metric that is the same in every resample has none: a
+    Wilson's for accuracy, and for the others the percentiles of a bootstrap over examples, drawn with a key of the
+    task, so that the same predictions give the same interval. A metric that is the same in every resample has none: a
     bootstrap cannot say there how far it may be off.
     """
     if not 1 < len(examples) < FEWER_THAN:
         return {}
-    found = {name: ends for name, ends in _bootstrap(task, split, examples, predictions).items() if name in scores}
+    found = {name: ends for name, ends in _bootstrap(task, examples, predictions).items() if name in scores}
     if "accuracy" in scores:
         found["accuracy"] = wilson(round(scores["accuracy"] * len(examples) / 100), len(examples))
     return {name: found[name] for name in scores if name in found}
@@ -45,10 +45,8 @@ def wilson(right: int, total: int) -> Interval:
     return 100 * low, 100 * high
 
 
-def _bootstrap(
-    task: Task, split: str, examples: Sequence[Example], predictions: Sequence[object]
-) -> dict[str, Interval]:
-    rows = resampled(f"{task.name}\0{split}", len(examples))
+def _bootstrap(task: Task, examples: Sequence[Example], predictions: Sequence[object]) -> dict[str, Interval]:
+    rows = resampled(task.name, len(examples))
     values: dict[str, list[float]] = {}
     if task.kind == "question_answering":
         # Means over questions, each of which takes a while to compare: every one is scored once.

@@ -96,8 +96,8 @@ class Finetune:
     """Steps between two evaluations; not given: a tenth of the run, or 100 where it is measured in minutes."""
     metric: str | None = None
     """What is optimized: it decides which weights are kept, when the run ends early, and what is reported first.
-    Ties go to macro-F1, then to the loss. Not given: the task's own. For your own classes: accuracy, macro_f1, f1 (of
-    two classes, that of the second), matthews, loss."""
+    Not given: the task's own. Ties go to macro-F1, then to the loss.
+    For your own classes: accuracy, macro_f1, matthews, loss, and of two classes f1, which is that of the second."""
     patience: int | None = None
     """End the run when its score has risen, and then so many evaluations in a row were no better; not given: never."""
     keep: Literal["best", "last"] = "best"
