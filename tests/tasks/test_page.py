@@ -165,7 +165,7 @@ def test_several_seeds_are_one_page_with_their_median_and_the_best_ones_mistakes
     assert "<b>median</b>" in (tmp_path / "all" / "report.html").read_text(encoding="utf-8")
     assert page.data["runs"] == ["seed-1", "seed-2", "seed-3"]
     best = read_findings(tmp_path / "all" / f"seed-{summary['best_seed']}")[0]
-    assert best.mistakes == () or best.mistakes[0].id in page.text
+    assert best.mistakes == () or best.mistakes[0].place in page.text
     # Where all but one have collapsed there is no spread.
     for metric in figures:
         figures[metric]["spread"] = None
