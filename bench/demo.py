@@ -9,7 +9,6 @@ the demo printed), times.json (the wall time of each stage) and report.md.
 import argparse
 import json
 import os
-import platform
 import re
 import shlex
 import shutil
@@ -23,7 +22,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 RUN_FILES = ("run.json", "facts.json", "metrics.jsonl")
-HEADING = re.compile(r"--- (\d)/\d  (\w[\w ]*)")
+HEADING = re.compile(r"--- \d/\d  ([^:,]+)")
 END = "--- done in"
 
 
@@ -39,7 +38,7 @@ def carry_out(folder: Path, more: list[str]) -> tuple[str, dict[str, Any]]:
         lines.append(line)
         print(line, end="", flush=True)
         if found := HEADING.match(line):
-            marks.append((found[2], time.monotonic() - started))
+            marks.append((found[1].strip(), time.monotonic() - started))
         elif line.startswith(END):
             marks.append((END, time.monotonic() - started))
     if code := process.wait():
@@ -118,7 +117,7 @@ def main(words: list[str] | None = None) -> None:
         out.mkdir(parents=True, exist_ok=True)
         for name in RUN_FILES:
             shutil.copyfile(Path(folder) / "demo" / "run" / name, out / name)
-    times = {**times, "load_before": round(load, 2), "cores": os.cpu_count(), "system": platform.platform()}
+    times = {**times, "load_before": round(load, 2), "cores": os.cpu_count()}
     (out / "times.json").write_text(json.dumps(times, indent=2) + "\n")
     (out / "output.txt").write_text(printed)
     (out / "report.md").write_text(report(out))

@@ -65,7 +65,7 @@ class Journal:
         peak: float,
         deepens: bool = False,
     ) -> None:
-        """`flops_per_token` gives the model FLOPs of the depth that is run; `peak` is the matmul rate of all devices together.
+        """`flops_per_token` gives the model FLOPs at the depth that is run; `peak` is the matmul rate of all devices.
 
         `deepens` is whether the depth changes on the way, and is to be shown.
         """
