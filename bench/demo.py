@@ -29,20 +29,19 @@ END = "--- done in"
 def carry_out(folder: Path, more: list[str]) -> tuple[str, dict[str, Any]]:
     """Run the demo in this folder: what it printed, and the seconds of each stage."""
     started = time.monotonic()
-    process = subprocess.Popen(
-        [sys.executable, "-u", "-m", "openalbert", "demo", *more], cwd=folder, stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
     lines, marks = [], []
-    for line in process.stdout:
-        lines.append(line)
-        print(line, end="", flush=True)
-        if found := HEADING.match(line):
-            marks.append((found[1].strip(), time.monotonic() - started))
-        elif line.startswith(END):
-            marks.append((END, time.monotonic() - started))
-    if code := process.wait():
-        raise SystemExit(f"error: the demo ended with exit code {code}")
+    words = [sys.executable, "-u", "-m", "openalbert", "demo", *more]
+    with subprocess.Popen(words, cwd=folder, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            lines.append(line)
+            print(line, end="", flush=True)
+            if found := HEADING.match(line):
+                marks.append((found[1].strip(), time.monotonic() - started))
+            elif line.startswith(END):
+                marks.append((END, time.monotonic() - started))
+    if process.returncode:
+        raise SystemExit(f"error: the demo ended with exit code {process.returncode}")
     whole = time.monotonic() - started
     ends = [seconds for _, seconds in marks[1:]]
     stages = {name: round(end - begin, 1) for (name, begin), end in zip(marks, ends, strict=False)}
