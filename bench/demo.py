@@ -9,7 +9,6 @@ the demo printed), times.json (the wall time of each stage) and report.md.
 import argparse
 import json
 import os
-import platform
 import re
 import shlex
 import shutil
@@ -23,27 +22,26 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 RUN_FILES = ("run.json", "facts.json", "metrics.jsonl")
-HEADING = re.compile(r"--- (\d)/\d  (\w[\w ]*)")
+HEADING = re.compile(r"--- \d/\d  ([^:,]+)")
 END = "--- done in"
 
 
 def carry_out(folder: Path, more: list[str]) -> tuple[str, dict[str, Any]]:
     """Run the demo in this folder: what it printed, and the seconds of each stage."""
     started = time.monotonic()
-    process = subprocess.Popen(
-        [sys.executable, "-u", "-m", "openalbert", "demo", *more], cwd=folder, stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
     lines, marks = [], []
-    for line in process.stdout:
-        lines.append(line)
-        print(line, end="", flush=True)
-        if found := HEADING.match(line):
-            marks.append((found[2], time.monotonic() - started))
-        elif line.startswith(END):
-            marks.append((END, time.monotonic() - started))
-    if code := process.wait():
-        raise SystemExit(f"error: the demo ended with exit code {code}")
+    words = [sys.executable, "-u", "-m", "openalbert", "demo", *more]
+    with subprocess.Popen(words, cwd=folder, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            lines.append(line)
+            print(line, end="", flush=True)
+            if found := HEADING.match(line):
+                marks.append((found[1].strip(), time.monotonic() - started))
+            elif line.startswith(END):
+                marks.append((END, time.monotonic() - started))
+    if process.returncode:
+        raise SystemExit(f"error: the demo ended with exit code {process.returncode}")
     whole = time.monotonic() - started
     ends = [seconds for _, seconds in marks[1:]]
     stages = {name: round(end - begin, 1) for (name, begin), end in zip(marks, ends, strict=False)}
@@ -118,7 +116,7 @@ def main(words: list[str] | None = None) -> None:
         out.mkdir(parents=True, exist_ok=True)
         for name in RUN_FILES:
             shutil.copyfile(Path(folder) / "demo" / "run" / name, out / name)
-    times = {**times, "load_before": round(load, 2), "cores": os.cpu_count(), "system": platform.platform()}
+    times = {**times, "load_before": round(load, 2), "cores": os.cpu_count()}
     (out / "times.json").write_text(json.dumps(times, indent=2) + "\n")
     (out / "output.txt").write_text(printed)
     (out / "report.md").write_text(report(out))

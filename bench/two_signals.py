@@ -101,26 +101,24 @@ def child(sets_again: bool) -> None:
 
 def signalled(sets_again: bool, burst: int) -> tuple[int, dict[str, Any]]:
     """Start one process and signal it: its exit code, and what it reported."""
+    words = [sys.executable, __file__, "--child", str(int(sets_again))]
     with tempfile.TemporaryDirectory() as cache:
-        process = subprocess.Popen(
-            [sys.executable, __file__, "--child", str(int(sets_again))],
-            stdout=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-            env={**os.environ, "TRITON_CACHE_DIR": cache},
-        )
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        if not line:
-            raise SystemExit(f"error: a process ended with exit code {process.wait()} before it was signalled")
-        os.kill(process.pid, signal.SIGTERM)
-        os.killpg(process.pid, signal.SIGTERM)
-        for _ in range(burst):
-            os.kill(process.pid, signal.SIGTERM)  # it is not waited for yet, so the number is still its own
-        try:
-            code = process.wait(timeout=PATIENCE)
-        finally:
-            process.kill()
+        environment = {**os.environ, "TRITON_CACHE_DIR": cache}
+        with subprocess.Popen(
+            words, stdout=subprocess.PIPE, text=True, start_new_session=True, env=environment
+        ) as process:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            if not line:
+                raise SystemExit(f"error: a process ended with exit code {process.wait()} before it was signalled")
+            os.kill(process.pid, signal.SIGTERM)
+            os.killpg(process.pid, signal.SIGTERM)
+            for _ in range(burst):
+                os.kill(process.pid, signal.SIGTERM)  # it is not waited for yet, so the number is still its own
+            try:
+                code = process.wait(timeout=PATIENCE)
+            finally:
+                process.kill()
     return code, json.loads(line)
 
 

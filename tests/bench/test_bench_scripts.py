@@ -14,6 +14,7 @@ import torch
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "bench"))  # as `python bench/SCRIPT.py` has it
 
+import demo
 import finetune
 import finetune_report
 import finetune_sides
@@ -387,3 +388,21 @@ def test_our_side_of_finetuning_takes_steps_and_is_timed(tmp_path: Path, monkeyp
     assert len({sequences.ids.tobytes() for sequences in given}) == 7
     assert [sequences.ids.tobytes() for sequences in ours] == [sequences.ids.tobytes() for sequences in given]
     assert "| SST-2 |" in (tmp_path / "results" / "finetune-cpu" / "report.md").read_text()
+
+
+@pytest.mark.slow
+def test_the_timed_demo_keeps_its_run_its_times_and_a_report_made_of_them(tmp_path: Path) -> None:
+    demo.main(["--out", str(tmp_path), "--", "--steps", "20", "--corpus-megabytes", "1", "--vocab-size", "500"])
+    times = json.loads((tmp_path / "times.json").read_text())
+    assert len(times["stages"]) == 6
+    assert sum(times["stages"].values()) <= times["seconds"] + 1
+    assert json.loads((tmp_path / "run.json").read_text())["preset"] == "albert-demo"
+    assert "--- done in" in (tmp_path / "output.txt").read_text()
+    text = (tmp_path / "report.md").read_text()
+    assert text == demo.report(tmp_path)
+    assert f"| wall time of all stages, minutes | {times['seconds'] / 60:.1f} |" in text
+
+
+def test_the_committed_report_of_a_timed_demo_is_what_its_files_make() -> None:
+    for times in (BENCH.parent / "results").glob("demo/times.json"):
+        assert demo.report(times.parent) == (times.parent / "report.md").read_text()

@@ -75,7 +75,7 @@ def test_a_stopped_and_a_killed_run_resumed_on_a_cpu_end_with_the_bits_of_the_un
 
 
 def test_a_run_that_cannot_start_is_reported_in_one_error(data: Path, tmp_path: Path) -> None:
-    with pytest.raises(SystemExit, match="error: .*none"):
+    with pytest.raises(SystemExit, match=r"error: .*none"):
         resume.main(["--data", str(tmp_path / "none"), "--out", str(tmp_path)])
     with pytest.raises(SystemExit, match="--steps must be at least 6"):
         resume.main(["--data", str(data), "--out", str(tmp_path), "--steps", "2"])

@@ -121,8 +121,8 @@ def report(outcome: dict[str, Any]) -> str:
         "",
         _fill(
             f"{outcome['kills']} times `kill -9`, in {len(runs)} runs with dropout, resumed after every kill: "
-            f"**{sound} of {len(runs)} runs ended with weights, optimizer state and metrics (times aside) bit-identical** to the "
-            "undisturbed run."
+            f"**{sound} of {len(runs)} runs ended with weights, optimizer state and metrics (times aside) "
+            "bit-identical** to the undisturbed run."
         ),
         "",
         "| runs | number | kills | kills of one process alone | bit-identical runs |",
@@ -149,7 +149,8 @@ def report(outcome: dict[str, Any]) -> str:
         "",
         _fill(
             f"`make faults`, {outcome['minutes']} minutes on CPUs: Python {machine['python']}, torch "
-            f"{machine['torch']}. Seed {outcome['settings']['seed']}; every kill, its moment and the step it came at are in run.json."
+            f"{machine['torch']}. Seed {outcome['settings']['seed']}; every kill, its "
+            "moment and the step it came at are in run.json."
         ),
         "",
         "## Limits",
