@@ -148,7 +148,6 @@ def mutate(file: Path, edit: tuple[int, str, str] | None, original: str) -> None
         if text[offset : offset + len(old)] != old:
             raise ValueError(f"{file} is not the file that this mutation was made for: run `make` again")
         text = text[:offset] + new + text[offset + len(old) :]
-    file.unlink()  # it may be a hard link to the checkout's
     file.write_text(text, encoding="utf-8")
     for compiled in (file.parent / "__pycache__").glob(f"{file.stem}.*"):
         compiled.unlink()
