@@ -1,37 +1,33 @@
 """How many small defects put into the core code do the tests find? Mutation testing with mutmut's operators.
 
     python bench/mutation.py make --list mutants.json                     # needs mutmut (and libcst), nothing else does
-    python bench/mutation.py run --list mutants.json --out outcomes.jsonl --workers 14 --minutes 17
+    python bench/mutation.py run --list mutants.json --out outcomes.jsonl --workers 14 --minutes 17    # needs coverage
     python bench/mutation.py report --list mutants.json --outcomes outcomes.jsonl --out results/mutation
 
-`make` lists what mutmut's operators can change in the files of SUITES, and two changes of our own that mutmut does not
-make (a call that stands for itself is removed, the condition of an `if` is negated), and draws some of them with a fixed
-seed: from each file by the number that it has, but at least 15, and not more than 40 % of them with an argument or value
-replaced by None or an argument left out, which are most of mutmut's and the easiest to find. Not changed: type annotations, decorators, text, what is
-inside a `raise`, and arguments of `len` and `isinstance`.
+`make` lists what mutmut's operators can change in the files of SUITES, plus two changes that mutmut does not make (a
+call that is a statement is removed, the condition of an `if` is negated), and draws about --number of them with a fixed
+seed. Each file gives its proportion, but at least 15. At most 40 % of a file's mutants replace an argument or a value
+by None or leave an argument out: these are most of mutmut's mutants, and the easiest to find. Not changed are type
+annotations, decorators, strings, what is inside a `raise`, and the arguments of `len` and `isinstance`.
 
-`run` first runs the suites of the mutated files without any mutation: how long does each test take, and which lines does
-it execute? A test that does not pass there is left out and named. Then each mutant is put into a private copy of the
-checkout, and the tests that execute its statement are run, quickest first, until one fails. Libraries are imported once
-for each worker; a mutant costs a fork and the import of openalbert. The outcomes are appended to --out; what stands there
-is not run again, unless it is asked for with --again survived.
+`run` first runs the suites of the mutated files without any mutation, to learn how long each test takes and which lines
+it executes. A test that fails there is left out and named. Then each mutant is put into a private copy of the checkout,
+and the tests that execute its statement are run, quickest first, until one fails. Libraries are imported once for each
+worker; a mutant costs a fork and the import of openalbert. Outcomes are appended to --out. A mutant that has one there
+is not run again, unless --again names its outcome.
 
-`report` joins list, outcomes and the classes that a person gave to survivors (classes.json in its folder, id to class
-and reason) to mutants.json, and prints the table by file. The score is the share of killed mutants (a timeout is one) of
-those that were run and are neither equivalent nor in code that only a GPU executes.
+`report` joins list, outcomes and the classes that a person gave to survivors (classes.json in its folder: from a
+mutant's id to class and reason) to mutants.json, and prints a table by file. The score is the fraction of mutants that
+were killed (a timeout counts) among those that were run and are neither equivalent nor in code that only a GPU runs.
 """
 
 import argparse
-import ast
 import collections
-import difflib
 import hashlib
-import itertools
 import json
 import os
 import platform
 import queue
-import random
 import shutil
 import subprocess
 import sys
@@ -42,11 +38,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from mutants import make
+
 ROOT = Path(__file__).resolve().parents[1]
-SEED = 16
-AT_LEAST = 15  # mutants of a file, where it has as many
-CRUDE = ("arg_removal", "assignment")  # None in place of a value, which almost any execution finds
-MOST_CRUDE = 0.4  # of a file's mutants, where it has enough others
 SUITES = {  # a mutated file, and the tests that are asked about it
     "objectives/*.py": "tests/objectives tests/train/test_batches.py",
     "optim/*.py": "tests/optim tests/train/test_steps.py",
@@ -56,7 +50,7 @@ SUITES = {  # a mutated file, and the tests that are asked about it
     "train/passes.py": "tests/train/test_passes.py tests/train/test_steps.py",
     "train/batches.py": "tests/train/test_batches.py tests/train/test_passes.py",
     "train/checkpoint.py": "tests/train/test_checkpoint.py tests/train/test_saving.py",
-    "train/saving.py": "tests/train/test_saving.py tests/train/test_checkpoint.py tests/train/test_pretrain.py",
+    "train/saving.py": "tests/train/test_saving.py tests/train/test_checkpoint.py",
     "durable.py": "tests/test_durable.py tests/train/test_checkpoint.py",
     "tasks/metrics.py": "tests/tasks/test_metrics.py tests/tasks/test_race.py",
     "tasks/squad_score.py": "tests/tasks/test_squad_score.py",
@@ -79,145 +73,6 @@ def sources() -> dict[str, list[str]]:
             if inside not in NOT_MUTATED and file.name != "__init__.py":
                 found[file.relative_to(ROOT).as_posix()] = [test.relative_to(ROOT).as_posix() for test in tests]
     return found
-
-
-def edits(text: str, tree: ast.Module) -> Iterator[tuple[str, int, tuple[int, str, str]]]:
-    """Each mutant of a file: operator, line, and what to put where (offset, old text, new text)."""
-    import libcst as cst
-    from libcst.metadata import MetadataWrapper, PositionProvider, WhitespaceInclusivePositionProvider
-    from mutmut.mutation.mutators import mutation_operators, operator_string
-
-    operators = [(kind, change) for kind, change in mutation_operators if change is not operator_string]
-    wrapper = MetadataWrapper(cst.parse_module(text), unsafe_skip_copy=True)
-    places = wrapper.resolve(PositionProvider)
-    wide_places = wrapper.resolve(WhitespaceInclusivePositionProvider)
-    lines = text.splitlines(keepends=True)
-    starts = [0, *itertools.accumulate(map(len, lines))]
-    found: list[tuple[str, int, Any, Any]] = []
-
-    class Visitor(cst.CSTVisitor):
-        def on_visit(self, node: cst.CSTNode) -> bool:
-            if isinstance(node, cst.Annotation | cst.Decorator | cst.Raise | cst.Import | cst.ImportFrom):
-                return False
-            if (
-                isinstance(node, cst.Call)
-                and isinstance(node.func, cst.Name)
-                and node.func.value in ("len", "isinstance", "TypeVar")
-            ):
-                return False
-            line = places[node].start.line if node in places else 0
-            for kind, change in operators:
-                if isinstance(node, kind):
-                    name = change.__name__.removeprefix("operator_")
-                    found.extend((name, line, node, new) for new in change(node))
-            if isinstance(node, cst.Expr) and isinstance(node.value, cst.Call):
-                found.append(("call_removed", line, node, cst.Pass()))
-            if isinstance(node, cst.If):
-                inside = node.test.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
-                negated = cst.UnaryOperation(cst.Not(), inside)
-                found.append(("condition_negated", places[node.test].start.line, node.test, negated))
-            return True
-
-    wrapper.module.visit(Visitor())
-    for name, line, node, new in found:
-        place = wide_places.get(node)
-        if place is None:
-            continue
-        offset = starts[place.start.line - 1] + place.start.column
-        old_code, new_code = (wrapper.module.code_for_node(one) for one in (node, new))
-        if text[offset : offset + len(old_code)] != old_code:  # several lines, of which libcst knows no outer indent
-            first = statement_at(tree, line)[0]
-            indent = lines[first - 1][: len(lines[first - 1]) - len(lines[first - 1].lstrip())]
-            old_code, new_code = (code.replace("\n", f"\n{indent}") for code in (old_code, new_code))
-        if text[offset : offset + len(old_code)] == old_code != new_code:
-            inside, old, replacement = edit_between(old_code, new_code)
-            yield name, line, (offset + inside, old, replacement)
-
-
-def edit_between(old: str, new: str) -> tuple[int, str, str]:
-    """The one place where two texts differ."""
-    start = len(os.path.commonprefix([old, new]))
-    end = len(os.path.commonprefix([old[start:][::-1], new[start:][::-1]]))
-    return start, old[start : len(old) - end], new[start : len(new) - end]
-
-
-def statement_at(tree: ast.Module, line: int) -> tuple[int, int, bool]:
-    """First and last line of the statement on a line, without the block under it, and whether it is in a function."""
-    first, last, is_called = line, line, False
-    body: list[ast.stmt] = tree.body
-    while True:
-        around = [one for one in body if one.lineno <= line <= (one.end_lineno or one.lineno)]
-        if not around:
-            return first, last, is_called
-        [one] = around[-1:]
-        blocks = [block for _, block in ast.iter_fields(one) if isinstance(block, list)]
-        blocks += [handler.body for handler in getattr(one, "handlers", [])]
-        inner = [part for block in blocks for part in block if isinstance(part, ast.stmt)]
-        first, last = one.lineno, one.end_lineno or one.lineno
-        if inner:
-            last = max(first, min(part.lineno for part in inner) - 1)
-        if inner and line > last and isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef):
-            is_called = True
-        if not inner or line <= last:
-            return first, last, is_called
-        body = inner
-        first = last = line  # a line between the blocks, such as `else:`
-
-
-def mutants_of(file: str) -> list[dict[str, Any]]:
-    """All mutants of a file that differ from each other."""
-    text = (ROOT / file).read_text(encoding="utf-8")
-    tree = ast.parse(text)
-    mutants, count = {}, collections.Counter[str]()
-    for operator, line, edit in edits(text, tree):
-        if edit in mutants:
-            continue
-        first, last, is_called = statement_at(tree, line)
-        what = "\n".join([file, operator, *text.splitlines()[first - 1 : last], *edit[1:]])
-        count[what] += 1
-        mutants[edit] = {
-            "id": hashlib.sha256(f"{what}\n{count[what]}".encode()).hexdigest()[:12],
-            "file": file,
-            "line": line,
-            "operator": operator,
-            "edit": edit,
-            "statement": [first, last],
-            "when": "call" if is_called else "import",
-        }
-    return list(mutants.values())
-
-
-def with_diff(mutant: dict[str, Any]) -> dict[str, Any] | None:
-    """A mutant with its difference to the file, unless it is no Python."""
-    text = (ROOT / mutant["file"]).read_text(encoding="utf-8")
-    offset, old, new = mutant["edit"]
-    mutated = text[:offset] + new + text[offset + len(old) :]
-    try:
-        compile(mutated, mutant["file"], "exec")
-    except SyntaxError:
-        return None
-    lines = difflib.unified_diff(text.splitlines(), mutated.splitlines(), lineterm="", n=0)
-    return {**mutant, "diff": "\n".join(list(lines)[2:])}
-
-
-def make(into: Path, number: int) -> None:
-    """List mutants, in an order drawn at random."""
-    draw = random.Random(SEED)
-    by_file = {file: mutants_of(file) for file in sources()}
-    total = sum(map(len, by_file.values()))
-    chosen = []
-    for mutants in by_file.values():
-        few = min(len(mutants), max(AT_LEAST, round(len(mutants) * number / total)))
-        crude = [one for one in mutants if one["operator"] in CRUDE]
-        fine = [one for one in mutants if one["operator"] not in CRUDE]
-        of_fine = min(len(fine), few - min(len(crude), round(few * MOST_CRUDE)))
-        drawn = draw.sample(fine, of_fine) + draw.sample(crude, few - of_fine)
-        chosen += filter(None, map(with_diff, drawn))
-    draw.shuffle(chosen)
-    counts = {file: len(mutants) for file, mutants in by_file.items()}
-    into.parent.mkdir(parents=True, exist_ok=True)
-    into.write_text(json.dumps({"seed": SEED, "possible": counts, "mutants": chosen}, indent=0) + "\n")
-    print(f"{len(chosen)} of {total} mutants of {len(by_file)} files: {into}")
 
 
 class Worker:
@@ -252,7 +107,8 @@ class Worker:
 
     def ask(self, job: dict[str, Any]) -> dict[str, Any]:
         """Have one job done."""
-        assert self.process.stdin is not None and self.process.stdout is not None
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
         self.process.stdin.write(json.dumps(job) + "\n")
         self.process.stdin.flush()
         line = self.process.stdout.readline()
@@ -273,7 +129,9 @@ def copied(source: str, target: str) -> str:
     return target
 
 
-def in_parallel(workers: list[Worker], jobs: list[dict[str, Any]], until: float) -> Iterator[tuple[dict[str, Any], Any]]:
+def in_parallel(
+    workers: list[Worker], jobs: list[dict[str, Any]], until: float
+) -> Iterator[tuple[dict[str, Any], Any]]:
     """Each job with its answer, as they come; what is not done at `until` is left."""
     waiting: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
     for job in jobs:
@@ -392,9 +250,7 @@ def run(listed: Path, out: Path, workers: int, minutes: float, again: str | None
                 for job in jobs:
                     if not job["tests"]:
                         note(job, {"outcome": "survived", "by": None, "seconds": 0.0})
-                counts = collections.Counter(
-                    {"survived, no test executes it": sum(not job["tests"] for job in jobs)}
-                )
+                counts = collections.Counter({"survived, no test executes it": sum(not job["tests"] for job in jobs)})
                 last = time.monotonic()
                 for job, answer in in_parallel(staff, [job for job in jobs if job["tests"]], until):
                     note(job, answer)
@@ -475,7 +331,7 @@ def main(words: list[str] | None = None) -> None:
         of_verb.add_argument("--list", type=Path, required=True, help="the mutants")
     given = parser.parse_args(words)
     if given.verb == "make":
-        make(given.list, given.number)
+        make(sources(), given.list, given.number)
     elif given.verb == "run":
         run(given.list, given.out, given.workers, given.minutes, given.again, given.most, given.only)
     else:

@@ -23,12 +23,11 @@ LIBRARIES = (
     "beartype beartype.claw hypothesis hypothesis.strategies hypothesis.extra.numpy pytest tyro cattrs rich.progress "
     "matplotlib pyarrow.parquet google_crc32c zstandard coverage"
 ).split()
-SLACK = 5.0  # a test may take so many times its unmutated time, and so many seconds more
 OUTCOMES = {0: "survived", 1: "killed"}
 
 
 class Watch:
-    """A pytest plugin: ends a process whose test takes too long, notes times and failures, tells lines apart by test."""
+    """A pytest plugin: ends a process whose test takes too long, notes times and failures, and lines by test."""
 
     def __init__(self, limits: dict[str, float], coverage: Any) -> None:
         self.limits, self.coverage = limits, coverage
