@@ -261,7 +261,8 @@ def run(listed: Path, out: Path, workers: int, minutes: float, again: str | None
             print(f"{counts.total()} of {len(jobs)}: {dict(counts)}", flush=True)
         finally:
             for worker in staff:
-                worker.process.kill()
+                worker.process.terminate()
+            for worker in staff:
                 worker.process.wait()
 
 

@@ -8,6 +8,7 @@ import contextlib
 import importlib
 import json
 import os
+import resource
 import signal
 import sys
 import time
@@ -23,6 +24,7 @@ LIBRARIES = (
     "beartype beartype.claw hypothesis hypothesis.strategies hypothesis.extra.numpy pytest tyro cattrs rich.progress "
     "matplotlib pyarrow.parquet google_crc32c zstandard coverage"
 ).split()
+MEMORY = 48 * 2**30  # addresses that a mutant may take, lest it take all of the machine's memory
 OUTCOMES = {0: "survived", 1: "killed"}
 
 
@@ -91,7 +93,8 @@ def child(job: dict[str, Any], answer: Path, log: Path) -> None:
     code = 3
     try:
         os.setpgid(0, 0)
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         nothing = os.open(os.devnull, os.O_RDONLY)
         for source, target in ((nothing, 0), (output, 1), (output, 2)):
@@ -116,6 +119,12 @@ def forked(job: dict[str, Any], folder: Path) -> dict[str, Any]:
         child(job, answer, log)
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.setpgid(process, process)
+
+    def end(*_: Any) -> None:
+        os.killpg(process, signal.SIGKILL)
+        os._exit(1)
+
+    signal.signal(signal.SIGTERM, end)
     is_late = False
     while True:
         ended, status = os.waitpid(process, os.WNOHANG)
@@ -127,6 +136,7 @@ def forked(job: dict[str, Any], folder: Path) -> dict[str, Any]:
             _, status = os.waitpid(process, 0)
             break
         time.sleep(0.02)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process, signal.SIGKILL)  # what a test may have left running
     found: dict[str, Any] = {"code": None, "seconds": {}, "not_passed": {}}
