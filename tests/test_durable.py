@@ -3,6 +3,7 @@
 import errno
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -75,6 +76,73 @@ def test_a_failed_folder_leaves_the_old_one_and_nothing_else(tmp_path: Path) -> 
         (aside / "file").write_text("new")
     assert (target / "file").read_text() == "new"
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What reaches the disk and which names change, in order: `sync NAME BYTES` of a file or folder, `name NEW`."""
+    events: list[str] = []
+    fsync, rename, replace = os.fsync, Path.rename, Path.replace
+
+    def note_sync(descriptor: int) -> None:
+        place = Path(f"/proc/self/fd/{descriptor}").resolve()
+        events.append(f"sync {place.name}" + (f" {place.stat().st_size}" if place.is_file() else ""))
+        fsync(descriptor)
+
+    def note_rename(self: Path, target: Path) -> Path:
+        events.append(f"name {target.name}")
+        return rename(self, target)
+
+    def note_replace(self: Path, target: Path) -> Path:
+        events.append(f"name {target.name}")
+        return replace(self, target)
+
+    monkeypatch.setattr(os, "fsync", note_sync)
+    monkeypatch.setattr(Path, "rename", note_rename)
+    monkeypatch.setattr(Path, "replace", note_replace)
+    return events
+
+
+def test_all_bytes_of_a_file_are_on_the_disk_before_it_takes_its_name(tmp_path: Path, disk: list[str]) -> None:
+    durable.write_bytes(tmp_path / "file", b"x" * 1000)
+    assert disk == ["sync file.partial 1000", "name file", f"sync {tmp_path.name}"]
+
+
+def test_all_that_a_folder_holds_is_on_the_disk_before_it_takes_its_name(tmp_path: Path, disk: list[str]) -> None:
+    with durable.new_folder(tmp_path / "folder") as aside:
+        (aside / "sub").mkdir()
+        (aside / "sub" / "deep").write_bytes(b"x" * 300)
+        (aside / "file").write_bytes(b"x" * 200)
+    assert disk[-2:] == ["name folder", f"sync {tmp_path.name}"]
+    assert sorted(disk[:-2]) == ["sync deep 300", "sync file 200", "sync folder.partial", "sync sub"]
+
+
+def test_what_a_killed_process_left_aside_neither_hinders_nor_gets_in(tmp_path: Path) -> None:
+    target = tmp_path / "folder"
+    for leftover in ("folder", "folder.partial", "folder.replaced.partial"):
+        (tmp_path / leftover).mkdir()
+        (tmp_path / leftover / "stale").write_text("x")
+    with durable.new_folder(target) as aside:
+        (aside / "file").write_text("new")
+    assert [path.name for path in target.iterdir()] == ["file"]
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+
+
+def test_a_replaced_folder_that_cannot_be_removed_does_not_fail_the_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, rmdir = tmp_path / "folder", os.rmdir
+    target.mkdir()
+
+    def busy(path: str | Path, *args: Any, **options: Any) -> None:
+        if str(path).endswith("folder.replaced.partial"):
+            raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
+        rmdir(path, *args, **options)
+
+    monkeypatch.setattr(os, "rmdir", busy)
+    with durable.new_folder(target) as aside:
+        (aside / "file").write_text("new")
+    assert (target / "file").read_text() == "new"
 
 
 def test_a_folder_does_not_take_the_place_of_a_file(tmp_path: Path) -> None:

@@ -169,26 +169,29 @@ def test_the_flags_together_are_the_public_variants(
 
 @pytest.mark.parametrize("flags", [{}, {"adapt_everything": True, "bias_correction": True}])
 @pytest.mark.parametrize("width", [8, 13])
-def test_a_stacked_parameter_equals_three_separate_ones(width: int, flags: dict[str, bool]) -> None:
+@pytest.mark.parametrize("scales", [(0.02, 4.0), (0.02, 0.3, 4.0)], ids=["two", "three"])
+def test_a_stacked_parameter_equals_separate_ones(
+    scales: tuple[float, ...], width: int, flags: dict[str, bool]
+) -> None:
     generator = torch.Generator().manual_seed(3)
-    parts = [torch.randn(width, width, generator=generator) * scale for scale in (0.02, 0.3, 4.0)]
-    biases = [torch.randn(width, generator=generator) * scale for scale in (0.02, 0.3, 4.0)]
+    parts = [torch.randn(width, width, generator=generator) * scale for scale in scales]
+    biases = [torch.randn(width, generator=generator) * scale for scale in scales]
     separate = [nn.Parameter(part.clone()) for part in parts], [nn.Parameter(bias.clone()) for bias in biases]
     fused = nn.Parameter(torch.cat(parts)), nn.Parameter(torch.cat(biases))
     for parameter in fused:
-        parameter.stacked = 3
+        parameter.stacked = len(scales)
 
     def optimizer(matrices: list[nn.Parameter], others: list[nn.Parameter]) -> Lamb:
         return Lamb([{"params": matrices}, {"params": others, "weight_decay": 0.0, "adapted": False}], lr=0.01, **flags)
 
-    one, three = optimizer([fused[0]], [fused[1]]), optimizer(*separate)
+    one, several = optimizer([fused[0]], [fused[1]]), optimizer(*separate)
     for _ in range(20):
         for whole, pieces in zip(fused, separate, strict=True):
             whole.grad = torch.randn(whole.shape, generator=generator)
-            for piece, gradient in zip(pieces, whole.grad.chunk(3), strict=True):
+            for piece, gradient in zip(pieces, whole.grad.chunk(len(scales)), strict=True):
                 piece.grad = gradient.clone()
         one.step()
-        three.step()
+        several.step()
     for whole, pieces, origin in zip(fused, separate, (parts, biases), strict=True):
         if width % 8 == 0:  # whole vectors of the processor: the same instructions for every element
             assert torch.equal(whole, torch.cat(list(pieces)))
@@ -345,6 +348,15 @@ def test_a_loaded_state_keeps_its_precision_and_its_place(dtype: torch.dtype, ca
             assert torch.equal(optimizer.state[one][key], resumed.state[other][key])
             assert resumed.state[other][key].dtype == torch.float32
     assert [group["step"] for group in resumed.param_groups] == [5, 5]
+
+
+def test_a_learning_rate_saved_as_a_tensor_is_taken_over_even_by_an_optimizer_that_had_a_number() -> None:
+    saved = Lamb([nn.Parameter(torch.ones(2))], lr=0.25, capturable=True).state_dict()
+    resumed = Lamb([nn.Parameter(torch.ones(2))], lr=0.5)
+    resumed.load_state_dict(saved)
+    rate = resumed.param_groups[0]["lr"]
+    assert torch.equal(rate, torch.tensor(0.25))
+    assert rate is not saved["param_groups"][0]["lr"]
 
 
 def test_the_state_of_another_optimizer_is_refused() -> None:

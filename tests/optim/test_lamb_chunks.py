@@ -11,7 +11,7 @@ from torch import nn
 
 from openalbert.optim import lamb as module
 from openalbert.optim.lamb import Lamb
-from openalbert.optim.lamb_chunks import cut, kernel_fits
+from openalbert.optim.lamb_chunks import CHUNK, cut, kernel_fits
 
 TENSORS = st.lists(st.tuples(st.integers(0, 70), st.integers(1, 4)), min_size=1, max_size=8)
 
@@ -42,6 +42,10 @@ def test_the_chunks_of_a_part_lie_between_its_bounds(tensors: list[tuple[int, in
         of_part = chunks.rows[chunks.bounds[part] : chunks.bounds[part + 1]]
         assert (of_part[:, 3] == part).all()
         assert (np.diff(of_part[:, 1]) == chunk).all()  # in their order, so that sums are always the same
+
+
+def test_a_chunk_is_whole_vectors_of_four() -> None:
+    assert CHUNK % 4 == 0
 
 
 def test_on_the_cpu_no_step_is_a_kernels() -> None:

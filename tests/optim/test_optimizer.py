@@ -80,6 +80,7 @@ def test_the_state_is_named_and_complete_before_the_first_step(settings: Optimiz
     before = optimizer_tensors(optimizer, model)
     assert {f"{name}.{key}" for name, _ in model.named_parameters() for key in "mv"} <= set(before)
     assert before["0.weight.m"].shape == model[0].weight.shape
+    assert not any(tensor.requires_grad or tensor.any() for tensor in before.values())
     addresses = {name: tensor.data_ptr() for name, tensor in before.items()}
     train(model, optimizer, range(4))
     # Written in place only: a captured CUDA graph goes on reading and writing the same memory.
@@ -153,6 +154,13 @@ def test_the_learning_rate_is_set_in_place_where_it_is_a_tensor(settings: Optimi
         assert all(group["lr"] is rate for group, rate in zip(optimizer.param_groups, before, strict=True))
 
 
+@pytest.mark.parametrize("settings", [LAMB, ADAMW], ids=["lamb", "adamw"])
+def test_the_learning_rate_is_a_plain_number_unless_a_cuda_graph_is_to_read_it(settings: OptimizerSettings) -> None:
+    optimizer = make_optimizer(small_model(), settings)
+    assert [group["lr"] for group in optimizer.param_groups] == [settings.learning_rate] * 2
+    assert all(type(group["lr"]) is float and not group["capturable"] for group in optimizer.param_groups)
+
+
 def test_adamw_is_googles_but_for_the_bias_correction() -> None:
     model = small_model()
     optimizer = make_optimizer(model, ADAMW)
@@ -183,13 +191,34 @@ def test_adamw_is_googles_but_for_the_bias_correction() -> None:
         ({"weight_decay": -0.1}, "weight_decay is -0.1"),
         ({"epsilon": 0.0}, "epsilon is 0.0: give a number above 0"),
         ({"clip_norm": 0.0}, "clip_norm is 0.0"),
+        ({"learning_rate": float("inf")}, "learning_rate is inf"),
+        ({"weight_decay": float("inf")}, "weight_decay is inf"),
+        ({"epsilon": float("inf")}, "epsilon is inf"),
+        ({"clip_norm": float("inf")}, "clip_norm is inf"),
         ({"betas": (0.9, 1.0)}, "betas are 0.9 and 1.0"),
+        ({"betas": (0.0, 0.999)}, "betas are 0.0 and 0.999"),
         ({"kind": "adamw", "clamp_norm": True}, "clamp_norm is a variant of lamb but the optimizer is adamw"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(changes: dict[str, Any], sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
         OptimizerSettings(**changes)
+
+
+def test_a_learning_rate_and_a_decay_of_zero_are_accepted() -> None:
+    settings = OptimizerSettings(learning_rate=0.0, weight_decay=0.0)
+    assert (settings.learning_rate, settings.weight_decay) == (0, 0)
+
+
+def test_the_defaults_are_those_of_the_papers_lamb() -> None:
+    [group] = Lamb([nn.Parameter(torch.ones(2))]).param_groups
+    for settings, names in ((vars(LAMB), ("learning_rate", "epsilon")), (group, ("lr", "eps"))):
+        assert [settings[name] for name in names] == [0.00176, 1e-6]
+        assert settings["betas"] == (0.9, 0.999)
+        assert settings["weight_decay"] == 0.01
+        assert not any(settings[flag] for flag in ("bias_correction", "adapt_everything", "clamp_norm"))
+    assert LAMB.kind == "lamb"
+    assert LAMB.clip_norm == 1.0
 
 
 def test_settings_survive_json() -> None:

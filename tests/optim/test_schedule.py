@@ -85,6 +85,7 @@ def test_a_budget_is_spent_at_its_end_and_not_before() -> None:
 
 def test_a_budget_says_what_it_is() -> None:
     assert [str(Budget(steps=125_000)), str(Budget(minutes=20.0))] == ["125,000 steps", "20 minutes"]
+    assert [str(Budget(steps=1)), str(Budget(steps=2))] == ["1 step", "2 steps"]
     assert Budget(tokens=5).unit == "tokens"
 
 
@@ -112,6 +113,14 @@ def test_a_warm_up_that_does_not_fit_is_refused() -> None:
         Schedule(warmup_steps=10).factor(0.5)
     with pytest.raises(ValueError, match=r"progress is 1\.5"):
         Schedule().factor(1.5)
+
+
+def test_a_run_may_do_without_a_warm_up() -> None:
+    for schedule in (Schedule("linear", warmup_share=0.0), Schedule("linear", warmup_steps=0).within(Budget(steps=4))):
+        assert [schedule.factor(progress) for progress in (0.0, 0.25, 1.0)] == [1.0, 0.75, 0.0]
+    assert Schedule("constant", warmup_steps=3).within(Budget(steps=4)).warmup_share == 0.75
+    with pytest.raises(ValueError, match=r"progress is -0\.25"):
+        Schedule().factor(-0.25)
 
 
 def test_the_depth_grows_at_its_shares() -> None:

@@ -116,6 +116,17 @@ finite = st.floats(-50, 50)
 
 @given(st.lists(st.tuples(finite, st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=30))
 def test_no_threshold_does_better_than_the_fitted_one(rows: list[tuple[float, float, float]]) -> None:
+    check_against_every_threshold(rows)
+
+
+@given(st.lists(st.tuples(st.integers(0, 2).map(float), st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=30))
+def test_questions_with_equal_null_scores_are_answered_all_or_none_by_the_fitted_threshold(
+    rows: list[tuple[float, float, float]],
+) -> None:
+    check_against_every_threshold(rows)
+
+
+def check_against_every_threshold(rows: list[tuple[float, float, float]]) -> None:
     null, answered, silent = np.array(rows).T
 
     def total(cut: float) -> float:
@@ -124,6 +135,12 @@ def test_no_threshold_does_better_than_the_fitted_one(rows: list[tuple[float, fl
     fitted = total(best_cut(null, answered, silent))
     tried = [total(cut) for cut in (*null, null.min() - 1, null.max() + 1)]
     assert fitted == pytest.approx(max(tried), abs=1e-9)
+
+
+def test_a_group_of_equal_null_scores_is_not_split_even_where_splitting_would_score_more() -> None:
+    # Answering only the first of the three tied questions would gain 1; all three together lose 1.
+    null, silent = np.array([2.0, 2.0, 2.0, 5.0]), np.array([0.0, 1.0, 1.0, 1.0])
+    assert best_cut(null, np.array([1.0, 0.0, 0.0, 0.0]), silent) == 1.0  # below all of them: nothing is answered
 
 
 def test_a_threshold_is_fitted_by_the_score_of_each_question(small: Tokenizer) -> None:

@@ -89,6 +89,31 @@ def test_a_model_that_always_says_the_same_correlates_with_nothing() -> None:
     assert pearson(gold, np.full(3, np.float64(np.float32(0.3)))) == 0
 
 
+def test_labels_that_are_all_zero_correlate_with_nothing() -> None:
+    for constant in (0.0, 2.0):
+        assert pearson(np.full(3, constant), np.array([0.1, 0.2, 0.4])) == 0
+        assert spearman(np.full(3, constant), np.array([0.1, 0.2, 0.4])) == 0
+
+
+def test_a_perfect_correlation_is_never_rounded_beyond_100_percent() -> None:
+    draw = np.random.default_rng(0)
+    for _ in range(200):
+        values = draw.normal(size=7)
+        assert 100 - 1e-9 <= pearson(values, 3 * values + 1) <= 100
+        assert -100 <= pearson(values, 1 - 3 * values) <= -100 + 1e-9
+
+
+def test_answers_are_compared_with_the_gold_answers_of_their_own_question() -> None:
+    examples = [
+        QuestionExample("a", "red and blue", "which?", (Answer("red", 0), Answer("blue", 8))),
+        QuestionExample("b", "red and blue", "who?", ()),
+    ]
+    both_right = measure_answers(True)(examples, ["Blue.", ""])
+    assert both_right["exact_match"] == both_right["f1"] == 100
+    one_right = measure_answers(True)(examples, ["red", "red"])
+    assert (one_right["has_answer_f1"], one_right["no_answer_f1"], one_right["f1"]) == (100, 0, 50)
+
+
 def test_matthews_of_very_many_examples_does_not_overflow() -> None:
     gold = np.arange(3_000_000) % 2
     predicted = np.where(np.arange(3_000_000) // 2 % 10 == 0, 1 - gold, gold)

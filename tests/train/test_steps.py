@@ -260,6 +260,62 @@ def test_the_depth_follows_its_schedule_and_is_told() -> None:
     assert taken[2].remarks[0][0] == "depth"
 
 
+def test_the_higher_loss_of_a_new_depth_is_not_refused_and_becomes_the_level_to_judge_by() -> None:
+    stage = WINDOW + 8  # steps at each of the two depths
+    spike = stage + WINDOW + 4  # the window of the second depth is full by then
+
+    def spoil(loss: Tensor, call: int) -> Tensor:
+        return loss * (1.0 if call < stage else 1e6 if call == spike else 1000.0)
+
+    depths = DepthSchedule((DepthStage(1), DepthStage(2, 0.5)))
+    taken, _, running = run(steps=2 * stage, depths=depths, spoil=spoil)
+    assert [step.depth for step in taken] == [1] * stage + [2] * stage
+    assert taken[stage].loss > 50 * taken[stage - 1].loss
+    assert [step.number for step in taken if step.is_skipped] == [spike + 1]
+    assert running.skipped == 1
+
+
+@dataclass(frozen=True)
+class OneOfTwo(Device):
+    """One of two processes, whose sums over the processes are its own alone."""
+
+    world: int = 2
+
+    def sum_over_ranks(self, tensor: Tensor) -> Tensor:
+        return tensor
+
+
+def dropout_draws(rank: int = 0, seed: int = 0, parts: int = 3, steps: int = 3, start: int = 0) -> list[float]:
+    """The first random number of each forward pass, in the order of the passes."""
+    model = nn.Linear(4, 1)
+    drawn: list[float] = []
+    plain = learning(model)
+
+    def scores(piece: Piece, depth: int) -> dict[str, Score]:
+        drawn.append(torch.rand((), dtype=torch.float64).item())
+        return plain.scores(piece, depth)
+
+    schedule = Schedule(kind="constant", warmup_share=0.0)
+    pace = Pace(Budget(steps=steps), schedule, 0.01, 1e9, DepthSchedule((DepthStage(1),)), seed)
+    optimizer = make_optimizer(model, OptimizerSettings(kind="adamw", learning_rate=0.01))
+    taught = dataclasses.replace(plain, scores=scores, drops_out=True)
+    device = OneOfTwo(torch.device("cpu"), "fp32", rank)
+    torch.manual_seed(99 + start)  # what was drawn before the run has no influence
+    for _ in training_steps(model, optimizer, Numbers(), taught, pace, device, Running(step=start, parts=parts)):
+        torch.rand(7)  # nor has what is drawn between two steps
+    return drawn
+
+
+def test_every_micro_batch_of_every_step_process_and_seed_draws_its_own_dropout() -> None:
+    drawn = [number for rank in (0, 1) for seed in (0, 1) for number in dropout_draws(rank, seed)]
+    assert len(set(drawn)) == len(drawn) == 2 * 2 * 3 * 3
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_resumed_run_draws_the_dropout_of_the_run_that_never_stopped(rank: int) -> None:
+    assert dropout_draws(rank, start=2, steps=5) == dropout_draws(rank, steps=5)[2 * 3 :]
+
+
 def test_a_budget_in_tokens_ends_when_they_are_seen() -> None:
     taken, _, running = run(budget=Budget(tokens=100))
     assert running.tokens == 144  # a step sees 48

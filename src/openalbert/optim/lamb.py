@@ -111,8 +111,9 @@ class Lamb(Optimizer):
                 self.state[parameter] = state
             for key in ("lr", "step"):
                 if isinstance(given.get(key), Tensor):
-                    tensor = own[key] if isinstance(own.get(key), Tensor) else given[key].to(group["params"][0].device)
-                    group[key] = tensor.copy_(given[key])
+                    device = group["params"][0].device
+                    is_tensor = isinstance(own.get(key), Tensor)
+                    group[key] = own[key].copy_(given[key]) if is_tensor else given[key].to(device, copy=True)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
