@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -124,12 +125,19 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
     assert done.returncode == 0
 
 
+def in_one_pipe(words: list[str]) -> str:
+    """What a command prints where both streams are one pipe, buffered as Python does unless it is told otherwise."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    return subprocess.run(
+        words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, env=environment
+    ).stdout
+
+
 def test_results_and_messages_stay_in_order_where_both_go_into_one_pipe(tmp_path: Path, small: Tokenizer) -> None:
     """The second line is not UTF-8, which is told on standard error after the first line's ids on standard output."""
     (tmp_path / "lines.txt").write_bytes(b"the first line\n\xff\n")
     words = [*OPENALBERT, "tokenizer", "encode", str(tmp_path / "lines.txt"), "--tokenizer", str(small.where)]
-    done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
-    first, second = done.stdout.splitlines()
+    first, second = in_one_pipe(words).splitlines()
     assert first.startswith('{"ids": [')
     assert second.startswith("error: ")
 
@@ -138,9 +146,9 @@ def test_what_prepare_counts_stands_before_what_it_warns_of_in_one_pipe(tmp_path
     (tmp_path / "text.txt").write_text("One sentence. Another one.\n")
     words = [*OPENALBERT, "prepare", str(tmp_path / "text.txt"), "--tokenizer", str(small.where), "--heldout", "0.0001"]
     words += ["--out", str(tmp_path / "shards"), "--workers", "1"]
-    done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=True)
     marks = ["preparing: ", "split", "1 documents of", "no document is held out"]
-    places = [done.stdout.index(mark) for mark in marks]
+    printed = in_one_pipe(words)
+    places = [printed.index(mark) for mark in marks]
     assert places == sorted(places)
 
 
