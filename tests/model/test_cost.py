@@ -8,7 +8,7 @@ from torch import Tensor
 
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import PRETRAINING_HEADS
-from openalbert.model.cost import activation_bytes, memory, training_flops_per_token
+from openalbert.model.cost import Memory, activation_bytes, memory, training_flops_per_token
 from openalbert.model.presets import preset
 from openalbert.model.sharing import Sharing
 
@@ -67,3 +67,7 @@ def test_the_estimate_of_recomputing_is_far_less() -> None:
     config = preset("albert-large")
     kept, again = (memory(config, 8, 512, recompute=recompute).activations for recompute in (False, True))
     assert again < kept / 7
+
+
+def test_the_memory_of_a_step_is_the_sum_of_its_parts() -> None:
+    assert Memory(weights=1, gradients=20, optimizer=300, activations=4000).total == 4321

@@ -340,6 +340,13 @@ def test_memory_that_runs_out_in_the_middle_costs_no_step() -> None:
     assert remarks[0][0] == "out_of_memory"
 
 
+def test_what_happens_every_few_steps_is_due_at_their_multiples() -> None:
+    taken, *_ = run(steps=6)
+    assert [step.number for step in taken if step.every(3)] == [3, 6]
+    assert all(step.every(1) for step in taken)
+    assert not any(step.every(None) for step in taken)
+
+
 def test_a_request_to_stop_reaches_the_step() -> None:
     taken, _, _ = run(steps=3, stop_asked=lambda: True)
     assert all(step.stop_asked for step in taken)
