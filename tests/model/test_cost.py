@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import PRETRAINING_HEADS, AlbertConfig
-from openalbert.model.cost import activation_bytes, executed_training_flops, memory, training_flops_per_token
+from openalbert.model.cost import Memory, activation_bytes, executed_training_flops, memory, training_flops_per_token
 from openalbert.model.presets import preset
 from openalbert.model.sharing import Sharing
 from openalbert.train.batches import Objective, PretrainingBatch
@@ -139,3 +139,7 @@ def test_model_flops_are_what_torch_counts_with_a_full_last_layer_and_scores_at_
     pooler = 2 * batch * config.hidden_size**2  # a forward pass at one position, which the formula leaves out
     model_flops = batch * length * training_flops_per_token(config, length, masked / length)
     assert counted_flops(loss) == round(model_flops) + pooler
+
+
+def test_the_memory_of_a_step_is_the_sum_of_its_parts() -> None:
+    assert Memory(weights=1, gradients=20, optimizer=300, activations=4000).total == 4321

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import openalbert.model
-from openalbert.model import masked_attention
+from openalbert.model import fused, masked_attention
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import PRETRAINING_HEADS, AlbertConfig
 from openalbert.model.fused import weight_gradient
@@ -155,3 +156,28 @@ def test_nothing_of_it_is_used_where_nothing_is_learned(monkeypatch: pytest.Monk
     model.encoder.is_fused, model.encoder.attend_masked = True, attend_masked
     with torch.no_grad():
         model.encode(torch.randint(5, 60, (4, 12)), mask=MASK)
+
+
+@pytest.mark.parametrize("num_heads", [1, 2])
+def test_what_the_compiler_is_told_of_each_operation_is_the_shape_and_type_of_its_result(num_heads: int) -> None:
+    batch, length, hidden_size = 2, 5, 8
+    x, gradient = torch.randn(2, batch, length, hidden_size)
+    weight, bias = torch.randn(3 * hidden_size, hidden_size), torch.randn(3 * hidden_size)
+    mask = torch.arange(length) < torch.tensor([[5], [3]])
+    mixed, qkv, logsumexp = fused.map_and_attend(x, weight, bias, mask, num_heads)
+    rows, before = torch.randn(2, 6, 12)
+    for operation, given in (
+        (fused.weight_gradient, (torch.randn(6, 4), torch.randn(6, 3))),
+        (fused.gelu_way_back, (rows, before)),
+        (fused.map_and_attend, (x, weight, bias, mask, num_heads)),
+        (fused.attend_way_back, (gradient, mixed, qkv, logsumexp, mask, num_heads)),
+    ):
+        real = operation(*given)
+        with FakeTensorMode() as mode:
+            fakes = [mode.from_tensor(one) if isinstance(one, Tensor) else one for one in given]
+            told = operation(*fakes)
+        pairs = zip(
+            [real] if isinstance(real, Tensor) else real, [told] if isinstance(told, Tensor) else told, strict=True
+        )
+        for found, fake in pairs:
+            assert (fake.shape, fake.dtype, fake.stride()) == (found.shape, found.dtype, found.stride())

@@ -143,6 +143,10 @@ def test_a_group_of_equal_null_scores_is_not_split_even_where_splitting_would_sc
     assert best_cut(null, np.array([1.0, 0.0, 0.0, 0.0]), silent) == 1.0  # below all of them: nothing is answered
 
 
+def test_without_any_finite_null_score_the_threshold_is_zero() -> None:
+    assert best_cut(np.array([np.inf, -np.inf]), np.ones(2), np.zeros(2)) == 0.0
+
+
 def test_a_threshold_is_fitted_by_the_score_of_each_question(small: Tokenizer) -> None:
     examples = list(EXAMPLES["question_answering"])
     encoding = encode(made_task("question_answering"), examples, small, 64)

@@ -72,6 +72,23 @@ def test_the_state_keeps_every_float_and_text(
 
 
 @pytest.mark.skipif(shutil.which("sha256sum") is None, reason="no sha256sum on this machine")
+def test_a_new_folder_of_checkpoints_is_on_the_disk_with_all_that_the_first_one_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced, fsync = [], os.fsync
+
+    def note(descriptor: int) -> None:
+        synced.append(Path(f"/proc/self/fd/{descriptor}").resolve().name)
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", note)
+    save_step(tmp_path / "run" / "checkpoints", 1)
+    files = {"model.safetensors", "optimizer.safetensors", "state.json", "sha256sums"}
+    assert set(synced) == {"run", "checkpoints", "step-00000001.partial", *files}
+    assert synced[0] == "run"
+    assert synced[-1] == "checkpoints"
+
+
 def test_the_sums_are_those_of_sha256sum(tmp_path: Path) -> None:
     folder = save_step(tmp_path, 100).folder
     listing = sorted(path.name for path in folder.iterdir() if path.name != checkpoint.SUMS)

@@ -260,7 +260,7 @@ def test_the_depth_follows_its_schedule_and_is_told() -> None:
     assert taken[2].remarks[0][0] == "depth"
 
 
-def test_the_higher_loss_of_a_new_depth_is_not_refused_and_becomes_the_level_to_judge_by() -> None:
+def test_the_higher_loss_of_a_new_depth_is_not_skipped_and_becomes_the_level_to_compare_with() -> None:
     stage = WINDOW + 8  # steps at each of the two depths
     spike = stage + WINDOW + 4  # the window of the second depth is full by then
 
@@ -268,7 +268,7 @@ def test_the_higher_loss_of_a_new_depth_is_not_refused_and_becomes_the_level_to_
         return loss * (1.0 if call < stage else 1e6 if call == spike else 1000.0)
 
     depths = DepthSchedule((DepthStage(1), DepthStage(2, 0.5)))
-    taken, _, running = run(steps=2 * stage, depths=depths, spoil=spoil)
+    taken, _, running = run(steps=2 * stage, depths=depths, spoil=spoil, skips_spikes=True)
     assert [step.depth for step in taken] == [1] * stage + [2] * stage
     assert taken[stage].loss > 50 * taken[stage - 1].loss
     assert [step.number for step in taken if step.is_skipped] == [spike + 1]
@@ -383,6 +383,13 @@ def test_memory_that_runs_out_in_the_middle_costs_no_step() -> None:
     [(number, remarks)] = [(step.number, step.remarks) for step in taken if step.remarks]
     assert number == 4
     assert remarks[0][0] == "out_of_memory"
+
+
+def test_what_happens_every_few_steps_is_due_at_their_multiples() -> None:
+    taken, *_ = run(steps=6)
+    assert [step.number for step in taken if step.every(3)] == [3, 6]
+    assert all(step.every(1) for step in taken)
+    assert not any(step.every(None) for step in taken)
 
 
 def test_a_request_to_stop_reaches_the_step() -> None:
