@@ -34,7 +34,7 @@ class Running:
     parts: int = 1
     """Micro-batches of a step on each process."""
     recent: list[float] = field(default_factory=list)
-    """The losses of the last steps, a spike's clipped to the limit that it passed; empty where spikes are taken."""
+    """The losses of the last steps, a skipped spike's clipped to the limit that it passed."""
     recent_spikes: list[bool] = field(default_factory=list)
     """Which of the last steps were skipped as spikes."""
 
@@ -102,8 +102,8 @@ class Arriving:
     depth: int
     progress: float
     remarks: tuple[tuple[str, str], ...]
-    loss_limit: float | None
-    """The loss above which it was skipped; None where only a step that is not finite is."""
+    loss_limit: float
+    """The loss above which it was skipped; infinite where only a step that is not finite is."""
 
     def read(self, names: list[str], running: Running) -> Step:
         """Wait for the figures and note in `running` that the step was taken, or that it was not."""
@@ -116,7 +116,7 @@ class Arriving:
             running.skipped += 1
         is_finite = math.isfinite(loss) and math.isfinite(gradient_norm)
         running.skipped_in_a_row = 0 if is_finite else running.skipped_in_a_row + 1
-        if is_finite and self.loss_limit is not None:
+        if is_finite:
             running.remember(loss, self.loss_limit)
             if is_skipped and running.has_many_spikes:
                 remarks += (("spikes", _many_spikes(running)),)

@@ -4,6 +4,7 @@ One step is a whole global batch, whatever the number of processes and of micro-
 predictions of the whole batch, so that the gradient is the same, to rounding, for any split.
 """
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -130,10 +131,8 @@ def training_steps(
             flags = [torch.full_like(norm, flag, dtype=torch.float64) for flag in (stop_asked(), seconds)]
             totals = device.sum_over_ranks(torch.cat((sums, torch.stack(flags))))
             loss = (weights * totals[1:-2:3] / totals[2:-2:3].clamp(min=1)).sum()
-            limit = running.loss_limit() if pace.skips_spikes else None
-            is_wrong = ~(torch.isfinite(loss) & torch.isfinite(norm))
-            if limit is not None:
-                is_wrong |= loss > limit
+            limit = running.loss_limit() if pace.skips_spikes else math.inf
+            is_wrong = ~(torch.isfinite(loss) & torch.isfinite(norm) & (loss <= limit))
             figures = send(torch.cat((totals, torch.stack((norm.double(), loss, is_wrong.double())))))
             arriving = Arriving(figures, rate, depth, progress, tuple(remarks), limit)
             remarks.clear()
