@@ -327,6 +327,18 @@ def test_a_finished_folder_that_has_lost_a_file_is_not_called_done(tmp_path: Pat
     verify(Verify(tmp_path / "s"))
 
 
+def test_a_corrected_command_needs_no_fresh_start_where_nothing_was_made(tmp_path: Path, vocabulary: Path) -> None:
+    table = tmp_path / "one.csv"
+    table.write_text("id,review\n1,A good day. A long night.\n2,So it goes. And so it went.\n")
+    asked = Prepare((str(table),), vocabulary, tmp_path / "mine", workers=1)
+    with pytest.raises(UserError, match="no column 'text'"):
+        prepare(asked)
+    prepare(dataclasses.replace(asked, reading=Reading(text_field="review")))
+    assert read_manifest(tmp_path / "mine").counts["train_documents"] == 2
+    with pytest.raises(UserError, match="give another --out"):
+        prepare(asked)
+
+
 def test_a_fresh_start_takes_the_picture_of_the_old_shards_away_and_leaves_what_others_put_there(
     tmp_path: Path, vocabulary: Path
 ) -> None:

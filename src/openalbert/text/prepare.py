@@ -172,7 +172,7 @@ def _begin(settings: Prepare, plan: dict[str, Any], tokenizer: Tokenizer) -> boo
     """Make the folder ready; whether there is anything to do."""
     folder = settings.out
     path = folder / PLAN
-    if settings.fresh and path.is_file():
+    if path.is_file() and (settings.fresh or not _has_begun(folder)):
         # The manifest first, and the plan last: what is half removed is never taken for whole.
         for name in (MANIFEST, PICTURE, "shards", groups.DUPLICATES, "tokenizer"):
             _remove(folder / name)
@@ -191,6 +191,12 @@ def _begin(settings: Prepare, plan: dict[str, Any], tokenizer: Tokenizer) -> boo
         with durable.new_folder(folder / "tokenizer") as aside:
             tokenizer.save(aside)
     return not (folder / MANIFEST).is_file()
+
+
+def _has_begun(folder: Path) -> bool:
+    """Whether anything was made that a corrected command would lose."""
+    made = (file for name in ("shards", groups.DUPLICATES) for file in (folder / name).rglob("*") if file.is_file())
+    return (folder / MANIFEST).is_file() or any(not file.name.endswith(durable.PARTIAL) for file in made)
 
 
 def _remove(path: Path) -> None:
