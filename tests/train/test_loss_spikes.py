@@ -127,6 +127,7 @@ def test_a_learning_rate_too_high_for_20_steps_is_survived(shards: Path) -> None
     assert all(torch.isfinite(weight).all() for weight in model.parameters())
 
 
+@pytest.mark.slow  # two more runs
 def test_a_learning_rate_far_too_high_does_less_harm_where_spikes_are_skipped(shards: Path) -> None:
     guarded, plain = (train(shards, Raised(factor=30.0), skips_spikes=skips)[0] for skips in (True, False))
     assert max(step.loss for step in guarded) < 0.5 * max(step.loss for step in plain)
