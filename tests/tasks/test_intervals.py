@@ -32,7 +32,7 @@ def test_wilsons_interval_is_scipys(counts: tuple[int, int]) -> None:
     assert wilson(right, total) == pytest.approx((100 * oracle.low, 100 * oracle.high), abs=1e-9)
 
 
-def test_a_bootstrapped_interval_is_near_scipys_and_the_same_every_time() -> None:
+def test_a_bootstrapped_interval_is_near_an_independent_one_and_the_same_every_time() -> None:
     task, examples, predicted = made(150)
     scores = task.measure(examples, predicted)
     found = intervals(task, examples, predicted, scores)
@@ -41,30 +41,42 @@ def test_a_bootstrapped_interval_is_near_scipys_and_the_same_every_time() -> Non
     assert found["accuracy"] == wilson(right, 150)
     gold = np.array([example.label for example in examples])
 
-    def oracle_metric(one: np.ndarray, other: np.ndarray) -> float:
-        return 100 * float(f1_score(one, other, average="macro"))
-
-    oracle = scipy.stats.bootstrap(
-        (gold, np.array(predicted)),
-        oracle_metric,
-        paired=True,
-        vectorized=False,
-        n_resamples=1000,
-        method="percentile",
-        rng=np.random.default_rng(1),
-    ).confidence_interval
+    # An independent bootstrap within each class.
+    dice = np.random.default_rng(1)
+    of_class = [np.flatnonzero(gold == label) for label in range(3)]
+    drawn = []
+    for _ in range(1000):
+        rows = np.concatenate([dice.choice(members, len(members)) for members in of_class])
+        drawn.append(100 * float(f1_score(gold[rows], np.array(predicted)[rows], average="macro")))
+    oracle = np.percentile(drawn, (2.5, 97.5))
     low, high = found["macro_f1"]
     assert low < scores["macro_f1"] < high
     # Two draws of 1,000 differ by a few tenths of a point at the ends.
-    assert (low, high) == pytest.approx((oracle.low, oracle.high), abs=1.2)
+    assert (low, high) == pytest.approx(tuple(oracle), abs=1.2)
 
 
 def test_resamples_draw_every_example_equally_often() -> None:
-    rows = resampled("task", 50)
+    strata = np.arange(50) % 7 // 5  # 36 of one class and 14 of the other, mixed
+    rows = resampled("task", strata)
     assert rows.shape == (RESAMPLES, 50)
     counts = np.bincount(rows.ravel(), minlength=50)
     assert scipy.stats.chisquare(counts).pvalue > 1e-3
-    assert not np.array_equal(rows, resampled("another", 50))
+    assert (strata[rows].sum(1) == strata.sum()).all()
+    assert not np.array_equal(rows, resampled("another", strata))
+
+
+def test_a_rare_class_is_in_every_resample() -> None:
+    """2 of 39: a resample without them would score the frequent class alone, near 100."""
+    task, _, _ = made(3)
+    gold = [1, 1, *[0] * 37]
+    examples = [TextExample(str(number), "a text", None, label) for number, label in enumerate(gold)]
+    ends = []
+    for found in (0, 1):
+        predicted = [1] * found + [0] * (39 - found)
+        ends.append(intervals(task, examples, predicted, task.measure(examples, predicted)).get("macro_f1"))
+    assert ends[0] is None  # every resample has 37 right and 2 wrong
+    assert ends[1] is not None
+    assert 45 < ends[1][0] < 82.7 < ends[1][1] <= 100
 
 
 def test_answers_to_questions_are_resampled_as_means_over_questions() -> None:
@@ -73,7 +85,7 @@ def test_answers_to_questions_are_resampled_as_means_over_questions() -> None:
     predictions = ["January 1900", "nobody", ""] * 20
     scores = task.measure(examples, predictions)
     low, high = intervals(task, examples, predictions, scores)["right"]
-    rows = resampled(task.name, 60)
+    rows = resampled(task.name, np.zeros(60, np.int64))
     is_right = np.array([100.0, 0.0, 100.0] * 20)
     assert (low, high) == pytest.approx(tuple(np.percentile(is_right[rows].mean(1), (2.5, 97.5))))
 

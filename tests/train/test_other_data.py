@@ -11,10 +11,13 @@ from tests.train.made_shards import easy_text, made_shards
 from tests.train.micro_runs import command, curve, facts, micro_run, records, weights
 from tests.train.test_distributed import torchrun
 
+import openalbert.train.pretrain as pretrain_module
 from openalbert import cli
 from openalbert.interop.pretraining_json import EarlierData, read_pretraining
 from openalbert.text.shards import open_shards
 from openalbert.train.batches import Batches, Objective
+from openalbert.train.pretraining import unigram_entropy
+from openalbert.train.running import Running
 
 WORDS = "--steps 8 --save-every 4 --evaluate-every 4 --log-every 1 --keep-last 9"
 
@@ -189,24 +192,51 @@ def test_other_held_out_data_are_evaluated_on_and_recorded(
     assert state(half, 8)["best"] == second["masked_lm_loss"] + second["sentence_order_loss"]
 
 
-def test_a_checkpoint_that_does_not_name_its_data_is_resumed_on_purpose_only(
+def test_a_checkpoint_that_does_not_name_its_data_is_not_resumed(
     data: Path, half: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from openalbert.train.checkpoint import _sums
 
     folder = half / "checkpoints" / "step-00000004"
     record = json.loads((folder / "state.json").read_text())
-    for name in ("data", "earlier_data", "unigram_entropy"):
-        del record["state"][name]
+    del record["state"]["data"]
     (folder / "state.json").write_text(json.dumps(record))
     (folder / "sha256sums").write_text(_sums(folder))
-    known = facts(half)
-    for name in ("train_sha256", "heldout_sha256", "from_step", "from_tokens"):
-        del known["data"][name]
-    (half / "facts.json").write_text(json.dumps(known))
-    assert "it was trained on data with a checksum that was not recorded" in refusal(data, half, capsys)
-    micro_run(data, half, f"{WORDS} --allow-new-data")
-    assert facts(half)["data"]["from_step"] == 4
+    for words in (WORDS, f"{WORDS} --allow-new-data"):
+        assert "it does not say what it was trained on" in refusal(data, half, capsys, words)
+
+
+def test_a_dry_run_refuses_the_data_that_the_run_would_refuse(
+    other: Path, half: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "--allow-new-data to continue" in refusal(other, half, capsys, f"{WORDS} --dry-run")
+
+
+def test_a_run_that_is_done_says_so_whatever_became_of_its_data(
+    other: Path, ended: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    micro_run(other, ended, WORDS)
+    assert "this run is done" in capsys.readouterr().err
+
+
+def test_what_was_usual_of_the_loss_is_forgotten_with_the_data_it_was_of(
+    other: Path, half: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    windows: list[list[float]] = []
+    real = pretrain_module.training_steps
+
+    def spied(*given: Any, **named: Any) -> Any:
+        [running] = [one for one in given if isinstance(one, Running)]
+        windows.append(running.recent)
+        return real(*given, **named)
+
+    monkeypatch.setattr(pretrain_module, "training_steps", spied)
+    assert len(state(half, 4)["running"]["recent"]) == 4
+    micro_run(other, half, f"{WORDS} --allow-new-data")
+    assert windows == [[]]
+    watch = state(half, 8)["watch"]
+    assert "unigram_entropy" not in watch  # the new text's, which facts.json has
+    assert facts(half)["unigram_entropy"] == unigram_entropy(open_shards(other))
 
 
 def test_two_processes_refuse_other_data_alike_and_continue_on_purpose_alike(half: Path, other: Path) -> None:

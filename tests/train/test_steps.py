@@ -216,15 +216,21 @@ def test_a_spike_of_the_loss_is_skipped_but_a_new_level_is_accepted_in_the_end()
 
 
 def test_spikes_are_skipped_again_when_a_window_without_them_is_past() -> None:
-    level = WINDOW + 10 + MOST_SPIKES
+    last = WINDOW + 10 + MOST_SPIKES  # the last spike of many, which is taken
+    spikes = {*range(WINDOW + 10, last + 1), last + WINDOW + 1}
+    taken, _, _ = run(
+        steps=last + WINDOW + 5, spoil=lambda loss, call: loss * (1000.0 if call in spikes else 1.0), skips_spikes=True
+    )
+    assert [step.number - 1 for step in taken if step.is_skipped] == sorted(spikes - {last})
 
-    def spoil(loss: Tensor, call: int) -> Tensor:
-        return loss * (1000.0 if WINDOW + 10 <= call < level + 3 or call in (level + 40, level + WINDOW) else 1.0)
 
-    taken, _, _ = run(steps=level + WINDOW + 3, spoil=spoil, skips_spikes=True)
-    skipped = [step.number - 1 for step in taken if step.is_skipped]
-    # Three of the first spikes were taken, and widened the window, as did the one 40 steps later.
-    assert skipped == list(range(WINDOW + 10, level))
+def test_a_taken_spike_widens_what_is_taken_while_it_is_in_the_window() -> None:
+    last = WINDOW + 10 + MOST_SPIKES
+    spikes = {*range(WINDOW + 10, last + 3), last + 40, last + WINDOW}
+    taken, _, _ = run(
+        steps=last + WINDOW + 3, spoil=lambda loss, call: loss * (1000.0 if call in spikes else 1.0), skips_spikes=True
+    )
+    assert [step.number - 1 for step in taken if step.is_skipped] == list(range(WINDOW + 10, last))
 
 
 def test_where_spikes_are_taken_only_steps_that_are_not_finite_are_skipped() -> None:

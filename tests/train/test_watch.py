@@ -54,7 +54,7 @@ def test_a_resumed_run_says_what_the_other_would_have_said(stop: int) -> None:
     losses = [3.8, 3.7, 4.0, 5.4, 6.1, 6.9, 6.9, 6.9]
     watch = Watch(unigram_entropy=7.0)
     first = told(losses[:stop], watch=watch)
-    again = Watch(**watch.state())
+    again = Watch(unigram_entropy=7.0, **watch.state())
     rest = [
         (number, said[0])
         for number, loss in enumerate(losses[stop:], stop)

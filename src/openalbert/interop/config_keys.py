@@ -65,7 +65,7 @@ ONLY: dict[str, Only] = EXPERIMENTS | {
     "is_encoder_decoder": Only(False, "an encoder with a decoder"),
     "pruned_heads": Only({}, "layers without some of their attention heads"),
     "per_layer_config": Only({}, "layers of different shapes"),
-    "quantization_config": Only(None, "weights that are stored as whole numbers with scales"),
+    "quantization_config": Only({}, "weights that are stored as whole numbers with scales"),
 }
 
 # Keys that cannot change what an encoder computes, whatever they say.

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Int64
 
 from openalbert.objectives.keyed_random import below, bits
-from openalbert.tasks.task import Example, Task
+from openalbert.tasks.task import Example, Task, TextExample
 
 FEWER_THAN = 2_000  # examples: on more, what the seed changes is larger than what the interval says
 RESAMPLES = 1_000
@@ -23,8 +23,9 @@ def intervals(
     """The 95 % interval of each metric, in percent; none where there are many examples.
 
     Wilson's for accuracy, and for the others the percentiles of a bootstrap over examples, drawn with a key of the
-    task, so that the same predictions give the same interval. A metric that is the same in every resample has none: a
-    bootstrap cannot say there how far it may be off.
+    task, so that the same predictions give the same interval. Each class keeps its number of examples: without a rare
+    class a resample would score something else. A metric that is the same in every resample has none: a bootstrap
+    cannot say there how far it may be off.
     """
     if not 1 < len(examples) < FEWER_THAN:
         return {}
@@ -46,7 +47,7 @@ def wilson(right: int, total: int) -> Interval:
 
 
 def _bootstrap(task: Task, examples: Sequence[Example], predictions: Sequence[object]) -> dict[str, Interval]:
-    rows = resampled(task.name, len(examples))
+    rows = resampled(task.name, _strata(task, examples))
     values: dict[str, list[float]] = {}
     if task.kind == "question_answering":
         # Means over questions, each of which takes a while to compare: every one is scored once.
@@ -64,8 +65,19 @@ def _bootstrap(task: Task, examples: Sequence[Example], predictions: Sequence[ob
     return {name: (low, high) for name, (low, high) in ends.items()}
 
 
-def resampled(key: str, num_examples: int) -> Int64[np.ndarray, "resamples examples"]:
-    """The numbers of the examples of each resample, drawn with replacement."""
+def _strata(task: Task, examples: Sequence[Example]) -> Int64[np.ndarray, "examples"]:
+    """The class of each example, where each has one; 0 for all where they have not."""
+    if task.kind != "classification":
+        return np.zeros(len(examples), np.int64)
+    return np.array([example.label for example in examples if isinstance(example, TextExample)], np.int64)
+
+
+def resampled(key: str, strata: Int64[np.ndarray, "examples"]) -> Int64[np.ndarray, "resamples examples"]:
+    """The numbers of the examples of each resample, drawn with replacement within each stratum."""
     number = int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "little", signed=True)
-    drawn = bits(number, np.arange(RESAMPLES * num_examples, dtype=np.int64))
-    return below(drawn, num_examples).reshape(RESAMPLES, num_examples)
+    order = np.argsort(strata, kind="stable")
+    _, first, count = np.unique(strata[order], return_index=True, return_counts=True)
+    drawn = bits(number, np.arange(RESAMPLES * len(strata), dtype=np.int64)).reshape(RESAMPLES, -1)
+    columns = [start + below(drawn[:, start : start + size], size) for start, size in zip(first, count, strict=True)]
+    found: Int64[np.ndarray, "resamples examples"] = order[np.concatenate(columns, axis=1)]
+    return found

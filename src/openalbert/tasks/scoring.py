@@ -61,7 +61,7 @@ def score_part(
 
 
 def evaluation_loss(part: Part, outputs: Outputs, class_weights: Float64[np.ndarray, "classes"] | None = None) -> float:
-    """The loss of these outputs, the sum of all heads', as it is in training."""
+    """The loss of these outputs, the sum of all heads', as it is in training; of values in their own units."""
     sequences = part.encoding.sequences
     is_choice = "multiple_choice" in sequences.targets
     options = np.bincount(sequences.example) if is_choice else np.ones(len(sequences.example), np.int64)

@@ -56,14 +56,18 @@ def check_same_data(before: Mapping[str, Any], now: Mapping[str, Any], where: Pa
 
     Held-out data may change: nothing is learned from them.
     """
-    vocabulary = before.get("tokenizer", now["tokenizer"])
-    if vocabulary != now["tokenizer"]:
+    if not before:
         raise UserError(
-            f"{where}: it was trained with the vocabulary {vocabulary[:12]}, but the shards in {now['folder']} were "
-            f"made with {now['tokenizer'][:12]}, and weights belong to their vocabulary: give --data with shards of "
+            f"{where}: it does not say what it was trained on, so it cannot be resumed: give another --out, with "
+            "--warm-start to begin with its weights, or --fresh to start over"
+        )
+    if before["tokenizer"] != now["tokenizer"]:
+        raise UserError(
+            f"{where}: it was trained with the vocabulary {before['tokenizer'][:12]}, but the shards in {now['folder']} "
+            f"were made with {now['tokenizer'][:12]}, and weights belong to their vocabulary: give --data with shards of "
             "the first, another --out, or --fresh to start over"
         )
-    if before.get("train_sha256") != now["train_sha256"] and not allow_new_data:
+    if before["train_sha256"] != now["train_sha256"] and not allow_new_data:
         raise UserError(
             f"{where}: it was trained on data with {_checksum(before)}, but those in {now['folder']} have "
             f"{_checksum(now)}: give --data with the first, --allow-new-data to continue on the second on purpose, or "
@@ -72,8 +76,6 @@ def check_same_data(before: Mapping[str, Any], now: Mapping[str, Any], where: Pa
 
 
 def _checksum(record: Mapping[str, Any]) -> str:
-    if "train_sha256" not in record:
-        return "a checksum that was not recorded"
     return f"the checksum {record['train_sha256'][:12]} ({record['train_tokens']:,} tokens)"
 
 
@@ -84,19 +86,20 @@ def take_over(facts: dict[str, Any], now: Mapping[str, Any], train: Batches, run
     has another number of examples.
     """
     before, events = facts["data"], {}
-    if before.get("train_sha256") != now["train_sha256"]:
-        seen = running.tokens - before.get("from_tokens", 0)
-        earlier = {**before, "steps": running.step - before.get("from_step", 0), "tokens_seen": seen}
+    if before["train_sha256"] != now["train_sha256"]:
+        seen = running.tokens - before["from_tokens"]
+        earlier = {**before, "steps": running.step - before["from_step"], "tokens_seen": seen}
         facts["earlier_data"] = [*facts.get("earlier_data", []), earlier]
         facts["data"] = {**now, "from_step": running.step, "from_tokens": running.tokens}
         facts["unigram_entropy"] = unigram_entropy(train.shard_set)
+        running.forget()  # other text, another loss
         events["new_data"] = (
             f"from step {running.step:,} on it is trained on data with {_checksum(now)}, up to here on data with "
             f"{_checksum(before)}"
         )
     else:
         facts["data"] = {**now, "from_step": before["from_step"], "from_tokens": before["from_tokens"]}
-    if before.get("heldout_sha256") != now["heldout_sha256"]:
+    if before["heldout_sha256"] != now["heldout_sha256"]:
         events["new_heldout"] = (
             f"from step {running.step:,} on it is evaluated on other held-out data: losses before and after cannot be "
             "compared, and the best checkpoint is looked for anew"

@@ -47,8 +47,9 @@ class Speed:
     recompute: bool = False
     """Keep only each layer's input in training and compute the rest again: less memory, a quarter slower."""
     deterministic: bool = False
-    """On a GPU, deterministic kernels only, at some cost in speed: a resumed run is then bit-identical to one that was
-    never stopped. Without it two runs of one command differ in rounding. On a CPU runs are bit-identical without it."""
+    """On a GPU, deterministic kernels only, at some cost in speed. With them pretraining that was resumed on one H200
+    was bit-identical to a run that was never stopped; without them two runs of one command differ in rounding. On a
+    CPU runs are bit-identical without it."""
     threads: int | None = None
     """CPU threads; not given: torch's own choice, which follows OMP_NUM_THREADS."""
 

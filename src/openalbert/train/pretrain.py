@@ -58,10 +58,12 @@ def pretrain(settings: Pretrain) -> None:
         raise UserError("name the model right after the verb, such as `openalbert pretrain albert-base`")
     with Stop() as stop, open_device(settings.speed) as device, locked(settings, device):
         run = Run(settings, device)
+        check_same_on_all_ranks(run.data, device)
         if settings.dry_run:
+            if not settings.fresh:
+                run.check_data()
             run.dry_run()
             return
-        check_same_on_all_ranks(run.data, device)
         claim_folder(run.settings, device, check=run.check_data)
         if is_done(settings.out):
             run.say(f"{settings.out}: this run is done; its model is in {settings.out / MODEL}")
@@ -147,7 +149,7 @@ class Run:
     def check_data(self) -> None:
         """Refuse to resume on other data than the checkpoint's."""
         found, _ = checkpoint.latest(self.folder / CHECKPOINTS)
-        if found:
+        if found and not is_done(self.folder):
             before = found.state().get("data", {})
             check_same_data(before, self.data, found.folder, self.settings.allow_new_data)
 
@@ -214,7 +216,8 @@ class Run:
         )
         if data["unusable_documents"]:
             self.say(
-                f"{data['unusable_documents']:,} documents with {data['unusable_tokens']:,} tokens cannot be used: "
+                f"{data['unusable_documents']:,} document{'s' if data['unusable_documents'] > 1 else ''} with "
+                f"{data['unusable_tokens']:,} tokens cannot be used: "
                 f"they have one sentence, and {settings.objective.sentence_order.objective} needs two "
                 "(--objective.sentence-order.objective none uses them)"
             )
@@ -237,14 +240,14 @@ class Run:
         if found:
             self.running = self.saving.go_on(found, self.running.parts)
             # A change of data after this checkpoint is undone with the steps that it lost.
-            self.facts |= {name: found.state[name] for name in RECORDED if name in found.state}
+            self.facts |= {name: found.state[name] for name in RECORDED}
             events = take_over(self.facts, self.data, self.batches, self.running)
         first = Watch(self.facts["unigram_entropy"], is_growing=len(self.pace.depths.stages) > 1)
         if found:
             self.best, self.evaluated_at = found.state["best"], found.state["evaluated_at"]
             if "new_heldout" in events:
                 self.best = None
-            self.watch = replace(first, **found.state.get("watch", {}))
+            self.watch = first if "new_data" in events else replace(first, **found.state["watch"])
             self.facts["restarts"] = self.facts.get("restarts", 0) + 1
         else:
             self.watch = first

@@ -62,5 +62,5 @@ class Watch:
         )
 
     def state(self) -> dict[str, Any]:
-        """As JSON values."""
-        return dict(vars(self))
+        """What was seen of the loss, as JSON values."""
+        return {name: value for name, value in vars(self).items() if name not in ("unigram_entropy", "is_growing")}
