@@ -389,9 +389,8 @@ def test_the_learning_rate_stays_a_number_unless_a_cuda_graph_is_asked_for() -> 
     assert (type(group["lr"]), group["lr"]) == (float, 0.25)
 
 
-def test_lamb_needs_no_triton(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "triton", None)  # importing it fails
-    monkeypatch.delitem(sys.modules, "openalbert.optim.lamb_kernel", raising=False)
+def test_lamb_can_be_imported_and_used_where_its_kernels_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "openalbert.optim.lamb_kernel", None)  # importing it fails, as without Triton
     spec = importlib.util.find_spec("openalbert.optim.lamb")
     assert spec is not None
     assert spec.loader is not None
