@@ -46,7 +46,7 @@ SUITES = {  # a mutated file, and the tests that are asked about it
     "optim/*.py": "tests/optim tests/train/test_steps.py",
     "model/*.py": "tests/model tests/optim/test_groups.py tests/interop/test_huggingface.py tests/train/test_passes.py",
     "train/steps.py": "tests/train/test_steps.py tests/train/test_passes.py",
-    "train/running.py": "tests/train/test_steps.py tests/train/test_saving.py",
+    "train/running.py": "tests/train/test_running.py tests/train/test_steps.py tests/train/test_saving.py",
     "train/passes.py": "tests/train/test_passes.py tests/train/test_steps.py",
     "train/batches.py": "tests/train/test_batches.py tests/train/test_passes.py",
     "train/checkpoint.py": "tests/train/test_checkpoint.py tests/train/test_saving.py",

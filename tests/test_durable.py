@@ -54,6 +54,18 @@ def test_a_folder_is_locked_for_one_at_a_time(tmp_path: Path) -> None:
         pass
 
 
+def test_a_lock_that_is_refused_leaves_nothing_open(tmp_path: Path) -> None:
+    def opened() -> int:
+        return sum(os.path.realpath(link) == str(tmp_path.resolve()) for link in Path("/proc/self/fd").iterdir())
+
+    with durable.locked(tmp_path, "work"):
+        for _ in range(3):
+            with pytest.raises(UserError, match="is at work here"), durable.locked(tmp_path, "work"):
+                pass
+        assert opened() == 1  # the lock that is held
+    assert opened() == 0
+
+
 def test_a_file_system_without_locks_is_worked_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: int) -> None:
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))

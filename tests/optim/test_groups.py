@@ -87,6 +87,11 @@ def test_a_norm_by_name_alone_is_a_norm() -> None:
     assert (list(matrices), list(others)) == (["dense.weight"], ["layer_norm.weight"])
 
 
+def test_a_layer_norm_over_two_axes_is_known_by_its_kind_whatever_its_name() -> None:
+    matrices, others = split(nn.ModuleDict({"scale": nn.LayerNorm((2, 3)), "dense": nn.Linear(3, 2)}))
+    assert (set(matrices), set(others)) == ({"dense.weight"}, {"scale.weight", "scale.bias", "dense.bias"})
+
+
 def test_frozen_parameters_are_in_no_group_and_a_frozen_model_is_refused() -> None:
     model = Albert()
     model.word.weight.requires_grad_(False)

@@ -1,8 +1,10 @@
 """LAMB against plain float64 arithmetic, written from the formulas and from the public variants' own descriptions."""
 
 import copy
+import importlib.util
 import itertools
 import math
+import sys
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -221,8 +223,9 @@ def test_a_copied_optimizer_still_knows_its_stacked_parameters() -> None:
     assert torch.equal(parameter, own)
 
 
-def test_a_stack_that_does_not_divide_is_refused() -> None:
-    parameter = nn.Parameter(torch.zeros(8, 4))
+@pytest.mark.parametrize("width", [4, 3])
+def test_a_stack_whose_rows_do_not_divide_is_refused(width: int) -> None:
+    parameter = nn.Parameter(torch.zeros(8, width))
     parameter.stacked = 3
     with pytest.raises(ValueError, match="cannot be 3 stacked"):
         Lamb([parameter])
@@ -373,6 +376,33 @@ def test_a_group_that_is_empty_or_on_two_devices_is_refused() -> None:
         Lamb([here, elsewhere])
 
 
+def test_the_state_lies_where_the_parameters_lie() -> None:
+    parameter = nn.Parameter(torch.ones(2, 2, device="meta"))
+    optimizer = Lamb([parameter], bias_correction=True, capturable=True)
+    [group] = optimizer.param_groups
+    for tensor in (group["lr"], group["step"], *optimizer.state[parameter].values()):
+        assert tensor.device.type == "meta"
+
+
+def test_the_learning_rate_stays_a_number_unless_a_cuda_graph_is_asked_for() -> None:
+    [group] = Lamb([nn.Parameter(torch.ones(2))], lr=0.25).param_groups
+    assert (type(group["lr"]), group["lr"]) == (float, 0.25)
+
+
+def test_lamb_can_be_imported_and_used_where_its_kernels_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "openalbert.optim.lamb_kernel", None)  # importing it fails, as without Triton
+    spec = importlib.util.find_spec("openalbert.optim.lamb")
+    assert spec is not None
+    assert spec.loader is not None
+    anew = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(anew)
+    parameters = [nn.Parameter(torch.ones(2, 2)) for _ in range(2)]
+    for parameter, kind in zip(parameters, (Lamb, anew.Lamb), strict=True):
+        parameter.grad = torch.eye(2)
+        kind([parameter]).step()
+    assert torch.equal(*parameters)
+
+
 def test_a_copied_optimizer_still_steps() -> None:
     parameter = nn.Parameter(torch.ones(2, 2))
     optimizer = copy.deepcopy(Lamb([parameter], clamp_norm=True))
@@ -419,12 +449,15 @@ def test_a_step_never_waits_for_the_device_and_its_calls_do_not_grow_with_the_te
     assert passes == 9 + flags["adapt_everything"]
 
 
+@pytest.mark.parametrize("adapted", [True, False], ids=["adapted", "plain"])
 @pytest.mark.parametrize("flags", FLAGS, ids=str)
-def test_a_refused_step_changes_nothing_and_an_accepted_one_is_the_same_step(flags: dict[str, bool]) -> None:
+def test_a_refused_step_changes_nothing_and_an_accepted_one_is_the_same_step(
+    flags: dict[str, bool], adapted: bool
+) -> None:
     runs = []
     for refusals in (None, (0.0, 1.0, 0.0), (0.0, 2.0, 0.0)):
         parameters = as_parameters(start())
-        optimizer = Lamb(list(parameters.values()), **flags)
+        optimizer = Lamb(list(parameters.values()), adapted=adapted, **flags)
         for number in range(3):
             is_refused = number == 1
             if refusals is None and is_refused:

@@ -1,6 +1,7 @@
 """How tensors are cut for LAMB's kernels, and which steps stay foreach's; the kernels themselves need a GPU."""
 
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -78,6 +79,39 @@ def test_one_tensor_that_does_not_fit_is_enough(
     assert kernel_fits(*fitting)
     fitting[place] = [ROWS, odd_one]
     assert not kernel_fits(*fitting)
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"), [(None, True), (RuntimeError("no compiler"), False), (ImportError("no Triton"), False)]
+)
+def test_triton_is_tried_until_it_works(
+    monkeypatch: pytest.MonkeyPatch, error: Exception | None, expected: bool
+) -> None:
+    tried = []
+
+    class Tables:
+        def __init__(self, device: torch.device) -> None:
+            tried.append(device.type)
+            if error is not None:
+                raise error
+
+    monkeypatch.setattr(module, "DEVICE_TYPE", "cpu")
+    monkeypatch.setitem(sys.modules, "openalbert.optim.lamb_kernel", SimpleNamespace(Tables=Tables))
+    optimizer = Lamb([nn.Parameter(torch.ones(4, 4))])
+    assert [optimizer.has_kernel(), optimizer.has_kernel()] == [expected, expected]
+    assert tried == ["cpu"] * (1 if expected else 2)
+
+
+def test_memory_that_runs_out_while_triton_is_tried_is_not_taken_for_a_missing_triton(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def tables(device: torch.device) -> None:
+        raise torch.OutOfMemoryError("made up")
+
+    monkeypatch.setattr(module, "DEVICE_TYPE", "cpu")
+    monkeypatch.setitem(sys.modules, "openalbert.optim.lamb_kernel", SimpleNamespace(Tables=tables))
+    with pytest.raises(torch.OutOfMemoryError):
+        Lamb([nn.Parameter(torch.ones(4, 4))]).has_kernel()
 
 
 def test_where_triton_fails_a_step_is_foreachs_from_then_on(monkeypatch: pytest.MonkeyPatch) -> None:

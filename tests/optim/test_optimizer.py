@@ -87,6 +87,27 @@ def test_the_state_is_named_and_complete_before_the_first_step(settings: Optimiz
     assert addresses == {name: tensor.data_ptr() for name, tensor in optimizer_tensors(optimizer, model).items()}
 
 
+@EVERY
+def test_frozen_parameters_have_no_state_and_none_is_missed(settings: OptimizerSettings) -> None:
+    model = small_model()
+    model[0].requires_grad_(False)
+    optimizer = make_optimizer(model, settings)
+    tensors = optimizer_tensors(optimizer, model)
+    assert {name.split(".")[0] for name in tensors if not name.startswith("group")} == {"1", "2", "3"}
+    load_optimizer_tensors(optimizer, model, {name: torch.ones_like(tensor) for name, tensor in tensors.items()})
+    assert all(bool((tensor == 1).all()) for tensor in optimizer_tensors(optimizer, model).values())
+
+
+def test_adamw_counts_its_steps_in_fp32_whatever_torchs_default_is() -> None:
+    model = small_model()
+    torch.set_default_dtype(torch.bfloat16)  # in which 256 + 1 is 256
+    try:
+        tensors = optimizer_tensors(make_optimizer(model, ADAMW), model)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert {tensor.dtype for tensor in tensors.values()} == {torch.float32}
+
+
 def damaged(tensors: dict[str, Tensor], how: str) -> dict[str, Tensor]:
     changed = {name: tensor.clone() for name, tensor in tensors.items()}
     if how == "missing":
@@ -150,6 +171,8 @@ def test_the_learning_rate_is_set_in_place_where_it_is_a_tensor(settings: Optimi
     set_learning_rate(optimizer, 0.25)
     assert [float(group["lr"]) for group in optimizer.param_groups] == [0.25, 0.25]
     assert all(isinstance(rate, Tensor) == capturable for rate in before)
+    # torch refuses to have a step recorded as a CUDA graph unless every group says that it may.
+    assert all(group["capturable"] is capturable for group in optimizer.param_groups)
     if capturable:
         assert all(group["lr"] is rate for group, rate in zip(optimizer.param_groups, before, strict=True))
 
@@ -212,13 +235,14 @@ def test_a_learning_rate_and_a_decay_of_zero_are_accepted() -> None:
 
 def test_the_defaults_are_those_of_the_papers_lamb() -> None:
     [group] = Lamb([nn.Parameter(torch.ones(2))]).param_groups
-    for settings, names in ((vars(LAMB), ("learning_rate", "epsilon")), (group, ("lr", "eps"))):
+    plain = OptimizerSettings()
+    for settings, names in ((vars(plain), ("learning_rate", "epsilon")), (group, ("lr", "eps"))):
         assert [settings[name] for name in names] == [0.00176, 1e-6]
         assert settings["betas"] == (0.9, 0.999)
         assert settings["weight_decay"] == 0.01
         assert not any(settings[flag] for flag in ("bias_correction", "adapt_everything", "clamp_norm"))
-    assert LAMB.kind == "lamb"
-    assert LAMB.clip_norm == 1.0
+    assert plain.kind == "lamb"
+    assert plain.clip_norm == 1.0
 
 
 def test_settings_survive_json() -> None:
@@ -230,6 +254,7 @@ def test_the_learning_rate_goes_with_the_square_root_of_the_batch() -> None:
     assert scaled_learning_rate(0.00176, 4096) == 0.00176
     assert scaled_learning_rate(0.00176, 256) == pytest.approx(0.00044)
     assert scaled_learning_rate(0.001, 32, reference_batch=8) == pytest.approx(0.002)
+    assert scaled_learning_rate(0.001, 9, reference_batch=1) == pytest.approx(0.003)
     assert scaling_sentence(0.00176, 256) == (
         "learning rate 0.00044 for batch 256: 0.00176 at batch 4096 times the square root of 256/4096"
     )

@@ -83,6 +83,11 @@ def test_a_budget_is_spent_at_its_end_and_not_before() -> None:
     assert Budget(minutes=0.5).progress(Spent(minutes=0.7)) == 1.0
 
 
+@pytest.mark.parametrize("budget", [Budget(steps=3), Budget(tokens=3), Budget(minutes=3.0)], ids=str)
+def test_of_a_run_that_has_not_begun_nothing_is_spent(budget: Budget) -> None:
+    assert budget.progress(Spent()) == 0
+
+
 def test_a_budget_says_what_it_is() -> None:
     assert [str(Budget(steps=125_000)), str(Budget(minutes=20.0))] == ["125,000 steps", "20 minutes"]
     assert [str(Budget(steps=1)), str(Budget(steps=2))] == ["1 step", "2 steps"]
@@ -155,6 +160,7 @@ def test_a_depth_schedule_reads_back_and_never_shrinks(steps: list[tuple[int, fl
         ("3,12@1", "stay below 1"),
         ("3,12@nan", "the shares must rise"),
         ("6,3@0.2,12@0.5", "depth 3 follows depth 6: the depths must rise"),
+        ("3,3@0.2,12@0.5", "depth 3 follows depth 3: the depths must rise"),
         ("0,12@0.5", "depth 0 is no depth"),
         ("3,6@0.5", "it ends at depth 6 but the model has 12 layers: end it with 12"),
         ("3,24@0.5", "it ends at depth 24 but the model has 12 layers"),

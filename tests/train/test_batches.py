@@ -183,6 +183,58 @@ def test_a_batch_that_does_not_divide_is_refused(shards: ShardSet) -> None:
         Batches(shards, SHORT, batch_size=0, seed=0)
 
 
+def test_a_batch_is_whole_unless_a_part_of_it_is_asked_for(shards: ShardSet) -> None:
+    batches = Batches(shards, SHORT, batch_size=12, seed=2)
+    assert batches.numbers(3).tolist() == list(range(36, 48))
+    streamed = list(batches.stream(stop=2))
+    assert [len(of_step) for of_step in streamed] == [1, 1]
+    for step, (batch,) in enumerate(streamed):
+        assert_same(batch, batches.examples(np.arange(12 * step, 12 * (step + 1))))
+
+
+def test_the_plans_of_the_epochs_beside_the_last_are_kept_and_no_others(shards: ShardSet) -> None:
+    batches = Batches(shards, SHORT, batch_size=12, seed=2)
+    plans = [batches.plan(epoch) for epoch in range(4)]  # batches that lie across two epochs ask for both in turn
+    assert batches.plan(3) is plans[3]
+    assert batches.plan(2) is plans[2]
+    again = batches.plan(0)
+    assert again is not plans[0]
+    assert np.array_equal(again.rows, plans[0].rows)
+
+
+def test_a_batch_on_another_device_is_whole(shards: ShardSet) -> None:
+    batch = Batches(shards, SHORT, batch_size=12, seed=2).at(0)
+    assert_same(batch.to("cpu"), batch)
+    moved = batch.to("meta")
+    for field in fields(PretrainingBatch):
+        there, here = getattr(moved, field.name), getattr(batch, field.name)
+        assert (there.device.type, there.shape, there.dtype) == ("meta", here.shape, here.dtype)
+
+
+def test_what_batches_are_made_with_lies_on_their_device(shards: ShardSet) -> None:
+    assert Batches(shards, SHORT, batch_size=12, seed=2, device="meta").word_starts.device.type == "meta"
+
+
+@pytest.mark.parametrize(("bytes_too_few", "expected"), [(0, True), (20, False)])
+def test_tokens_go_to_a_gpu_where_they_take_at_most_a_tenth_of_its_free_memory(
+    shards: ShardSet, monkeypatch: pytest.MonkeyPatch, bytes_too_few: int, expected: bool
+) -> None:
+    size = sum(shard.tokens.nbytes for shard in shards.shards)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (10 * size - bytes_too_few, 10**12))
+    batches = Batches(shards, SHORT, batch_size=12, seed=2)
+    assert not batches._is_resident(None)  # a CPU has them in its memory anyway
+    batches.device = torch.device("cuda")
+    assert batches._is_resident(None) is expected
+    assert batches._is_resident(True)
+    assert not batches._is_resident(False)
+
+
+def test_the_shortest_example_is_a_token_in_each_segment(shards: ShardSet) -> None:
+    batch = Batches(shards, Objective(max_length=5), batch_size=12, seed=2).at(0)
+    assert batch.lengths.tolist() == [5] * 12
+    assert all((ids[0], ids[2], ids[4]) == (2, 3, 3) for ids in original(batch))
+
+
 def test_too_short_a_length_is_refused() -> None:
     with pytest.raises(UserError, match="max_length is 4"):
         Objective(max_length=4)

@@ -352,6 +352,23 @@ def test_looking_changes_nothing_and_the_next_save_clears_up(tmp_path: Path) -> 
     assert steps_in(tmp_path) == ["100", "300"]
 
 
+def test_a_checkpoint_that_was_moved_aside_to_be_replaced_is_put_back_if_the_new_one_never_came(tmp_path: Path) -> None:
+    save_step(tmp_path, 100, is_best=True)
+    (tmp_path / "step-00000100").rename(tmp_path / "step-00000100.replaced.partial")
+    assert_holds(latest(tmp_path)[0], 100)
+    save_step(tmp_path, 200)
+    assert steps_in(tmp_path) == ["100", "200"]
+    assert_holds(best(tmp_path), 100)
+
+
+def test_a_checkpoint_that_was_replaced_but_not_yet_removed_is_gone_after_the_next_save(tmp_path: Path) -> None:
+    save_step(tmp_path, 100)
+    shutil.copytree(tmp_path / "step-00000100", tmp_path / "step-00000100.replaced.partial")
+    save_step(tmp_path, 200)
+    assert steps_in(tmp_path) == ["100", "200"]
+    assert_holds(latest(tmp_path)[0], 200)
+
+
 KILLED = """
     import os, random, signal, sys, time
     from pathlib import Path

@@ -161,6 +161,35 @@ def test_a_batch_of_another_size_is_recorded_anew(easy_shards: Path, recordings:
     assert len(recordings) == 3
 
 
+def test_a_batch_of_a_size_that_was_recorded_is_replayed(
+    easy_shards: Path, recordings: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual, replays = passes_module.record, []
+
+    def record(passes: Callable[[], Any]) -> Any:
+        made, replay = usual(passes)
+
+        def noted() -> None:
+            replays.append(len(recordings))
+            replay()
+
+        return made, noted
+
+    monkeypatch.setattr(passes_module, "record", record)
+    albert = model()
+    recorded = RecordedPasses(pretraining(albert), CPU, albert, nothing_to_tell)
+    batches = Batches(open_shards(easy_shards), Objective(32), 12, seed=3)
+    for step, depth in enumerate((2, 2, 2, 3, 3)):
+        recorded(batches.at(step), depth, SHARES)
+    assert replays == [1, 1, 1, 2, 2]
+
+
+def test_a_loss_whose_predictions_were_not_counted_is_an_error(easy_shards: Path) -> None:
+    part = Batches(open_shards(easy_shards), Objective(32), 4, seed=3).at(0)
+    with pytest.raises(ValueError, match="shorter"):
+        Passes(pretraining(model()), CPU)(part, 1, SHARES[:1])
+
+
 def test_gradients_lie_in_memory_as_their_weights_do() -> None:
     weight = torch.zeros(3, 5)
     gradient = torch.arange(15.0).view(5, 3).t()

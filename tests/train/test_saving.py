@@ -1,10 +1,13 @@
 """What a run carries to the disk comes back, whoever asks for it."""
 
+import dataclasses
+import os
 from pathlib import Path
 
 import pytest
 import torch
 
+from openalbert.errors import UserError
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import PRETRAINING_HEADS, AlbertConfig
 from openalbert.optim.optimizer import make_optimizer, optimizer_tensors
@@ -71,3 +74,43 @@ def test_a_damaged_checkpoint_is_passed_over_and_told(tmp_path: Path, capsys: py
     assert found is not None
     assert found.folder.name == "step-00000003"
     assert "does not fit its sha256 sum" in capsys.readouterr().err
+
+
+def test_the_metrics_are_on_the_disk_before_the_checkpoint_that_counts_their_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = saving(tmp_path, 1)
+    run.journal.record({"kind": "event", "step": 1, "what": "depth", "text": "kept"})
+    synced, fsync = [], os.fsync
+
+    def note(descriptor: int) -> None:
+        synced.append(Path(f"/proc/self/fd/{descriptor}").resolve().name)
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", note)
+    run.save(Running(step=7), {}, keep_last=1, is_best=False)
+    assert synced[0] == "metrics.jsonl"
+    assert "state.json" in synced
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_one_process_writes_and_all_of_them_wait_until_it_has_written(tmp_path: Path, rank: int) -> None:
+    there_when_waiting = []
+
+    class OneOfTwo(Device):
+        def wait_for_all(self) -> None:
+            there_when_waiting.append((tmp_path / CHECKPOINTS / "step-00000007").exists())
+
+    run = dataclasses.replace(saving(tmp_path, 1), device=OneOfTwo(torch.device("cpu"), "fp32", rank, world=2))
+    run.save(Running(step=7), {}, keep_last=1, is_best=False)
+    assert there_when_waiting == [rank == 0]
+
+
+def test_a_checkpoint_of_another_optimizer_is_refused_with_its_name(tmp_path: Path) -> None:
+    saving(tmp_path, 1).save(Running(step=7), {}, keep_last=1, is_best=False)
+    run = saving(tmp_path, 1)
+    other = dataclasses.replace(run, optimizer=make_optimizer(run.model, OptimizerSettings(kind="adamw")))
+    found = other.latest()
+    assert found is not None
+    with pytest.raises(UserError, match=r"step-00000007: .* missing: it was saved from another model or optimizer"):
+        other.go_on(found, parts=1)

@@ -103,7 +103,7 @@ def run(
     running = running or Running(parts=parts)
     pace = Pace(
         budget=changes.pop("budget", Budget(steps=steps)),
-        schedule=Schedule(kind="constant", warmup_share=0.0),
+        schedule=changes.pop("schedule", Schedule(kind="constant", warmup_share=0.0)),
         highest_rate=0.01,
         clip_norm=1e9,
         depths=changes.pop("depths", DepthSchedule((DepthStage(1),))),
@@ -158,6 +158,90 @@ def test_a_loss_counts_by_its_weight() -> None:
     assert norms[0.0] < norms[1.0] < norms[3.0]
 
 
+@pytest.mark.parametrize("size", [1, 2, 12])
+def test_the_gradient_is_that_of_the_sum_of_the_mean_losses(size: int) -> None:
+    [step], _, _ = run(steps=1, source=Numbers(size))
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+    [piece] = next(Numbers(size).stream(start=0, rank=0, world=1, parts=1))
+    output = model(piece.ids)[:, 0]
+    loss = (output - 1).abs().mean()
+    if piece.asked.any():
+        loss = loss + output[piece.asked].square().mean()
+    loss.backward()
+    assert math.isclose(step.loss, loss.item(), rel_tol=1e-6)
+    joint = torch.cat([parameter.grad.flatten() for parameter in model.parameters() if parameter.grad is not None])
+    assert math.isclose(step.gradient_norm, joint.norm().item(), rel_tol=1e-5)
+
+
+class HasTwin(Device):
+    """One of two processes that work on the same examples: a sum over both is twice what one of them has."""
+
+    @property
+    def works_on_by_itself(self) -> bool:
+        return DEVICE[0].works_on_by_itself
+
+    def sum_over_ranks(self, tensor: Tensor) -> Tensor:
+        return tensor.mul_(2)
+
+
+def test_two_processes_with_the_same_examples_learn_what_one_learns_with_them() -> None:
+    class FirstHalf(Numbers):
+        def stream(self, *, start: int, rank: int, world: int, parts: int) -> Iterator[list[Piece]]:
+            return super().stream(start=start, rank=0, world=2, parts=parts)
+
+    alone, model, _ = run(parts=3, source=FirstHalf())
+    together, twin, _ = run(parts=3, source=FirstHalf(), device=HasTwin(torch.device("cpu"), "fp32", 0, 2))
+    for one, both in zip(alone, together, strict=True):
+        assert math.isclose(one.loss, both.loss, rel_tol=1e-6)
+        assert math.isclose(one.gradient_norm, both.gradient_norm, rel_tol=1e-6)
+        assert both.losses["sentence_order"][1] == 2 * one.losses["sentence_order"][1] == 12
+    for left, right in zip(model.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(left, right, rtol=1e-6, atol=1e-7)
+
+
+def test_the_model_trains_again_whatever_was_done_with_it_between_two_steps() -> None:
+    modes: list[bool] = []
+    models: list[nn.Module] = []
+
+    def note(loss: Tensor, call: int) -> Tensor:
+        modes.extend(model.training for model in models)
+        return loss
+
+    def look(step: Step, model: nn.Module, running: Running) -> None:
+        models[:] = [model.eval()]
+
+    run(steps=5, spoil=note, look=look)
+    # The first step is over before the model is known, on a device that works on the second one's passes too.
+    assert modes == [True] * (3 if DEVICE[0].works_on_by_itself else 4)
+
+
+def test_only_a_device_that_works_on_is_given_the_next_step_before_a_step_is_told() -> None:
+    passes: list[int] = []
+    seen: list[int] = []
+
+    def note(loss: Tensor, call: int) -> Tensor:
+        passes.append(call)
+        return loss
+
+    run(steps=4, spoil=note, look=lambda *_: seen.append(len(passes)))
+    assert seen == ([2, 3, 4, 4] if DEVICE[0].works_on_by_itself else [1, 2, 3, 4])
+
+
+def test_a_step_tells_the_learning_rate_that_its_schedule_gives() -> None:
+    taken, *_ = run(steps=4, schedule=Schedule(kind="linear", warmup_share=0.5))
+    assert [step.learning_rate for step in taken] == pytest.approx([0.0, 0.005, 0.01, 0.005])
+
+
+def test_a_run_without_dropout_leaves_torchs_random_numbers_alone() -> None:
+    states = []
+    run(steps=3, look=lambda *_: states.append(torch.get_rng_state()))
+    assert all(torch.equal(states[0], state) for state in states)
+    torch.manual_seed(0)
+    nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+    assert torch.equal(states[0], torch.get_rng_state())  # as the making of the model left them
+
+
 def test_out_of_memory_halves_the_micro_batch_and_loses_no_example() -> None:
     source = Numbers()
 
@@ -170,10 +254,40 @@ def test_out_of_memory_halves_the_micro_batch_and_loses_no_example() -> None:
     assert running.parts == 4
     assert [(step, parts) for step, parts in source.asked_for][:3] == [(0, 1), (0, 2), (0, 4)]
     assert [what for what, _ in taken[0].remarks] == ["out_of_memory", "out_of_memory"]
-    assert "global batch stays the same" in taken[0].remarks[0][1]
+    assert [text for _, text in taken[0].remarks] == [
+        "out of memory with 12 examples at a time: from now on 6, in 2 micro-batches; the global batch stays the same",
+        "out of memory with 6 examples at a time: from now on 3, in 4 micro-batches; the global batch stays the same",
+    ]
     _, expected, _ = run(4)
     for left, right in zip(model.parameters(), expected.parameters(), strict=True):
         assert torch.equal(left, right)
+
+
+def test_where_memory_runs_out_one_stream_is_closed_before_the_next_is_opened() -> None:
+    events: list[str] = []
+
+    class Noted(Numbers):
+        def stream(self, *, start: int, rank: int, world: int, parts: int) -> Iterator[list[Piece]]:
+            events.append(f"open {parts}")
+            pieces = super().stream(start=start, rank=rank, world=world, parts=parts)
+
+            def noted() -> Iterator[list[Piece]]:
+                try:
+                    yield from pieces
+                finally:
+                    events.append(f"close {parts}")
+
+            return noted()
+
+    source = Noted()
+
+    def full(loss: Tensor, call: int) -> Tensor:
+        if source.asked_for[-1][1] < 4:
+            raise torch.OutOfMemoryError("made up")
+        return loss
+
+    run(1, source=source, spoil=full)
+    assert events == ["open 1", "close 1", "open 2", "close 2", "open 4", "close 4"]
 
 
 def test_memory_too_small_for_one_example_says_what_to_do() -> None:
@@ -184,9 +298,12 @@ def test_memory_too_small_for_one_example_says_what_to_do() -> None:
         run(1, spoil=full)
 
 
+@pytest.mark.parametrize("skips_spikes", [False, True])
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_a_step_that_is_no_finite_number_is_skipped_and_counted(value: float) -> None:
-    taken, model, running = run(steps=4, spoil=lambda loss, call: loss * value if call == 2 else loss)
+def test_a_step_that_is_no_finite_number_is_skipped_and_counted(value: float, skips_spikes: bool) -> None:
+    taken, model, running = run(
+        steps=4, spoil=lambda loss, call: loss * value if call == 2 else loss, skips_spikes=skips_spikes
+    )
     assert [step.is_skipped for step in taken] == [False, False, True, False]
     assert running.skipped == 1
     assert taken[2].remarks[0][0] == "skipped"
@@ -292,7 +409,9 @@ class OneOfTwo(Device):
         return tensor
 
 
-def dropout_draws(rank: int = 0, seed: int = 0, parts: int = 3, steps: int = 3, start: int = 0) -> list[float]:
+def dropout_draws(
+    rank: int = 0, seed: int = 0, parts: int = 3, steps: int = 3, start: int = 0, size: int = 12
+) -> list[float]:
     """The first random number of each forward pass, in the order of the passes."""
     model = nn.Linear(4, 1)
     drawn: list[float] = []
@@ -308,14 +427,17 @@ def dropout_draws(rank: int = 0, seed: int = 0, parts: int = 3, steps: int = 3, 
     taught = dataclasses.replace(plain, scores=scores, drops_out=True)
     device = OneOfTwo(torch.device("cpu"), "fp32", rank)
     torch.manual_seed(99 + start)  # what was drawn before the run has no influence
-    for _ in training_steps(model, optimizer, Numbers(), taught, pace, device, Running(step=start, parts=parts)):
+    for _ in training_steps(model, optimizer, Numbers(size), taught, pace, device, Running(step=start, parts=parts)):
         torch.rand(7)  # nor has what is drawn between two steps
     return drawn
 
 
-def test_every_micro_batch_of_every_step_process_and_seed_draws_its_own_dropout() -> None:
-    drawn = [number for rank in (0, 1) for seed in (0, 1) for number in dropout_draws(rank, seed)]
-    assert len(set(drawn)) == len(drawn) == 2 * 2 * 3 * 3
+@pytest.mark.parametrize("parts", [3, 64])
+def test_every_micro_batch_of_every_step_process_and_seed_draws_its_own_dropout(parts: int) -> None:
+    drawn = [
+        number for rank in (0, 1) for seed in (0, 1) for number in dropout_draws(rank, seed, parts, size=2 * parts)
+    ]
+    assert len(set(drawn)) == len(drawn) == 2 * 2 * 3 * parts
 
 
 @pytest.mark.parametrize("rank", [0, 1])
