@@ -63,9 +63,9 @@ def check_same_data(before: Mapping[str, Any], now: Mapping[str, Any], where: Pa
         )
     if before["tokenizer"] != now["tokenizer"]:
         raise UserError(
-            f"{where}: it was trained with the vocabulary {before['tokenizer'][:12]}, but the shards in {now['folder']} "
-            f"were made with {now['tokenizer'][:12]}, and weights belong to their vocabulary: give --data with shards of "
-            "the first, another --out, or --fresh to start over"
+            f"{where}: it was trained with the vocabulary {before['tokenizer'][:12]}, but the shards in "
+            f"{now['folder']} were made with {now['tokenizer'][:12]}, and weights belong to their vocabulary: give "
+            "--data with shards of the first, another --out, or --fresh to start over"
         )
     if before["train_sha256"] != now["train_sha256"] and not allow_new_data:
         raise UserError(
