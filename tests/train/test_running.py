@@ -18,7 +18,7 @@ def read(
     loss: float = 1.5,
     norm: float = 0.5,
     is_skipped: bool = False,
-    limit: float | None = None,
+    limit: float = math.inf,
     remarks: tuple[tuple[str, str], ...] = (),
 ) -> Step:
     """Take a step of 48 tokens whose sums, numbers of predictions and of right answers all differ."""
