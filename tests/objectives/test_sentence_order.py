@@ -249,6 +249,17 @@ def test_a_tenth_of_the_examples_is_short_and_evenly_so() -> None:
     assert short.mean() == pytest.approx((2 + 508) / 2, abs=5 * 147 / np.sqrt(len(short)))
 
 
+def test_short_targets_are_even_from_two_tokens_to_what_fits() -> None:
+    # Sentences of one token hit any target exactly, and each document opens with a chunk of its own target.
+    rows = paired([[1] * 5] * 20_000, SentenceOrder(short_share=1.0), max_length=8).rows
+    opening = rows[rows["example"] % 5 == 0]
+    counts = np.bincount(opening["first_length"] + opening["second_length"])
+    assert counts.sum() == 20_000
+    assert len(counts) == 6
+    assert counts[:2].sum() == 0
+    assert ((counts[2:] - 5000) ** 2 / 5000).sum() < 3 + 5 * np.sqrt(6)
+
+
 def test_borders_of_chunks_differ_between_epochs_and_seeds_but_not_between_calls() -> None:
     documents = english(50)
     assert np.array_equal(paired(documents, epoch=3).rows, paired(documents, epoch=3).rows)
@@ -276,12 +287,14 @@ def test_nsp_puts_the_half_that_gave_way_back() -> None:
     starts, _ = marks(documents)
     made = paired(documents, NSP, max_length=4096)
     assert made.rows["swapped"].mean() == pytest.approx(0.5, abs=5 * 0.5 / np.sqrt(len(made)))
-    read = np.zeros(starts[-1], bool)
+    read = np.zeros(starts[-1], np.int64)
     for row in made.rows:
-        read[row["first_begin"] : row["first_begin"] + row["first_length"]] = True
+        read[row["first_begin"] : row["first_begin"] + row["first_length"]] += 1
         if not row["swapped"]:
-            read[row["second_begin"] : row["second_begin"] + row["second_length"]] = True
-    assert (~read).sum() <= made.lone_tokens + made.trimmed_tokens
+            read[row["second_begin"] : row["second_begin"] + row["second_length"]] += 1
+    assert (read == 0).sum() <= made.lone_tokens + made.trimmed_tokens
+    assert read.max() == 1  # a half that did not give way is not put back
+    assert made.passed_over_tokens == 0
 
 
 @given(
@@ -322,6 +335,44 @@ def test_nsp_takes_a_half_of_the_same_length_where_another_document_has_one(
             assert row["second_length"] == second - off[0]
 
 
+@given(
+    lengths=st.lists(st.tuples(st.integers(1, 30), st.integers(1, 60)), min_size=2, max_size=12, unique_by=lambda d: d[1]),
+    max_length=st.integers(40, 80),
+)
+def test_nsp_takes_the_nearest_length_that_fits_where_no_other_document_has_the_same(
+    lengths: list[tuple[int, int]], max_length: int
+) -> None:
+    # Every document is one chunk of two sentences, and no two second halves are equally long.
+    how, limit = SentenceOrder("nsp", short_share=0.0), max_length - 3
+    rows = paired([list(document) for document in lengths], how, max_length).rows
+    seconds = [second for _, second in lengths]
+    cut_to_fit = [min(second, limit) for second in seconds]
+    for row in rows[rows["swapped"]]:
+        first, second = lengths[row["example"] // 2]
+        own = min(second, limit)
+        shorter = [other for other in cut_to_fit if other < own]
+        longer = [other for other in cut_to_fit if other > own]
+        if cut_to_fit.count(own) > 1:  # both are too long for an example
+            expected = own
+        elif not shorter or (longer and min(longer) - own < own - max(shorter) and first + min(longer) <= limit):
+            expected = min(longer)
+        else:
+            expected = max(shorter)
+        taken = seconds[int(document_of([list(one) for one in lengths], row["second_begin"][None])[0])]
+        assert min(taken, limit) == expected
+
+
+def test_nsp_draws_from_all_documents_that_have_a_half_of_the_same_length() -> None:
+    documents = [[5, 7]] * 1000
+    rows = paired(documents, SentenceOrder("nsp", short_share=0.0)).rows
+    swapped = rows[rows["swapped"]]
+    own, other = (document_of(documents, swapped[name]) for name in ("first_begin", "second_begin"))
+    ahead = (other - own) % 1000
+    counts = np.bincount(ahead * 10 // 1000, minlength=10)
+    expected = len(swapped) / 10
+    assert ((counts - expected) ** 2 / expected).sum() < 9 + 5 * np.sqrt(18)
+
+
 def test_nsp_in_a_single_document_is_refused() -> None:
     with pytest.raises(UserError, match="use sop"):
         paired([[5, 5, 5]], NSP)
@@ -359,6 +410,24 @@ def test_google_fills_a_lone_sentence_up_with_another_document_and_says_swapped(
     assert (document_of(documents, alone["first_begin"]) == [0, 1]).all()
     assert (document_of(documents, alone["second_begin"]) != [0, 1]).all()
     assert (made.lone_sentences, made.short_documents) == (0, 0)
+    # A sentence that fills an example alone is a chunk of one, and so is what it leaves of its document.
+    assert made.rows["example"].tolist() == [0, 1, 2, 3]
+
+
+def test_google_fills_up_with_each_other_document_equally_often() -> None:
+    documents = [[5]] * 5
+    counts = np.zeros((5, 5), np.int64)
+    for seed in range(2000):
+        rows = paired(documents, GOOGLE, seed=seed).rows
+        counts[np.arange(5), document_of(documents, rows["second_begin"])] += 1
+    assert not counts.diagonal().any()
+    others = counts[~np.eye(5, dtype=bool)]
+    assert ((others - 500) ** 2 / 500).sum() < 15 + 5 * np.sqrt(30)
+
+
+def test_google_adds_one_sentence_even_where_there_is_no_room() -> None:
+    made = paired([[200], [1, 1, 1, 1]], GOOGLE)
+    assert made.rows["second_length"][0] == 1
 
 
 def test_a_single_document_of_one_sentence_makes_no_pair() -> None:
@@ -397,3 +466,9 @@ def test_assembled_examples_read_as_their_segments(
 def test_an_impossible_share_is_refused(share: float) -> None:
     with pytest.raises(UserError, match="short_share"):
         SentenceOrder(short_share=share)
+
+
+@pytest.mark.parametrize("weight", [0.0, -1.0, float("inf"), float("nan")])
+def test_an_impossible_weight_is_refused(weight: float) -> None:
+    with pytest.raises(UserError, match="weight"):
+        SentenceOrder(weight=weight)
