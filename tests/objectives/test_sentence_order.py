@@ -336,7 +336,9 @@ def test_nsp_takes_a_half_of_the_same_length_where_another_document_has_one(
 
 
 @given(
-    lengths=st.lists(st.tuples(st.integers(1, 30), st.integers(1, 60)), min_size=2, max_size=12, unique_by=lambda d: d[1]),
+    lengths=st.lists(
+        st.tuples(st.integers(1, 30), st.integers(1, 60)), min_size=2, max_size=12, unique_by=lambda d: d[1]
+    ),
     max_length=st.integers(40, 80),
 )
 def test_nsp_takes_the_nearest_length_that_fits_where_no_other_document_has_the_same(
