@@ -181,7 +181,7 @@ def baseline(workers: list[Worker], tests: list[str], kept: Path, until: float) 
         lines = {}
         for path, by_line in answer.get("lines", {}).items():
             file = "src" + path.rpartition("/checkout/src")[2]
-            lines[file] = {line: sorted(filter(None, contexts)) for line, contexts in by_line.items()}
+            lines[file] = {line: sorted(contexts) for line, contexts in by_line.items()}
         failed = [name for name, why in answer["not_passed"].items() if why == "failed"]
         passed = {name: took for name, took in answer["seconds"].items() if name not in answer["not_passed"]}
         if answer["code"] not in (0, 1, 5):
@@ -204,9 +204,9 @@ def chosen_tests(mutant: dict[str, Any], tests: list[str], known: dict[str, Any]
         by_line = known.get(test, {}).get("lines", {}).get(mutant["file"], {})
         is_hit = [name for line, name in by_line.items() if mutant["when"] == "import" or first <= int(line) <= last]
         contexts = {context for names in is_hit for context in names}
-        # What a fixture executes, any test of the file may look at.
-        is_in_fixture = any(context.endswith("|setup") for context in contexts)
-        names = seconds if is_in_fixture else {context.rpartition("|")[0] for context in contexts}
+        # What a fixture executes, or an import (the context without a name), any test of the file may look at.
+        is_for_all = any(not context or context.endswith("|setup") for context in contexts)
+        names = seconds if is_for_all else {context.rpartition("|")[0] for context in contexts}
         chosen |= {name: seconds[name] for name in names if name in seconds}
     within, total = {}, 0.0
     for name, took in sorted(chosen.items(), key=lambda item: item[1]):

@@ -45,6 +45,7 @@ def test_an_edit_is_the_one_place_where_two_texts_differ() -> None:
 
 def test_a_mutant_is_given_the_tests_that_execute_its_statement_quickest_first() -> None:
     lines = {"4": ["t.py::slow|call", "t.py::quick|call"], "7": ["t.py::other|call"], "9": ["t.py::other|setup"]}
+    lines |= {"14": ["", "t.py::quick|call"]}
     seconds = {"t.py::slow": 9.0, "t.py::quick": 0.1, "t.py::other": 1.0}
     known = {"t.py": {"seconds": seconds, "lines": {"f.py": lines}}}
 
@@ -57,6 +58,7 @@ def test_a_mutant_is_given_the_tests_that_execute_its_statement_quickest_first()
     assert chosen(7, 7) == ["other"]
     assert chosen(10, 12) == []
     assert chosen(9, 9) == ["quick", "other", "slow"]  # in a fixture, on which any test of the file may look
+    assert chosen(14, 14) == ["quick", "other", "slow"]  # in a function that an import calls
     assert chosen(1, 1, when="import") == ["quick", "other", "slow"]
 
 

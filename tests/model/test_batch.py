@@ -59,6 +59,8 @@ WRONG: list[tuple[int, dict[str, Any], str]] = [
     (2, {"segments": (IDS * 0).to("meta")}, "segments is on meta, but ids is on cpu"),
     (2, {"mask": IDS[:, :6] * 0}, r"mask has shape \[2, 6\]"),
     (2, {"mask": torch.full((2, 7), -1e4)}, "mask holds other numbers"),
+    (2, {"mask": (IDS * 0).to("meta")}, "mask is on meta, but ids is on cpu"),
+    (2, {"at": torch.zeros(2, 1)}, "at holds torch.float32: whole numbers"),
     (2, {"at": torch.tensor([[7], [0]])}, "at holds 7, but the length is 7"),
     (2, {"at": torch.tensor([[0]])}, r"at has shape \[1, 1\]"),
     (1, {"ids": IDS.flatten() + 1000}, "ids holds 1018"),
@@ -73,6 +75,13 @@ def test_a_wrong_batch_is_refused_with_a_sentence(form: int, change: dict[str, A
     check = getattr(check_batch, "__wrapped__", check_batch)
     with pytest.raises(UserError, match=sentence):
         check(MICRO, form, **({"ids": IDS} | change))
+
+
+def test_both_input_forms_check_what_they_are_given(model: AlbertModel) -> None:
+    with pytest.raises(UserError, match="ids holds 1018"):
+        model.encode(IDS + 1000)
+    with pytest.raises(UserError, match="ids holds 1018"):
+        model.encode_packed(IDS.flatten() + 1000, [7, 7])
 
 
 def test_a_user_reads_the_sentence_of_both_input_forms() -> None:

@@ -10,7 +10,7 @@ from openalbert.errors import UserError
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import LARGEST, PRETRAINING_HEADS, AlbertConfig, Head
 from openalbert.model.cost import encoder_parameters, parameters_by_part
-from openalbert.model.presets import PRESETS, preset
+from openalbert.model.presets import PAPER_TOKENS, PRESETS, preset
 from openalbert.model.sharing import Sharing, part_of_layer
 
 MICRO = preset("albert-micro")
@@ -27,6 +27,19 @@ COUNTS = {
     "bert-base": (109_081_344, 109_705_010),
     "bert-large": (334_607_360, 335_691_058),
     "bert-xlarge": (1_275_291_648, 1_279_526_194),
+}
+# The paper's Table 1, with dropout as in Google's configurations: (L, H, E, heads, feed-forward size, dropout).
+SIZES = {
+    "albert-base": (12, 768, 128, 12, 3072, 0.1),
+    "albert-large": (24, 1024, 128, 16, 4096, 0.1),
+    "albert-xlarge": (24, 2048, 128, 32, 8192, 0.1),
+    "albert-xxlarge": (12, 4096, 128, 64, 16384, 0.0),
+    "albert-base-v2": (12, 768, 128, 12, 3072, 0.0),
+    "albert-large-v2": (24, 1024, 128, 16, 4096, 0.0),
+    "albert-xlarge-v2": (24, 2048, 128, 32, 8192, 0.0),
+    "bert-base": (12, 768, 768, 12, 3072, 0.1),
+    "bert-large": (24, 1024, 1024, 16, 4096, 0.1),
+    "bert-xlarge": (24, 2048, 2048, 32, 8192, 0.1),
 }
 # The cells of the paper's Tables 3 and 4: (E, distinct attention parts, distinct feed-forward parts).
 CELLS = {
@@ -53,6 +66,25 @@ def count(config: AlbertConfig, heads: tuple[Head, ...] = ()) -> int:
 @pytest.mark.parametrize("name", COUNTS)
 def test_every_preset_of_the_paper_has_its_exact_number_of_parameters(name: str) -> None:
     assert (count(preset(name)), count(preset(name), PRETRAINING_HEADS)) == COUNTS[name]
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_every_preset_of_the_paper_has_the_sizes_of_its_table(name: str) -> None:
+    one = preset(name)
+    assert one.attention_dropout == one.hidden_dropout
+    sizes = (one.num_layers, one.hidden_size, one.embedding_size, one.num_heads, one.ffn_size, one.hidden_dropout)
+    assert sizes == SIZES[name]
+    is_bert = name.startswith("bert")
+    assert one.sharing == (Sharing(one.num_layers, one.num_layers) if is_bert else Sharing(1, 1))
+
+
+def test_the_papers_models_read_125_000_batches_of_4096_sequences_of_512_tokens() -> None:
+    assert PAPER_TOKENS == 262_144_000_000
+
+
+def test_the_micro_bert_is_the_micro_albert_without_sharing_and_factorizing() -> None:
+    changed = {"embedding_size": 64, "sharing": Sharing(2, 2), "hidden_dropout": 0.1, "attention_dropout": 0.1}
+    assert preset("bert-micro") == replace(MICRO, **changed)
 
 
 @pytest.mark.parametrize("cell", CELLS)

@@ -12,7 +12,14 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import PRETRAINING_HEADS, AlbertConfig
-from openalbert.model.cost import Memory, activation_bytes, executed_training_flops, memory, training_flops_per_token
+from openalbert.model.cost import (
+    Memory,
+    Precision,
+    activation_bytes,
+    executed_training_flops,
+    memory,
+    training_flops_per_token,
+)
 from openalbert.model.presets import preset
 from openalbert.model.sharing import Sharing
 from openalbert.train.batches import Objective, PretrainingBatch
@@ -34,8 +41,11 @@ def test_flops_per_token_are_the_arithmetic_of_the_layers(name: str) -> None:
     assert found == pytest.approx(GFLOPS[name], rel=0.003)
 
 
-def kept_bytes(model: AlbertModel, ids: Tensor, at: Tensor) -> int:
-    """What autograd holds for the backward pass, each storage once, parameters not counted."""
+def kept_bytes(model: AlbertModel, ids: Tensor, at: Tensor, with_scores: bool = False) -> int:
+    """What autograd holds for the backward pass, each storage once, parameters not counted.
+
+    The scores of the vocabulary themselves are not held, but they are there at the peak: counted on request.
+    """
     parameters = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
     kept: dict[int, int] = {}
 
@@ -49,6 +59,8 @@ def kept_bytes(model: AlbertModel, ids: Tensor, at: Tensor) -> int:
         encoded = model.encode(ids, at=at)
         scores = model.scores("masked_lm", encoded).flatten(0, 1)
         torch.nn.functional.cross_entropy(scores, at.flatten())
+        if with_scores:
+            pack(scores)
     return sum(kept.values())
 
 
@@ -59,6 +71,27 @@ def test_the_estimate_of_activations_is_near_what_autograd_keeps(sharing: Sharin
     ids, at = torch.randint(5, 2000, (2, 128)), torch.randint(0, 128, (2, 19))
     found = kept_bytes(model, ids, at)
     assert activation_bytes(config, ids.numel(), 4, recompute=False) == pytest.approx(found, rel=0.2)
+
+
+@pytest.mark.parametrize(
+    "change", [{"num_layers": 4}, {"embedding_size": 320}, {"vocab_size": 1500}, {"hidden_dropout": 0.1}], ids=str
+)
+def test_the_estimate_grows_with_each_size_as_what_autograd_keeps_does(
+    change: dict[str, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A GPU's dropout keeps a byte for each number, a CPU's keeps a float.
+    def dropout(x: Tensor, p: float, *_: bool) -> Tensor:
+        return torch.native_dropout(x, p, True)[0] if p else x
+
+    monkeypatch.setattr(torch.nn.functional, "dropout", dropout)
+    before = replace(preset("albert-tiny"), num_layers=3, vocab_size=500, embedding_size=64)
+    ids, at = torch.randint(5, 500, (2, 64)), torch.arange(64).expand(2, 64)
+    found, estimated = [], []
+    for config in (before, replace(before, **change)):  # type: ignore[arg-type]
+        model = AlbertModel(config, PRETRAINING_HEADS).train()
+        found.append(kept_bytes(model, ids, at, with_scores=True))
+        estimated.append(activation_bytes(config, ids.numel(), 4, recompute=False, masked_share=1.0))
+    assert estimated[1] - estimated[0] == pytest.approx(found[1] - found[0], rel=0.25)
 
 
 def test_recomputing_really_keeps_far_less() -> None:
@@ -143,3 +176,15 @@ def test_model_flops_are_what_torch_counts_with_a_full_last_layer_and_scores_at_
 
 def test_the_memory_of_a_step_is_the_sum_of_its_parts() -> None:
     assert Memory(weights=1, gradients=20, optimizer=300, activations=4000).total == 4321
+
+
+@pytest.mark.parametrize(("precision", "of_weights", "width"), [("bf16", 6, 2), ("tf32", 4, 4), ("fp32", 4, 4)])
+def test_every_parameter_has_fp32_weights_gradients_and_two_moments_and_a_copy_in_bf16(
+    precision: Precision, of_weights: int, width: int
+) -> None:
+    config, parameters = preset("albert-base"), 11_813_810
+    found = memory(config, 3, 128, precision)
+    assert (found.weights, found.gradients, found.optimizer) == tuple(
+        size * parameters for size in (of_weights, 4, 4 + 4)
+    )
+    assert found.activations == activation_bytes(config, 3 * 128, width, recompute=False)

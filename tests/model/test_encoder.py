@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -10,9 +11,18 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from openalbert.errors import UserError
+from openalbert.model import layout
+from openalbert.model.activation import activate
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import PRETRAINING_HEADS, AlbertConfig
-from openalbert.model.layout import Packed, Padded, attend_on_padded_copy, attend_one_by_one
+from openalbert.model.layout import (
+    Packed,
+    PackedRows,
+    Padded,
+    attend_by_packed_kernel,
+    attend_on_padded_copy,
+    attend_one_by_one,
+)
 from openalbert.model.presets import preset
 from openalbert.model.sharing import Sharing
 
@@ -103,6 +113,24 @@ def test_asking_for_positions_gives_the_same_result_and_gradients(
     assert_same(gradients(model, loss(hidden, packed.pooled)), expected, 1e-9)
 
 
+@pytest.mark.parametrize("depth", [1, 2, 3, 4])
+def test_asking_for_positions_goes_through_the_last_of_layers_that_share_nothing(depth: int) -> None:
+    model = make(replace(MICRO, num_layers=4, sharing=Sharing(4, 4)))
+    ids, segments, mask = batch([9, 4])
+    at = torch.tensor([[3, 8], [0, 2]])
+    whole, asked = (model.encode(ids, segments, mask, depth=depth, at=places) for places in (None, at))
+    torch.testing.assert_close(asked.hidden, whole.hidden[torch.arange(2)[:, None], at])
+    torch.testing.assert_close(asked.pooled, whole.pooled)
+
+
+def test_states_of_the_layers_are_kept_on_request_only() -> None:
+    model = make()
+    ids, segments, _ = batch([9, 4])
+    assert model.encode(ids).states == ()
+    assert model.encoder(ids, segments, Padded()).states == ()
+    assert len(model.encode(ids, all_states=True).states) == MICRO.num_layers + 1
+
+
 def test_attention_on_a_padded_copy_equals_attention_one_by_one() -> None:
     torch.manual_seed(0)
     keys, queries = Packed.of([7, 1, 12]), Packed.of([2, 1, 5])
@@ -115,6 +143,58 @@ def test_attention_on_a_padded_copy_equals_attention_one_by_one() -> None:
         Packed(layout.starts, (max(layout.lengths) + 3,), total=sum(layout.lengths)) for layout in (queries, keys)
     ]
     torch.testing.assert_close(attend_on_padded_copy(*bounds, query, key, value, 0.0), expected)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "dropout", "expected"),
+    [
+        (torch.bfloat16, 0.0, "attend_by_packed_kernel"),
+        (torch.float16, 0.0, "attend_by_packed_kernel"),
+        (torch.float32, 0.0, "attend_on_padded_copy"),
+        (torch.bfloat16, 0.1, "attend_on_padded_copy"),
+    ],
+)
+def test_only_half_precision_without_dropout_goes_by_the_packed_kernel(
+    dtype: torch.dtype, dropout: float, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Tensors without values, of a device that is not the CPU: which way they would go on a GPU.
+    keys, queries = (Packed.of(lengths, "meta") for lengths in ([7, 12], [2, 5]))
+    query, key, value = (torch.empty(length, 4, 8, dtype=dtype, device="meta") for length in (7, 19, 19))
+    called = []
+    for name in ("attend_one_by_one", "attend_by_packed_kernel", "attend_on_padded_copy"):
+
+        def noted(*given: Any, name: str = name) -> Tensor:
+            called.append((name, given))
+            return query
+
+        monkeypatch.setattr(layout, name, noted)
+    rows = PackedRows(torch.arange(7), torch.arange(7), queries)
+    assert rows.attend(keys, query, key, value, dropout) is query
+    [(name, given)] = called
+    assert name == expected
+    wanted = (queries, keys, query, key, value, dropout)
+    assert all(one is other for one, other in zip(given, wanted, strict=name == "attend_on_padded_copy"))
+
+
+def test_the_packed_kernel_is_told_where_the_sequences_of_queries_and_of_keys_lie(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def plain(q: Tensor, k: Tensor, v: Tensor, of_q: Tensor, of_k: Tensor, max_q: int, max_k: int) -> Tensor:
+        """What torch documents of its kernel: cumulative lengths, and the longest of both."""
+        assert (max_q, max_k) == (int(of_q.diff().max()), int(of_k.diff().max()))
+        parts = []
+        for a, b, c, d in zip(of_q[:-1], of_q[1:], of_k[:-1], of_k[1:], strict=True):
+            weights = torch.einsum("qhd,khd->hqk", q[a:b], k[c:d]).mul(q.shape[-1] ** -0.5).softmax(-1)
+            parts.append(torch.einsum("hqk,khd->qhd", weights, v[c:d]))
+        return torch.cat(parts)
+
+    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", plain)
+    torch.manual_seed(0)
+    keys, queries = Packed.of([7, 1, 12]), Packed.of([2, 1, 5])
+    key, value = torch.randn(2, 20, 4, 8, dtype=torch.float64)
+    query = torch.randn(8, 4, 8, dtype=torch.float64)
+    expected = attend_one_by_one(queries, keys, query, key, value, 0.0)
+    torch.testing.assert_close(attend_by_packed_kernel(queries, keys, query, key, value), expected)
 
 
 @pytest.mark.parametrize("attend", [attend_one_by_one, attend_on_padded_copy])
@@ -194,6 +274,18 @@ def test_recomputed_activations_give_the_same_gradients_with_dropout_on() -> Non
         return gradients(model, model.encode(ids, segments, mask).hidden.square().sum())
 
     assert_same(run(True), run(False))
+
+
+def test_recomputed_activations_give_the_same_gradients_with_a_frozen_embedding() -> None:
+    model = make().train()
+    model.encoder.embedding.requires_grad_(False)
+    ids, segments, mask = batch([10, 6])
+    found = []
+    for recompute in (True, False):
+        model.encoder.recomputes_activations = recompute
+        found.append(gradients(model, model.encode(ids, segments, mask).hidden.square().sum()))
+    assert "encoder.attention.0.qkv.weight" in found[0]
+    assert_same(found[0], found[1])
 
 
 def test_dropout_follows_the_embedding_the_attention_part_and_the_feed_forward_part() -> None:
@@ -284,3 +376,13 @@ def test_what_is_written_otherwise_for_the_compiler_is_the_same(monkeypatch: pyt
     assert len(asked) >= 2 * (MICRO.num_layers + 1)  # by every layer and by the head
     torch.testing.assert_close(found[0][0], found[1][0], rtol=1e-12, atol=1e-12)
     assert_same(found[0][1], found[1][1])
+
+
+def test_each_activation_is_the_function_of_its_name() -> None:
+    x = torch.linspace(-6, 6, 1001, dtype=torch.float64)
+    by_tanh = x / 2 * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (x + 0.044715 * x**3)))
+    by_erf = x / 2 * (1 + torch.erf(x / 2**0.5))
+    assert (by_tanh - by_erf).abs().max() > 1e-4  # so that one cannot pass for the other
+    torch.testing.assert_close(activate(x, "gelu_tanh"), by_tanh, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(activate(x, "gelu_erf"), by_erf, rtol=1e-12, atol=1e-12)
+    assert torch.equal(activate(x, "relu"), torch.where(x > 0, x, 0.0))

@@ -15,6 +15,7 @@ from openalbert.model.albert import AlbertModel
 from openalbert.model.config import PRETRAINING_HEADS, AlbertConfig
 from openalbert.model.fused import weight_gradient
 from openalbert.model.layer import Attention, FeedForward
+from openalbert.model.layout import Padded
 from openalbert.model.masked_attention import attend_masked
 from openalbert.model.sharing import Sharing
 
@@ -181,3 +182,24 @@ def test_what_the_compiler_is_told_of_each_operation_is_the_shape_and_type_of_it
         )
         for found, fake in pairs:
             assert (fake.shape, fake.dtype, fake.stride()) == (found.shape, found.dtype, found.stride())
+
+
+def test_the_gradient_of_half_precision_weights_is_fp32_to_the_compiler() -> None:
+    with FakeTensorMode():
+        gradient, x = (torch.empty(6, size, dtype=torch.bfloat16) for size in (4, 3))
+        assert weight_gradient(gradient, x).dtype == torch.float32
+
+
+def test_a_fused_layer_multiplies_by_the_copies_of_its_matrices() -> None:
+    model, copies = small(), small()
+    x = torch.randn(4, 12, 16, dtype=torch.float64)
+    layout = Padded(MASK, attend_masked)
+    attention, ffn = model.encoder.attention[0], model.encoder.ffn[0]
+    assert isinstance(attention, Attention)
+    assert isinstance(ffn, FeedForward)
+    with torch.no_grad():
+        for matrix in (attention.qkv, attention.output, ffn.up, ffn.down):
+            matrix.weight.zero_()
+    other_attention, other_ffn = copies.encoder.attention[0], copies.encoder.ffn[0]
+    found = ffn(attention(x, layout, None, other_attention.halves()), other_ffn.halves())
+    torch.testing.assert_close(found, other_ffn(other_attention(x, layout)), rtol=1e-5, atol=1e-7)

@@ -59,3 +59,21 @@ def test_trained_positions_are_foreseen_from_those_before_them() -> None:
     error, of_the_middle = ((guess - trained[100:]).norm() for guess in (foreseen, middle))
     assert error < 0.9 * of_the_middle
     assert math.isclose(foreseen.norm(dim=1).mean(), trained[100:].norm(dim=1).mean(), rel_tol=0.2)
+
+
+def circle(count: int) -> Tensor:
+    at = 0.5 * torch.arange(count, dtype=torch.float64)
+    return torch.stack([at.cos(), at.sin(), torch.ones_like(at)], 1)
+
+
+def test_four_positions_are_enough_to_go_on_turning() -> None:
+    torch.testing.assert_close(continued(circle(4), 9), circle(9), rtol=0, atol=1e-9)
+
+
+def test_the_edges_of_few_positions_leave_four_to_learn_from() -> None:
+    known = circle(10)
+    known[:3] += 5
+    known[7:] -= 5  # what says "begin" and "end" tells nothing of the rotation
+    more = continued(known, 16)
+    assert torch.equal(more[:7], known[:7])
+    torch.testing.assert_close(more[7:], circle(16)[7:], rtol=0, atol=1e-9)

@@ -117,3 +117,19 @@ def test_nothing_of_it_is_used_where_nothing_is_learned(cpu_kernel: list[int], m
     with torch.no_grad():
         model.encode(torch.randint(5, 60, (2, 12)), mask=torch.ones(2, 12))
     assert not cpu_kernel
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+def test_the_kernel_is_given_a_bias_of_its_inputs_type(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[Tensor] = []
+
+    def forward(query: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> tuple[Tensor, Any, list[Tensor]]:
+        given.append(bias)
+        return query, None, []
+
+    monkeypatch.setattr(masked_attention, "kernel_forward", forward)
+    query, mask = torch.ones(2, 3, 4, 8, dtype=dtype), torch.arange(4) < torch.tensor([[4], [2]])
+    attend_masked(query, query, query, mask)
+    assert given[0].dtype == dtype  # cuDNN takes no other
+    assert torch.equal(given[0][:, 0, 0] == 0, mask)
+    assert torch.equal(given[0][:, 0, 0] == -torch.inf, ~mask)

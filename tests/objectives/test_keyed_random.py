@@ -28,6 +28,28 @@ def test_the_sequence_is_splitmix64() -> None:
     assert bits(1234567, np.arange(5)).view(np.uint64).tolist() == published
 
 
+def splitmix64(state: int) -> int:
+    """One step of SplitMix64 in Python's integers: what the generator gives in this state, before it moves on."""
+    z = (state + 0x9E3779B97F4A7C15) % 2**64
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EB % 2**64
+    return z ^ (z >> 31)
+
+
+@given(seed=st.integers(0, 2**31), epoch=st.integers(0, 2**31), stream=st.sampled_from(Stream))
+def test_the_key_of_a_stream_is_three_steps_of_splitmix64(seed: int, epoch: int, stream: Stream) -> None:
+    # Another key would be another order and other masks: a run could not be resumed by a later version.
+    state = 0
+    for part in (seed, epoch, stream.value):
+        state = splitmix64((state + part) % 2**64)
+    assert root(seed, epoch, stream) % 2**64 == state
+
+
+def test_no_two_streams_have_the_same_draws() -> None:
+    streams = Stream.__members__  # aliases too, which a list of the enum leaves out
+    assert len({root(1, 2, stream) for stream in streams.values()}) == len(streams)
+
+
 @given(key=INT64, positions=st.lists(INT64, min_size=1, max_size=20), limit=st.integers(1, 2**31 - 1))
 def test_numpy_and_torch_draw_the_same_bits(key: int, positions: list[int], limit: int) -> None:
     places = np.array(positions)
@@ -113,3 +135,10 @@ def test_heads_are_binomial(flips: int) -> None:
     variance = flips / 4
     assert heads.mean() == pytest.approx(flips / 2, abs=5 * np.sqrt(variance / n))
     assert heads.var() == pytest.approx(variance, rel=5 * np.sqrt(2 / n))
+
+
+@given(flips=st.integers(0, 300), key=INT64)
+def test_heads_are_the_bits_set_among_the_first_of_the_keys_sequence(flips: int, key: int) -> None:
+    words = [splitmix64((key + number * 0x9E3779B97F4A7C15) % 2**64) for number in range(5)]
+    sequence = "".join(f"{word:064b}" for word in words)
+    assert coin_flips(np.array([key]), np.array([flips])).tolist() == [sequence[:flips].count("1")]

@@ -183,6 +183,45 @@ def test_tokens_become_mask_random_or_stay_in_the_papers_shares() -> None:
     assert ((counts - expected) ** 2 / expected).sum() < 19 + 5 * np.sqrt(38)
 
 
+def key_of(drawn: int, position: int) -> int:
+    """The key under which this position draws these 64 bits: SplitMix64 can be gone backwards."""
+    z = drawn % 2**64
+    for shift, factor in ((31, 0x94D049BB133111EB), (27, 0xBF58476D1CE4E5B9), (30, 1)):
+        z ^= (z >> shift) ^ (z >> 2 * shift)
+        z = z * pow(factor, -1, 2**64) % 2**64
+    z = (z - (position + 1) * 0x9E3779B97F4A7C15) % 2**64
+    return z - 2**64 if z >= 2**63 else z
+
+
+def test_a_share_of_zero_hides_nothing_even_for_the_lowest_draw() -> None:
+    ids, first, second, keys, word_starts = made_up(1, 8, full=True)
+    how = NgramMasking(mask_share=0.0, random_share=0.0, rate=0.9)
+    _, places, _, valid = mask(ids, first, second, keys, Vocabulary(word_starts, MASK), how)
+    keys[0, 1] = key_of(0, int(places[0, 0]))
+    assert bits(int(keys[0, 1]), places[:1, 0]).tolist() == [0]
+    assert bool(valid[0, 0])
+    hidden = mask(ids, first, second, keys, Vocabulary(word_starts, MASK), how)
+    assert torch.equal(hidden.ids, ids)
+
+
+@pytest.mark.parametrize(("low", "length"), [(0x80000000, 1), (0xFFFFFFFF, 1), (0, 2), (0x7FFFFFFF, 2)])
+def test_exactly_half_of_the_draws_give_each_of_two_lengths(low: int, length: int) -> None:
+    # Of 32 bits read as signed, the lower half is below 0. Six words, and tokens for two: the word that comes first
+    # takes the next one along, or leaves the other token to a word that comes later.
+    ids = torch.tensor([[one_by_one.CLS, 10, 11, 12, 13, 14, 15, one_by_one.SEP]])
+    nothing, word_starts = torch.tensor([0]), torch.ones(20, dtype=torch.bool)
+    how = NgramMasking(max_ngram=2, favor="equal", rate=0.25)
+    followed = 0
+    for high in range(50):
+        # Word 2 is the first of the text. Its rank is low, and the other words draw anew for every `high`.
+        key = torch.tensor([key_of((high << 32) + low, 2)])
+        chosen = choose(ids, torch.tensor([6]), nothing, key, word_starts, how)[0]
+        assert bool(chosen[1])
+        assert int(chosen.sum()) == 2
+        followed += int(chosen[2])
+    assert (followed == 50) == (length == 2)
+
+
 def test_shares_can_be_chosen() -> None:
     everything = NgramMasking(mask_share=1.0, random_share=0.0)
     _, hidden = made(everything, 50, 128)

@@ -38,3 +38,9 @@ def test_no_prediction_at_all_gives_a_mean_of_zero() -> None:
         torch.randn(2, 3, 5), torch.zeros(2, 3, dtype=torch.int64), torch.zeros(2, 3, dtype=torch.bool)
     )
     assert (float(score.mean), float(score.accuracy), int(score.predictions)) == (0.0, 0.0, 0)
+
+
+def test_a_single_prediction_is_its_own_mean() -> None:
+    score = masked_lm_loss(torch.tensor([[[2.0, 0.0]]]), torch.tensor([[0]]), torch.tensor([[True]]))
+    torch.testing.assert_close(score.mean, torch.tensor(2.0).neg().exp().log1p())
+    assert float(score.accuracy) == 1.0

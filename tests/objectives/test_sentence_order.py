@@ -1,6 +1,5 @@
 import dataclasses
 import random
-from typing import Literal
 
 import numpy as np
 import pytest
@@ -8,42 +7,23 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.objectives import one_by_one
+from tests.objectives.made_documents import (
+    SOP,
+    Documents,
+    document_of,
+    documents_of,
+    english,
+    lengths_of,
+    marks,
+    paired,
+)
 
 from openalbert.errors import UserError
 from openalbert.objectives.keyed_random import Stream, below, bits, chance, root
 from openalbert.objectives.sentence_order import SHORTEST, Pairs, SentenceOrder, assemble, pair, trim
 
-Documents = list[list[int]]  # the length of each sentence
-
-documents_of = st.lists(st.lists(st.integers(1, 40), min_size=1, max_size=12), min_size=1, max_size=12)
-lengths_of = st.integers(SHORTEST, 100)
-WHOLE = SentenceOrder(chunks="whole")
-SOP, NSP, NONE = (SentenceOrder(objective) for objective in ("sop", "nsp", "none"))
+WHOLE, NONE = SentenceOrder(chunks="whole"), SentenceOrder("none")
 GOOGLE = SentenceOrder(lone_sentences="google")
-
-
-def marks(documents: Documents) -> tuple[np.ndarray, np.ndarray]:
-    sentences = [length for document in documents for length in document]
-    return (
-        np.concatenate([[0], np.cumsum(sentences)]).astype(np.int64),
-        np.concatenate([[0], np.cumsum([len(document) for document in documents])]).astype(np.int64),
-    )
-
-
-def paired(
-    documents: Documents, how: SentenceOrder = SOP, max_length: int = 64, seed: int = 0, epoch: int = 0
-) -> Pairs:
-    return pair(*marks(documents), how, max_length, seed, epoch)
-
-
-def english(num_documents: int, sentences: int = 40) -> Documents:
-    rng = np.random.default_rng(0)
-    return [np.clip(rng.lognormal(3, 0.6, sentences), 2, 200).astype(int).tolist() for _ in range(num_documents)]
-
-
-def document_of(documents: Documents, token: np.ndarray) -> np.ndarray:
-    starts, firsts = marks(documents)
-    return np.searchsorted(starts[firsts], token, side="right") - 1
 
 
 @given(
@@ -249,6 +229,17 @@ def test_a_tenth_of_the_examples_is_short_and_evenly_so() -> None:
     assert short.mean() == pytest.approx((2 + 508) / 2, abs=5 * 147 / np.sqrt(len(short)))
 
 
+def test_short_targets_are_even_from_two_tokens_to_what_fits() -> None:
+    # Sentences of one token hit any target exactly, and each document opens with a chunk of its own target.
+    rows = paired([[1] * 5] * 20_000, SentenceOrder(short_share=1.0), max_length=8).rows
+    opening = rows[rows["example"] % 5 == 0]
+    counts = np.bincount(opening["first_length"] + opening["second_length"])
+    assert counts.sum() == 20_000
+    assert len(counts) == 6
+    assert counts[:2].sum() == 0
+    assert ((counts[2:] - 5000) ** 2 / 5000).sum() < 3 + 5 * np.sqrt(6)
+
+
 def test_borders_of_chunks_differ_between_epochs_and_seeds_but_not_between_calls() -> None:
     documents = english(50)
     assert np.array_equal(paired(documents, epoch=3).rows, paired(documents, epoch=3).rows)
@@ -260,71 +251,6 @@ def test_nothing_is_asked_where_the_objective_is_none() -> None:
     rows = paired(english(100), NONE).rows
     assert not rows["swapped"].any()
     assert (rows["first_begin"] < rows["second_begin"]).all()
-
-
-@given(documents=st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=9), min_size=2, max_size=9))
-def test_nsp_takes_the_second_segment_from_another_document_where_it_says_so(documents: Documents) -> None:
-    rows = paired(documents, NSP, max_length=512).rows
-    own, other = document_of(documents, rows["first_begin"]), document_of(documents, rows["second_begin"])
-    assert (own != other)[rows["swapped"]].all()
-    assert (own == other)[~rows["swapped"]].all()
-    assert (rows["first_begin"] + rows["first_length"] == rows["second_begin"])[~rows["swapped"]].all()
-
-
-def test_nsp_puts_the_half_that_gave_way_back() -> None:
-    documents = english(300)
-    starts, _ = marks(documents)
-    made = paired(documents, NSP, max_length=4096)
-    assert made.rows["swapped"].mean() == pytest.approx(0.5, abs=5 * 0.5 / np.sqrt(len(made)))
-    read = np.zeros(starts[-1], bool)
-    for row in made.rows:
-        read[row["first_begin"] : row["first_begin"] + row["first_length"]] = True
-        if not row["swapped"]:
-            read[row["second_begin"] : row["second_begin"] + row["second_length"]] = True
-    assert (~read).sum() <= made.lone_tokens + made.trimmed_tokens
-
-
-@given(
-    documents=st.lists(st.lists(st.integers(1, 40), min_size=1, max_size=12), min_size=2, max_size=12),
-    max_length=lengths_of,
-    seed=st.integers(0, 99),
-    chunks=st.sampled_from(["google", "whole"]),
-)
-def test_nsp_takes_a_half_of_the_same_length_where_another_document_has_one(
-    documents: Documents, max_length: int, seed: int, chunks: Literal["google", "whole"]
-) -> None:
-    starts, _ = marks(documents)
-    how, limit = SentenceOrder("nsp", chunks=chunks), max_length - 3
-
-    def drawn(stream: Stream, sentence: int) -> np.ndarray:
-        return bits(root(seed, 0, stream), np.array([sentence]))
-
-    rows = paired(documents, how, max_length, seed).rows
-    halves = []  # of each chunk: its document, and the tokens of both halves
-    for begin in rows["example"].tolist():
-        document = int(document_of(documents, starts[begin]))
-        last = sum(map(len, documents[: document + 1]))
-        target = limit
-        if chance(drawn(Stream.SHORT, begin), how.short_share)[0]:
-            target = 2 + int(below(drawn(Stream.TARGET, begin), limit - 1)[0])
-        end = begin + 2
-        if chunks == "google":
-            while end < last and starts[end] - starts[begin] < target:
-                end += 1
-        else:
-            while end < last and starts[end + 1] - starts[begin] <= target:
-                end += 1
-        cut = begin + 1 + int(below(drawn(Stream.CUT, begin), end - begin - 1)[0])
-        halves.append((document, int(starts[cut] - starts[begin]), min(int(starts[end] - starts[cut]), limit)))
-    for row, (document, first, second) in zip(rows, halves, strict=True):
-        if any(other != document and tokens == second for other, _, tokens in halves):
-            _, off = trim(np.array([first]), np.array([second]), limit)
-            assert row["second_length"] == second - off[0]
-
-
-def test_nsp_in_a_single_document_is_refused() -> None:
-    with pytest.raises(UserError, match="use sop"):
-        paired([[5, 5, 5]], NSP)
 
 
 def test_a_lone_sentence_never_brings_another_document_into_sop() -> None:
@@ -359,6 +285,24 @@ def test_google_fills_a_lone_sentence_up_with_another_document_and_says_swapped(
     assert (document_of(documents, alone["first_begin"]) == [0, 1]).all()
     assert (document_of(documents, alone["second_begin"]) != [0, 1]).all()
     assert (made.lone_sentences, made.short_documents) == (0, 0)
+    # A sentence that fills an example alone is a chunk of one, and so is what it leaves of its document.
+    assert made.rows["example"].tolist() == [0, 1, 2, 3]
+
+
+def test_google_fills_up_with_each_other_document_equally_often() -> None:
+    documents = [[5]] * 5
+    counts = np.zeros((5, 5), np.int64)
+    for seed in range(2000):
+        rows = paired(documents, GOOGLE, seed=seed).rows
+        counts[np.arange(5), document_of(documents, rows["second_begin"])] += 1
+    assert not counts.diagonal().any()
+    others = counts[~np.eye(5, dtype=bool)]
+    assert ((others - 500) ** 2 / 500).sum() < 15 + 5 * np.sqrt(30)
+
+
+def test_google_adds_one_sentence_even_where_there_is_no_room() -> None:
+    for seed in range(20):  # the sentence is any of the four, so that others may follow it
+        assert paired([[200], [1, 1, 1, 1]], GOOGLE, seed=seed).rows["second_length"][0] == 1
 
 
 def test_a_single_document_of_one_sentence_makes_no_pair() -> None:
@@ -397,3 +341,9 @@ def test_assembled_examples_read_as_their_segments(
 def test_an_impossible_share_is_refused(share: float) -> None:
     with pytest.raises(UserError, match="short_share"):
         SentenceOrder(short_share=share)
+
+
+@pytest.mark.parametrize("weight", [0.0, -1.0, float("inf"), float("nan")])
+def test_an_impossible_weight_is_refused(weight: float) -> None:
+    with pytest.raises(UserError, match="weight"):
+        SentenceOrder(weight=weight)

@@ -14,7 +14,7 @@ from tests.tasks.made_tasks import EXAMPLES, is_right, made_task
 
 from openalbert import cli
 from openalbert.interop.huggingface import TASK
-from openalbert.tasks.answers import best_answers, best_cut, fit_threshold
+from openalbert.tasks.answers import best_answers, best_cut, fit_threshold, how_sure
 from openalbert.tasks.encode import Encoding, encode
 from openalbert.tasks.findings import read_findings
 from openalbert.tasks.material import gather
@@ -198,3 +198,8 @@ def test_a_threshold_is_fitted_on_questions_from_many_articles(tiny: Path, tmp_p
     fitted_on = [example for example in material.threshold.examples if isinstance(example, QuestionExample)]
     assert len(fitted_on) == 56  # a twentieth
     assert len({example.title for example in fitted_on}) > 7
+
+
+def test_a_threshold_of_fewer_than_fifty_questions_is_called_unsure() -> None:
+    assert "few" in how_sure(49)
+    assert how_sure(50) == ""

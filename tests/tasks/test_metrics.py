@@ -11,12 +11,14 @@ import sklearn.metrics
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from tests.tasks.made_tasks import made_task
 
 from openalbert.errors import UserError
 from openalbert.tasks.metrics import (
     accuracy,
     f1,
     macro_f1,
+    macro_f1_of,
     matthews,
     measure_answers,
     measure_choices,
@@ -27,7 +29,7 @@ from openalbert.tasks.metrics import (
     r2,
     spearman,
 )
-from openalbert.tasks.task import Answer, ChoiceExample, QuestionExample, TextExample
+from openalbert.tasks.task import Answer, ChoiceExample, Kind, QuestionExample, TextExample
 
 SIZES = st.integers(1, 60)
 
@@ -141,6 +143,19 @@ def test_choices_are_also_scored_by_group() -> None:
     figures = measure_choices(examples, [0, 1, 0])
     assert figures == {"accuracy": 200 / 3, "accuracy_middle": 100.0, "accuracy_high": 50.0}
     assert measure_choices([ChoiceExample("a", "", "q", ("x", "y"), 0)], [0]) == {"accuracy": 100.0}
+    assert measure_choices([TextExample("a", "x", None, 1)], [0]) == {"accuracy": 0.0}
+
+
+@pytest.mark.parametrize("kind", ["classification", "multi_label"])
+def test_macro_f1_is_known_of_classes_and_of_labels(kind: Kind) -> None:
+    gold, predicted = [0, 1, 1, 2, 1, 2], [0, 1, 0, 0, 2, 2]
+
+    def as_labels(classes: list[int]) -> list[int] | list[tuple[int, ...]]:
+        return [(one,) for one in classes] if kind == "multi_label" else classes
+
+    examples = [TextExample(str(number), "x", None, label) for number, label in enumerate(as_labels(gold))]
+    peer = quietly(sklearn.metrics.f1_score, gold, predicted, average="macro")
+    assert macro_f1_of(made_task(kind), examples, as_labels(predicted)) == pytest.approx(peer)
 
 
 def test_figures_bear_the_names_of_what_they_are() -> None:
@@ -170,6 +185,8 @@ def test_a_model_that_gives_no_numbers_scores_worse_than_one_that_gives_the_mean
 def test_examples_without_labels_cannot_be_scored() -> None:
     with pytest.raises(UserError, match="'a' has no label"):
         measure_classes(accuracy)([TextExample("a", "x", None, None)], [1])
+    with pytest.raises(UserError, match="'a' has no label"):
+        measure_classes(accuracy)([QuestionExample("a", "x", "y", (Answer("x", 0),))], [1])
     with pytest.raises(UserError, match="'a' has no answers"):
         measure_answers(True)([QuestionExample("a", "x", "y", (), is_labelled=False)], [""])
 

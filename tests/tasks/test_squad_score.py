@@ -93,3 +93,12 @@ def test_figures_of_one_side_are_left_out_where_there_is_none() -> None:
 
 def test_version_1_finds_no_common_words_where_there_are_none() -> None:
     assert score_answers([("The",)], ["a"], False) == {"exact_match": 100.0, "f1": 0.0}
+
+
+def test_version_1_counts_a_question_without_gold_answers_as_wrong() -> None:
+    assert score_answers([(), ("x",)], ["x", "x"], False) == {"exact_match": 50.0, "f1": 50.0}
+
+
+def test_a_question_without_a_prediction_is_no_score() -> None:
+    with pytest.raises(ValueError, match="zip"):
+        score_answers([("x",), ("y",)], ["x"], False)
