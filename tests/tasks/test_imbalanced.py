@@ -160,8 +160,29 @@ def test_a_metric_that_the_task_does_not_have_is_refused_with_those_it_has(
         with pytest.raises(SystemExit):
             cli.main(command(tiny, kind, file, tmp_path / "run", "--metric auc"))
         said = capsys.readouterr().err
-        assert f"--metric is 'auc', which {kind} does not have" in said.replace("\n", " ")
-        assert f"(it has {names})" in said
+        assert f"--metric is 'auc', which {kind} does not have: give one of {names}" in " ".join(said.split())
+
+
+def test_a_class_that_is_learned_but_not_among_the_held_out_examples_is_warned_of(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = imbalanced(tmp_path, 40)  # two of Cancellation, too few for a tenth to be held out
+    cli.main(command(tiny, "classification", file, tmp_path / "run", "--steps 4 --dry-run"))
+    said = " ".join(capsys.readouterr().err.split())
+    assert "WARNING: there is no example of class Cancellation to score on, so no metric counts it" in said
+    cli.main(command(tiny, "classification", file, tmp_path / "run", "--steps 4 --dry-run --heldout-share 0.5"))
+    assert "to score on, so no metric" not in capsys.readouterr().err
+
+
+def test_an_evaluation_puts_the_metric_first_that_was_optimized(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = imbalanced(tmp_path, 80)
+    for metric, first in (("macro_f1", "macro_f1"), ("loss", "accuracy")):
+        learn(tiny, "classification", file, tmp_path / metric, f"--dev {file} --steps 2 --metric {metric}")
+        capsys.readouterr()
+        cli.main(["evaluate", str(tmp_path / metric), "--dev", str(file), "--json"])
+        assert json.loads(capsys.readouterr().out)["main_metric"] == first
 
 
 @pytest.mark.parametrize("kind", ["regression", "multi_label", "multiple_choice", "question_answering"])

@@ -192,6 +192,21 @@ def test_other_held_out_data_are_evaluated_on_and_recorded(
     assert state(half, 8)["best"] == second["masked_lm_loss"] + second["sentence_order_loss"]
 
 
+def test_a_score_on_held_out_data_that_are_gone_is_not_the_models(
+    tmp_path: Path, half: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bare = made_shards(tmp_path, easy_text(90, seed=7))
+    micro_run(bare, half, f"{WORDS} --allow-new-data")
+    said = capsys.readouterr().err
+    assert "from step 4 on there are no held-out data to evaluate on" in said
+    assert "is evaluated on other held-out data" not in said
+    card = (half / "model" / "README.md").read_text()
+    assert "No held-out text was evaluated; on its own training batches, after 8 steps" in card
+    assert "model-index" not in card
+    cli.main(["report", str(half), "--out", str(tmp_path / "page.html")])
+    assert "On training batches, at step 8." in (tmp_path / "page.html").read_text()
+
+
 def test_a_checkpoint_that_does_not_name_its_data_is_not_resumed(
     data: Path, half: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,6 +13,7 @@ from openalbert.report.markup import Markup, element, joined, table
 from openalbert.report.sections import about, data_of, differences, sample, swatch
 from openalbert.train.figures import NOTHING, count, duration, moment, percent, present, rate
 from openalbert.train.results import (
+    current_evaluations,
     final_results,
     hardware,
     judged_by,
@@ -115,7 +116,7 @@ def _open_end(run: Run, now: datetime) -> list[str]:
             f"the last record is of step {last_step(run):,}{done}{ago}" if len(run.train) else "nothing is recorded yet"
         )
         sentences.append(f"The run is still going, or was stopped: {where}.")
-    if len(run.train) and not len(run.evaluation):
+    if len(run.train) and not len(current_evaluations(run)):
         sentences.append("No evaluation on held-out text is recorded: the final figures are of training batches.")
     return sentences
 
@@ -124,7 +125,7 @@ def _tiles(run: Run) -> list[Markup]:
     records = judged_by(run)
     if not len(records):
         return []
-    held_out = len(run.evaluation) > 0
+    held_out = len(current_evaluations(run)) > 0
     tiles = [
         element(
             "div",
@@ -135,8 +136,7 @@ def _tiles(run: Run) -> list[Markup]:
         )
         for result in final_results(run)
     ]
-    examples = run.evaluation.last("examples")
-    on = f"On {count(examples)} held-out examples" if held_out else "On training batches"
+    on = f"On {count(records.last('examples'))} held-out examples" if held_out else "On training batches"
     where = f"{on}, at step {int(records.last('step') or 0):,}."
     return [element("dl", *tiles, class_="tiles"), element("p", where, class_="remark")]
 

@@ -2,7 +2,7 @@
 
 import json as json_text
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -18,6 +18,7 @@ from openalbert.tasks.findings import explained, with_interval
 from openalbert.tasks.paper import shape_of
 from openalbert.tasks.registry import Source
 from openalbert.tasks.report import evaluation_page
+from openalbert.tasks.selection import LOSS
 from openalbert.tasks.submission import write_files
 from openalbert.tasks.targets import alike_told, never_predicted_told
 from openalbert.tasks.task import Task
@@ -85,7 +86,7 @@ def evaluate(settings: Evaluate) -> None:
         if folder is not None:
             durable.make_folder(folder)
     loaded = load_models(settings.models)
-    task = open_for(loaded, settings.task, settings.source)
+    task = optimized_as(open_for(loaded, settings.task, settings.source), loaded)
     asked = asked_how(settings, loaded)
     splits = tuple(dict.fromkeys(settings.splits)) or task.splits
     if not splits:
@@ -148,6 +149,13 @@ class Asked:
     """Above which null score a question has no answer; None where it is to be fitted."""
     max_answer_tokens: int
     """The longest answer, in tokens."""
+
+
+def optimized_as(task: Task, loaded: Loaded) -> Task:
+    """The task with the metric that its models were optimized by, if all were by one that is scored here too."""
+    metrics = {one.metric if one is not None and one.task == task.name else "" for one in loaded.tuned}
+    chosen = metrics.pop() if len(metrics) == 1 else ""
+    return replace(task, main_metric=chosen) if chosen not in ("", LOSS) else task
 
 
 def asked_how(settings: Evaluate, loaded: Loaded) -> Asked:

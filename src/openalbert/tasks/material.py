@@ -24,7 +24,15 @@ from openalbert.tasks.registry import open_task
 from openalbert.tasks.selection import metric_names, with_metric
 from openalbert.tasks.settings import Finetune
 from openalbert.tasks.source import divided
-from openalbert.tasks.targets import alike_told, all_alike, check_spread, classes_told, values_of, weights_told
+from openalbert.tasks.targets import (
+    absent_told,
+    alike_told,
+    all_alike,
+    check_spread,
+    classes_told,
+    values_of,
+    weights_told,
+)
 from openalbert.tasks.task import Example, Reading, Task
 from openalbert.tasks.tuned import read_tuned
 from openalbert.tasks.units import Units
@@ -185,6 +193,7 @@ def gather(settings: Finetune) -> Material:
         scored[split] = encoded(reading.examples)
         remarks += _remarks(split, reading, scored[split], max_length, remarks)
         remarks += [f"{split}: {told}" for told in alike_told(task, reading.examples)]
+        remarks += [f"{split}: {told}" for told in absent_told(task, train.examples, reading.examples)]
     return Material(
         task=task,
         folder=folder,

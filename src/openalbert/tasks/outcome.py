@@ -64,6 +64,7 @@ def write_outcome(
         null_threshold=threshold,
         split=split,
         scores=figures,
+        metric=task.main_metric,
         of_pairs=pairs,
         writing=task.writing,
         layout=dict(material.layout),

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
-from openalbert.errors import UserError, suggestion
+from openalbert.errors import UserError
 from openalbert.tasks.metrics import macro_f1_of
 from openalbert.tasks.task import Example, QuestionExample, Task
 
@@ -29,10 +29,7 @@ def with_metric(task: Task, metric: str, examples: Sequence[Example]) -> Task:
     """The task with another metric to optimize; one that it does not have is refused."""
     names = metric_names(task, examples)
     if metric not in names:
-        raise UserError(
-            f"--metric is '{metric}', which {task.name} does not have: {suggestion(metric, names)} "
-            f"(it has {', '.join(names)})"
-        )
+        raise UserError(f"--metric is '{metric}', which {task.name} does not have: give one of {', '.join(names)}")
     return replace(task, main_metric=metric)
 
 

@@ -35,6 +35,21 @@ def classes_told(task: Task, examples: Sequence[Example]) -> list[str]:
     return [f"{len(order):,} {what}{plural}: {shown}{more}{rest}", *_look_alike(task.labels)]
 
 
+def absent_told(task: Task, train: Sequence[Example], scored: Sequence[Example]) -> list[str]:
+    """A warning of classes that are learned but cannot be scored."""
+    if task.kind != "classification":
+        return []
+    learned, there = ({number for example in some for number in _numbers(example)} for some in (train, scored))
+    names = [_short(task.labels[number]) for number in sorted(learned - there)]
+    if not names or not there:
+        return []
+    shown = ", ".join(names[:MOST_TOLD]) + (" and more" if len(names) > MOST_TOLD else "")
+    return [
+        f"WARNING: there is no example of class {shown} to score on, so no metric counts it: give a file with --dev "
+        "that has some, or hold out more with --heldout-share"
+    ]
+
+
 def weights_told(task: Task, weights: Float64[np.ndarray, "classes"]) -> str:
     """The weights of the classes in the loss, as a sentence."""
     shown = ", ".join(

@@ -27,6 +27,8 @@ class Tuned:
     """What it was scored on."""
     scores: dict[str, float] = field(default_factory=dict)
     """Its figures there, in percent."""
+    metric: str = ""
+    """The one that was optimized."""
     of_pairs: bool | None = None
     """Whether it learned from pairs of texts, and not from single ones; None for kinds without such texts, or where
     nobody noted it."""

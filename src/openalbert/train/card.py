@@ -16,6 +16,7 @@ from openalbert.text.manifest import read_manifest
 from openalbert.train.figures import NOTHING, count, duration, moment, number, percent, rate
 from openalbert.train.history import beginning, runs_before
 from openalbert.train.results import (
+    current_evaluations,
     earlier_data,
     final_results,
     hardware,
@@ -100,7 +101,7 @@ def _front_matter(run: Run, model: AlbertModel) -> str:
         "license: unknown",
         f"tags: {json.dumps([family or 'albert', 'openalbert', 'masked-lm'])}",
     ]
-    found = {result.name: result.value for result in final_results(run)} if len(run.evaluation) else {}
+    found = {result.name: result.value for result in final_results(run)} if len(current_evaluations(run)) else {}
     metrics = [
         {"type": kind, "name": name, "value": value}
         for name, kind in (
@@ -123,8 +124,8 @@ def _results(run: Run) -> str:
     if not len(records):
         return "Nothing was recorded of this run, so nothing is known of its quality."
     on = (
-        f"On held-out text ({count(run.evaluation.last('examples'))} examples)"
-        if len(run.evaluation)
+        f"On held-out text ({count(records.last('examples'))} examples)"
+        if len(current_evaluations(run))
         else "No held-out text was evaluated; on its own training batches"
     )
     rows = [

@@ -103,6 +103,8 @@ def take_over(facts: dict[str, Any], now: Mapping[str, Any], train: Batches, run
         events["new_heldout"] = (
             f"from step {running.step:,} on it is evaluated on other held-out data: losses before and after cannot be "
             "compared, and the best checkpoint is looked for anew"
+            if now["heldout_sha256"]
+            else f"from step {running.step:,} on there are no held-out data to evaluate on"
         )
     train.first_step = facts["data"]["from_step"]
     return events

@@ -60,13 +60,20 @@ def earlier_data(run: Run) -> list[dict[str, Any]]:
     return [record for record in found if isinstance(record, dict)] if isinstance(found, list) else []
 
 
+def current_evaluations(run: Run) -> Records:
+    """The evaluations on the held-out text that the run has now, or had at its end."""
+    changed = max((event.step for event in run.events if event.what == "new_heldout"), default=-1)
+    return run.evaluation.where(run.evaluation.columns["step"] > changed)
+
+
 def judged_by(run: Run) -> Records:
     """The records that a run is judged by: held-out text, or without it its own training batches.
 
     A training record whose steps were all skipped has no loss to judge by.
     """
-    if len(run.evaluation) or not run.train.has("masked_lm_loss"):
-        return run.evaluation if len(run.evaluation) else run.train
+    evaluations = current_evaluations(run)
+    if len(evaluations) or not run.train.has("masked_lm_loss"):
+        return evaluations if len(evaluations) else run.train
     return run.train.where(np.isfinite(run.train.columns["masked_lm_loss"]))
 
 
@@ -110,7 +117,7 @@ def verdict(run: Run) -> str:
         return ""
     if not math.isfinite(loss):
         return "The loss is not finite: this run has diverged."
-    where = "held-out text" if len(run.evaluation) else "its training batches"
+    where = "held-out text" if len(current_evaluations(run)) else "its training batches"
     gap = entropy - loss
     if gap < 0.1:
         return f"On {where} the loss is not clearly under what word frequencies alone give ({number(entropy)})."
