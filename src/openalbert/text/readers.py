@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import IO, Literal, Protocol, cast, runtime_checkable
+from typing import IO, Any, Literal, Protocol, cast, runtime_checkable
 
 from openalbert.errors import UserError
 
@@ -100,8 +100,11 @@ class Counts:
     broken_utf8_replaced: int = 0
 
     def __add__(self, other: "Counts") -> "Counts":
-        pairs = {field.name: (getattr(self, field.name), getattr(other, field.name)) for field in fields(self)}
-        return Counts(**{name: one or two if isinstance(one, str) else one + two for name, (one, two) in pairs.items()})
+        total: dict[str, Any] = {}
+        for name in (field.name for field in fields(self)):
+            one, two = getattr(self, name), getattr(other, name)
+            total[name] = one or two if name == "first_broken_line" else one + two
+        return Counts(**total)
 
     def add_broken_line(self, source: Source, number: int) -> None:
         """One more line or row is dropped because it is broken."""
