@@ -397,9 +397,11 @@ def test_what_is_read_and_how_goes_through_json_and_pickle(tmp_path: Path) -> No
 
 
 def test_counts_add_up() -> None:
-    names = [field.name for field in dataclasses.fields(Counts)]
-    first, second = Counts(*range(len(names))), Counts(*range(100, 100 + len(names)))
-    assert first + second == Counts(*(2 * n + 100 for n in range(len(names))))
+    names = [field.name for field in dataclasses.fields(Counts) if field.type is int]
+    first, second, total = ({name: a * n + b for n, name in enumerate(names)} for a, b in ((1, 0), (1, 100), (2, 100)))
+    assert Counts(**first) + Counts(**second) == Counts(**total)
+    places = ("", "a.csv, line 2", "b.csv, line 3")
+    assert sum((Counts(first_broken_line=place) for place in places), Counts()).first_broken_line == places[1]
     assert Counts().remarks() == []
     assert any("2 duplicate" in remark for remark in Counts(dropped_duplicates=2).remarks())
 

@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 
 from openalbert import cli
 from openalbert.errors import UserError
+from openalbert.tasks.tables import read_table
 from openalbert.text import readers, records
 from openalbert.text.corpus import Counts, Reading, Source, documents, sources
+from openalbert.text.manifest import read_manifest
 from openalbert.text.records import delimited_records
 from openalbert.text.tokenizer import Tokenizer
 
@@ -100,6 +102,58 @@ def test_rows_of_another_width_are_dropped_and_counted_and_a_file_of_nothing_els
     path.write_text("id,text\n1,a, b\n2\n")
     with pytest.raises(UserError, match=r"none of 2 records gives a text; the first: line 2 has 3 columns where .* 2"):
         read(path)
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "|", "\t"])
+def test_in_a_csv_file_of_one_column_every_line_is_a_text_whatever_stands_in_it(tmp_path: Path, delimiter: str) -> None:
+    path = tmp_path / "one.csv"
+    texts = [f"one{delimiter} two{delimiter}three", "plain", f'he said "a{delimiter} b"', f'so{delimiter}"c']
+    quoted = f'"quoted{delimiter} ""d""\nin two lines"\n'
+    path.write_text("text\n" + "".join(f"{text}\n" for text in texts) + quoted)
+    found, counts = read(path)
+    assert found == [*texts, f'quoted{delimiter} "d"\nin two lines']
+    assert counts.remarks() == []
+    assert [row.values["text"] for row in read_table(path).rows] == found
+    path.write_text(f'text\nfine\n"a"{delimiter} b\n')
+    for reader in (read, read_table):
+        with pytest.raises(
+            UserError, match=r"line 3: the quotes do not fit \(the end of the row expected after '\"'\)"
+        ):
+            reader(path)
+
+
+@pytest.mark.parametrize(
+    "header",
+    ['"a text, with commas, many";text', '"a\nname, of, two lines";text', '\n"a,b,c";text', '"5"" disk, or, so";text'],
+)
+def test_the_delimiter_is_the_one_outside_of_the_headers_quotes(tmp_path: Path, header: str) -> None:
+    path = tmp_path / "one.csv"
+    path.write_text(f"{header}\n1;one, two\n2;three\n")
+    assert read(path)[0] == ["one, two", "three"]
+    assert [row.values["text"] for row in read_table(path).rows] == ["one, two", "three"]
+
+
+def test_a_quote_within_a_name_of_the_header_is_a_sign_like_any_other(tmp_path: Path) -> None:
+    path = tmp_path / "one.csv"
+    path.write_text('5" disk,text\n1,one\n2,two\n')
+    assert read(path)[0] == [row.values["text"] for row in read_table(path).rows] == ["one", "two"]
+
+
+def test_the_first_row_that_is_dropped_is_named_with_its_file(
+    tmp_path: Path, small: Tokenizer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.csv").write_text("id,text\n1,Good.\n")
+    (tmp_path / "b.csv").write_text('id,text\n1,"Of two\nlines."\n\n2,a, b\n3\n4,Fine.\n')
+    (tmp_path / "c.jsonl").write_text('{"text": "Good."}\nbroken\n')
+    words = ["--tokenizer", str(small.where), "--out", str(tmp_path / "shards"), "--workers", "1"]
+    cli.main(["prepare", *(str(tmp_path / name) for name in ("a.csv", "b.csv", "c.jsonl")), *words])
+    told = (
+        f"3 JSON lines or table rows dropped because they are broken or too long (the first: {tmp_path}/b.csv, line 5)"
+    )
+    assert f"  {told}\n" in capsys.readouterr().out
+    assert read_manifest(tmp_path / "shards").counts["dropped_broken_lines"] == 3
+    total = sum((read(tmp_path / name)[1] for name in ("a.csv", "b.csv", "c.jsonl")), Counts())
+    assert told in total.remarks()
 
 
 def test_quotes_that_do_not_fit_are_refused_with_their_line(tmp_path: Path) -> None:

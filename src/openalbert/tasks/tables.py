@@ -18,10 +18,10 @@ from typing import Any, Literal
 from openalbert.errors import UserError, suggestion
 from openalbert.tasks.wording import counted
 from openalbert.text.readers import MAGIC, Counts, Source, byte_blocks
+from openalbert.text.records import delimiter_of, misquoted
 
 Quoting = Literal["literal", "quoted", "as_found"]
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
-_DELIMITERS = ",;\t|"
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,8 +243,7 @@ def _delimited_table(
     ragged_rows: Literal["refuse", "leave_out"],
 ) -> Table:
     text = read_text(path)
-    first = text.partition("\n")[0]
-    delimiter = max(_DELIMITERS, key=first.count) if ending == ".csv" else "\t"
+    delimiter = delimiter_of(io.StringIO(text, newline=""))[0] if ending == ".csv" else "\t"
     ragged = ragged_rows == "refuse"
     if ending == ".csv" or quoting == "quoted":
         return _table(path, _quoted_lines(path, text, delimiter), without_header, ragged)
@@ -276,10 +275,7 @@ def _quoted_lines(path: Path, text: str, delimiter: str) -> Iterator[tuple[int, 
                 yield number, fields
             number = reader.line_num + 1
     except csv.Error as error:
-        raise UserError(
-            f'{path}, line {number}: the quotes do not fit ({error}): a text that holds " is quoted, with every '
-            '" in it doubled'
-        ) from None
+        raise misquoted(f"{path}, line {number}", error) from None
 
 
 def _table(

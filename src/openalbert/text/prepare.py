@@ -107,14 +107,18 @@ def prepare(settings: Prepare) -> None:
                 print(f"{settings.out}: already done; --fresh would make it anew", file=sys.stderr)
                 manifest = read_manifest(settings.out)
                 check_sizes(settings.out, manifest)
+                first_broken_line = ""  # the manifest keeps numbers only
             else:
                 pieces = _make_pieces(settings, sources, tokenizer)
                 if _inputs(sources) != plan["inputs"]:
                     raise UserError("the texts have changed while they were read: start over with --fresh")
                 names = [source.name for source in named]
                 settled = {"version": __version__, **_deciding(settings)}
-                manifest = shards.finish(settings.out, _vocabulary(tokenizer), settled, names, _counts(pieces), pieces)
-    _report(manifest)
+                read = _read(pieces)
+                first_broken_line = read.first_broken_line
+                counts = _counts(read, pieces)
+                manifest = shards.finish(settings.out, _vocabulary(tokenizer), settled, names, counts, pieces)
+    _report(manifest, first_broken_line)
 
 
 def _check(settings: Prepare) -> None:
@@ -282,21 +286,26 @@ def _find_duplicates(job: Job, parts: list[Group], engine: engines.Engine) -> No
             groups.find_duplicates(job.folder, parts)
 
 
-def _counts(pieces: dict[str, Piece]) -> dict[str, int]:
+def _read(pieces: dict[str, Piece]) -> Counts:
+    """What was read."""
+    # The last piece of a group has counted all of it.
+    every = (Counts(**piece.facts["read"]) for piece in pieces.values() if piece.facts["last"])
+    return sum(every, Counts())
+
+
+def _counts(read: Counts, pieces: dict[str, Piece]) -> dict[str, int]:
     """What was read, what became of it, and what is in each split."""
-    read = Counts()
     others: Counter[str] = Counter()
     for piece in pieces.values():
-        if piece.facts["last"]:  # of its group, all of which it has counted
-            read += Counts(**piece.facts["read"])
         others.update(piece.facts["encoded"])
         for split, entry in piece.shards.items():
             for kind in ("documents", "sentences", "tokens"):
                 others[f"{split}_{kind}"] += getattr(entry, kind)
-    return {**dataclasses.asdict(read), **others}
+    numbers = {name: value for name, value in dataclasses.asdict(read).items() if isinstance(value, int)}
+    return {**numbers, **others}
 
 
-def _report(manifest: Manifest) -> None:
+def _report(manifest: Manifest, first_broken_line: str) -> None:
     """Say what there is now, and everything that was dropped or changed on the way."""
     counts = dict(manifest.counts)
     table = Table("split", "shards", "documents", "sentences", "tokens", title=None)
@@ -306,7 +315,8 @@ def _report(manifest: Manifest) -> None:
         numbers = [counts[f"{split}_{kind}"] for kind in ("documents", "sentences", "tokens")]
         table.add_row(split, str(len(entries)), *(f"{number:,}" for number in numbers))
     plain_console().print(table)
-    read = Counts(**{field.name: counts[field.name] for field in dataclasses.fields(Counts)})
+    numbers_read = {field.name: counts[field.name] for field in dataclasses.fields(Counts) if field.name in counts}
+    read = Counts(first_broken_line=first_broken_line, **numbers_read)
     remarks = read.remarks()
     for name, what in _REMARKS.items():
         if counts.get(name):

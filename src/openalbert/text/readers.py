@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import IO, Literal, Protocol, cast, runtime_checkable
+from typing import IO, Any, Literal, Protocol, cast, runtime_checkable
 
 from openalbert.errors import UserError
 
@@ -89,6 +89,8 @@ class Counts:
     dropped_broken_lines: int = 0
     """Lines of a JSONL file that are not a JSON object, or too long to parse; rows of CSV and TSV files that have
     another number of columns than their header."""
+    first_broken_line: str = ""
+    """The file and line of the first of them."""
     dropped_without_text: int = 0
     """Records whose text field is missing, null or not a string."""
     empty_files: int = 0
@@ -98,14 +100,24 @@ class Counts:
     broken_utf8_replaced: int = 0
 
     def __add__(self, other: "Counts") -> "Counts":
-        return Counts(*(getattr(self, field.name) + getattr(other, field.name) for field in fields(self)))
+        total: dict[str, Any] = {}
+        for name in (field.name for field in fields(self)):
+            one, two = getattr(self, name), getattr(other, name)
+            total[name] = one or two if name == "first_broken_line" else one + two
+        return Counts(**total)
+
+    def add_broken_line(self, source: Source, number: int) -> None:
+        """One more line or row is dropped because it is broken."""
+        self.dropped_broken_lines += 1
+        self.first_broken_line = self.first_broken_line or f"{source.name}, line {number}"
 
     def remarks(self) -> list[str]:
         """Everything that was dropped or changed, a line each; nothing where nothing was."""
+        first = f" (the first: {self.first_broken_line})" if self.first_broken_line else ""
         lines = {
             "empty documents dropped": self.dropped_empty,
             "duplicate documents dropped": self.dropped_duplicates,
-            "JSON lines or table rows dropped because they are broken or too long": self.dropped_broken_lines,
+            f"JSON lines or table rows dropped because they are broken or too long{first}": self.dropped_broken_lines,
             "records dropped because they have no text": self.dropped_without_text,
             "files without any text": self.empty_files,
             "cuts in documents over the maximum length": self.long_documents_cut,

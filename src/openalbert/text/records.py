@@ -20,6 +20,8 @@ LONGEST_JSON_LINE = 1 << 25  # bytes; a longer line is dropped, for a record mus
 LONGEST_ROW = 1 << 25  # characters of a CSV row: a longer one is a quote that was never closed
 TSV_SAMPLE = 1 << 20  # characters at the start of a TSV file that show whether " quotes there
 DELIMITERS = ",;\t|"  # one of which stands between the columns of a CSV file
+ONE_COLUMN = "\ufdd0"  # the delimiter of a CSV file of one column: a noncharacter, which no text holds
+LONGEST_HEADER = 1 << 16  # characters at the start of a CSV file in which its header should end
 MOST_COLUMNS_NAMED = 20
 HOPELESS_RECORDS = 1000  # records in a row at the start of a file that give no text before it is refused
 
@@ -63,7 +65,7 @@ def jsonl_records(source: Source, reading: Reading, counts: Counts) -> Iterator[
     hope = _Hope(source.name)
     for number, line in enumerate(_json_lines(byte_blocks(source, counts)), 1):
         if line is None:
-            counts.dropped_broken_lines += 1
+            counts.add_broken_line(source, number)
             hope.failed(f"line {number} is over {LONGEST_JSON_LINE:,} bytes long")
             continue
         text = decode(line, counts)[0].removeprefix("\ufeff").strip()
@@ -72,11 +74,11 @@ def jsonl_records(source: Source, reading: Reading, counts: Counts) -> Iterator[
         try:
             record = json.loads(text)
         except (ValueError, RecursionError) as error:
-            counts.dropped_broken_lines += 1
+            counts.add_broken_line(source, number)
             hope.failed(f"line {number} is not JSON: {error} (jq -c . FILE makes a line of each object)")
             continue
         if not isinstance(record, dict):
-            counts.dropped_broken_lines += 1
+            counts.add_broken_line(source, number)
             hope.failed(
                 f"line {number} holds a JSON {type(record).__name__}, not an object with the text in a field "
                 "(jq -c '.[]' FILE makes lines of an array)"
@@ -121,7 +123,7 @@ def delimited_records(source: Source, reading: Reading, counts: Counts) -> Itera
             hope.found = True
             yield fields[place]
         else:
-            counts.dropped_broken_lines += 1
+            counts.add_broken_line(source, number)
             what = "column" if len(fields) == 1 else "columns"
             hope.failed(f"line {number} has {len(fields)} {what} where the first line names {len(columns)}")
     hope.refuse()
@@ -143,6 +145,28 @@ def _lines_of(source: Source, counts: Counts) -> Iterator[str]:
         is_first = False
 
 
+def delimiter_of(lines: Iterator[str]) -> tuple[str, list[str]]:
+    """The delimiter of a CSV file, and the lines that were taken to find it: the one that divides the header into the
+    most columns, outside of quotes. Where none does there is one column, and every other sign is part of its texts."""
+    taken: list[str] = []
+    size = quotes = 0
+    is_blank = True
+    while size < LONGEST_HEADER and (is_blank or quotes % 2) and (line := next(lines, None)) is not None:
+        taken.append(line)
+        size, quotes, is_blank = size + len(line), quotes + line.count('"'), is_blank and not line.strip("\r\n")
+    widths = {delimiter: _num_columns(taken, delimiter) for delimiter in DELIMITERS}
+    widest = max(DELIMITERS, key=lambda delimiter: widths[delimiter])
+    return (widest if widths[widest] > 1 else ONE_COLUMN), taken
+
+
+def _num_columns(lines: list[str], delimiter: str) -> int:
+    """Columns of the first row; none where the quotes do not fit the delimiter."""
+    try:
+        return len(next(filter(None, csv.reader(lines, delimiter=delimiter, strict=True)), []))
+    except csv.Error:
+        return 0
+
+
 def _csv_rows(source: Source, lines: Iterator[str], delimiter: str = "") -> Iterator[tuple[int, list[str]]]:
     """The rows of a file that quotes as CSV does, each with the number of its first line; blank lines are no rows."""
     fed = 0
@@ -155,10 +179,11 @@ def _csv_rows(source: Source, lines: Iterator[str], delimiter: str = "") -> Iter
                 raise UserError(f'{source.name}, line {number}: a " that opens a text here is never closed')
             yield line
 
-    first = next(lines, "")
-    delimiter = delimiter or max(DELIMITERS, key=first.count)
     csv.field_size_limit(sys.maxsize)  # the default refuses texts over 131,072 characters
-    reader = csv.reader(feed(itertools.chain([first], lines)), delimiter=delimiter, strict=True)
+    taken: list[str] = []
+    if not delimiter:
+        delimiter, taken = delimiter_of(lines)
+    reader = csv.reader(feed(itertools.chain(taken, lines)), delimiter=delimiter, strict=True)
     number = 1
     try:
         for fields in reader:
@@ -166,10 +191,15 @@ def _csv_rows(source: Source, lines: Iterator[str], delimiter: str = "") -> Iter
                 yield number, fields
             number, fed = reader.line_num + 1, 0
     except csv.Error as error:
-        raise UserError(
-            f'{source.name}, line {number}: the quotes do not fit ({error}): a text that holds " is quoted, with every '
-            '" in it doubled'
-        ) from None
+        raise misquoted(f"{source.name}, line {number}", error) from None
+
+
+def misquoted(place: str, error: csv.Error) -> UserError:
+    """What to say of a row whose quotes break the rules of CSV."""
+    what = str(error).replace(f"'{ONE_COLUMN}'", "the end of the row")
+    return UserError(
+        f'{place}: the quotes do not fit ({what}): a text that holds " is quoted, with every " in it doubled'
+    )
 
 
 def _tsv_rows(source: Source, lines: Iterator[str]) -> Iterator[tuple[int, list[str]]]:

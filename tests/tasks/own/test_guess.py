@@ -4,6 +4,7 @@ import csv
 import json
 import random
 import re
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -33,6 +34,7 @@ def cells(kind: str, seed: int = 0) -> list[object]:
     made: dict[str, Callable[[int], object]] = {
         "text": lambda _: " ".join(dice.choices(WORDS, k=dice.randint(5, 14))),
         "title": lambda number: f"{dice.choice(WORDS)} {dice.choice(WORDS)} {number}",
+        "word": lambda number: f"{dice.choice(WORDS)}{number}",
         "classes": lambda number: ("yes", "no", "maybe")[dice.randrange(3) if number > 2 else number],
         "stars": lambda number: number % 5 + 1,
         "flag": lambda number: number % 2 == 0,
@@ -44,6 +46,7 @@ def cells(kind: str, seed: int = 0) -> list[object]:
         "value": lambda _: round(dice.random() * 5, 3),
         "constant": lambda _: "web",
         "set": lambda _: ";".join(sorted(dice.sample(["war", "love", "crime", "space"], dice.randint(1, 3)))),
+        "sets": lambda _: ", ".join(dice.sample(["war", "love", "crime", "space", "art"], dice.randint(1, 4))),
         "list": lambda _: dice.sample(["war", "love", "crime"], dice.randint(0, 2)),
     }
     return [made[kind](number) for number in range(ROWS)]
@@ -172,6 +175,41 @@ def test_texts_that_are_not_used_are_warned_of(columns: dict[str, str], named: d
     assert found.second is not None or f"--second-column {unused}" in warning
 
 
+@pytest.mark.parametrize("kind", ["title", "word"])
+@pytest.mark.parametrize("names", [("a", "b"), ("first name", "second name"), ("word 1", "word 2")])
+def test_short_texts_whose_names_belong_together_are_asked_about(names: tuple[str, str], kind: str) -> None:
+    columns = {**dict.fromkeys(names, kind), "same": "flag"}
+    with pytest.raises(UserError, match=r"made\.csv: 2 columns hold texts") as asked:
+        roles(columns)
+    one, two = map(shlex.quote, names)
+    assert f"--text-column {one} --second-column {two}" in str(asked.value)
+    assert f"add --text-column {one} or --text-column {two}" in str(asked.value)
+    named = {"text_column": names[0], "second_column": names[1]}
+    assert roles(columns, **named) == {"text": names[0], "second": names[1], "label": "same"}
+    assert roles(columns, text_column=names[0]) == {"text": names[0], "label": "same"}
+
+
+def test_short_texts_that_are_alike_are_asked_about_whatever_their_names() -> None:
+    with pytest.raises(UserError, match="2 columns hold texts: 'product', 'offer'"):
+        roles({"product": "title", "offer": "title", "same": "flag"})
+    with pytest.raises(UserError, match="2 columns hold texts: 'offer', 'text'"):
+        roles({"offer": "title", "text": "title", "label": "classes"})
+
+
+@pytest.mark.parametrize(
+    "other", ["word", "classes", "stars", "id", "count", "date", "weekday", "link", "value", "constant", "set", "sets"]
+)
+def test_a_short_text_is_read_alone_where_what_is_left_is_not_like_it(other: str) -> None:
+    assert roles({"text": "title", "label": "classes", "more": other}) == {"text": "text", "label": "label"}
+
+
+def test_a_short_text_that_is_left_is_the_second_one_where_pairs_were_learned_from(tmp_path: Path) -> None:
+    train = write(tmp_path / "train.csv", {"text1": "title", "text2": "title", "label": "classes"})
+    dev = write(tmp_path / "dev.csv", {"text1": "title", "offer": "title", "label": "classes"})
+    task = open_task("classification", Source(train=train, dev=dev))
+    assert examples(task.read("dev")) == examples(task.read("train"))
+
+
 def test_a_passage_that_is_not_known_by_its_name_is_warned_of(tmp_path: Path) -> None:
     rows = "".join(f"{' '.join(WORDS)} {number},who,x,y,A\n" for number in range(4))
     reading = read(tmp_path, f"story,question,A,B,answer\n{rows}", "multiple_choice")
@@ -184,8 +222,8 @@ NAMES = (
     "b", "notes", "verdict", "текст", "标签", "when", "text_b", "tags",
 )  # fmt: skip
 KINDS = (
-    "text", "title", "classes", "stars", "flag", "id", "count", "date", "weekday", "link", "value", "constant", "set",
-    "list",
+    "text", "title", "word", "classes", "stars", "flag", "id", "count", "date", "weekday", "link", "value", "constant",
+    "set", "sets", "list",
 )  # fmt: skip
 TABLES = st.dictionaries(st.sampled_from(NAMES), st.sampled_from(KINDS), min_size=2, max_size=6)
 

@@ -224,7 +224,7 @@ def _text_by_content(columns: Columns, labelling: Labelling, label_is_open: bool
 
 def _second_by_content(columns: Columns, source: Source, first: str) -> str | None:
     """The only column of texts that is left, where the model learned from pairs; else it is asked about."""
-    left = _fitting(columns, columns.guessable, lambda profile: profile.holds_text)
+    left = [name for name in columns.guessable if columns.profile(name).holds_text or _is_alike(columns, first, name)]
     if source.text_column is not None or not left:
         return None
     if "second" in columns.layout and len(left) == 1:
@@ -232,6 +232,16 @@ def _second_by_content(columns: Columns, source: Source, first: str) -> str | No
     if "text" in columns.known:
         return None
     raise _which_texts(columns, [first, *left])
+
+
+def _is_alike(columns: Columns, first: str, other: str) -> bool:
+    """Whether a column of short texts may belong to the first: as long as that, and mostly different, or named so."""
+    found = columns.profile(other)
+    if not found.can_be_text or found.is_class or not found.is_as_long_as(columns.profile(first)):
+        return False
+    return bool(pairs_of([first, other])) or (
+        found.holds_short_text and not is_id(other) and not _holds_sets(columns, other)
+    )
 
 
 def _which_texts(columns: Columns, texts: Sequence[str]) -> UserError:

@@ -63,6 +63,10 @@ class Profile:
         """Whether it may be a text: a few words, mostly different. Names of people and places are so too."""
         return self.can_be_text and self.words >= SHORT_TEXT_WORDS and 2 * self.distinct > self.filled
 
+    def is_as_long_as(self, other: "Profile") -> bool:
+        """Whether its cells have about as many words, at most twice as many or half of them."""
+        return self.words <= 2 * other.words and other.words <= 2 * self.words
+
     @property
     def is_class(self) -> bool:
         """Whether it holds classes: few and short values that repeat."""
