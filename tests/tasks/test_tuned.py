@@ -45,12 +45,24 @@ def test_a_file_with_other_columns_is_guessed_and_that_they_are_others_is_told(
 ) -> None:
     file = story(tmp_path / "stories.csv", "id,title,story,cls")
     learn(tiny, "classification", file, tmp_path / "run", "--text-column story --label-column cls --steps 1")
-    other = story(tmp_path / "other.csv", "id,title,tale,cls")
+    other = story(tmp_path / "other.csv", "id,nr,tale,cls")
+    other.write_text("\n".join(_without_titles(other.read_text().splitlines())) + "\n")
     capsys.readouterr()
     main(["evaluate", str(tmp_path / "run"), "--dev", str(other)])
     said = capsys.readouterr().err
-    assert "the text is read from 'title', but the model learned it from 'story'" in said
+    assert "the text is read from 'tale', but the model learned it from 'story'" in said
     assert "label from 'cls' (as in fine-tuning; " in said
+    # Of two columns of texts it is not known which one is the story.
+    both = story(tmp_path / "both.csv", "id,title,tale,cls")
+    with pytest.raises(SystemExit):
+        main(["evaluate", str(tmp_path / "run"), "--dev", str(both)])
+    assert "2 columns hold texts: 'title', 'tale'" in capsys.readouterr().err
+
+
+def _without_titles(lines: list[str]) -> list[str]:
+    """The second column numbered."""
+    cells = [line.split(",") for line in lines]
+    return [lines[0], *(",".join([row[0], str(number), *row[2:]]) for number, row in enumerate(cells[1:], 1))]
 
 
 def test_the_sign_between_labels_is_that_of_fine_tuning(
