@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import mannwhitneyu
 
-from openalbert.tasks.answers import best_cut
+from openalbert.finetuning.span_decoding import best_cut
 from openalbert.tasks.squad_score import score_answers
 
 

@@ -29,14 +29,14 @@ from finetune_report import write
 from finetune_sides import LABELS, SHAPES, WARM_STEPS, Clock, made_up, our_steps, trainer_of
 
 from openalbert.errors import UserError
+from openalbert.finetuning.data import Part, gather
+from openalbert.finetuning.scoring import score_part
+from openalbert.finetuning.settings import Finetune
 from openalbert.interop import huggingface
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import AlbertConfig, Head
 from openalbert.model.presets import preset
-from openalbert.tasks.material import Part, gather
-from openalbert.tasks.scoring import score_part
-from openalbert.tasks.settings import Finetune
-from openalbert.tasks.source import Source
+from openalbert.tasks.data.source import Source
 from openalbert.tasks.task import Task
 from openalbert.train.device import Device, Speed, open_device
 

@@ -12,17 +12,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from openalbert.finetuning.batches import Packing
+from openalbert.finetuning.cuda_graphs import Recording
+from openalbert.finetuning.losses import finetuning
 from openalbert.model.albert import AlbertModel
 from openalbert.optim.optimizer import make_optimizer
 from openalbert.optim.schedule import Budget, DepthSchedule, DepthStage, Schedule
 from openalbert.optim.settings import OptimizerSettings
-from openalbert.tasks.learning import finetuning
-from openalbert.tasks.packing import Packing
-from openalbert.tasks.recording import Recording
 from openalbert.tasks.task import Sequences
 from openalbert.train.device import Device
-from openalbert.train.running import Running
-from openalbert.train.steps import Pace, training_steps
+from openalbert.train.loop import Pace, training_steps
+from openalbert.train.state import Running
 
 # How many of a hundred training examples have at most so many of ALBERT's own pieces. Lengths drawn from this have the
 # mean of the real ones, and batches the same share of padding, to one percent.

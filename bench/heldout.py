@@ -19,15 +19,15 @@ from openalbert.errors import UserError
 from openalbert.interop import huggingface
 from openalbert.model.albert import AlbertModel
 from openalbert.objectives.sentence_order import SentenceOrder
+from openalbert.pretraining.batches import Batches, Objective
+from openalbert.pretraining.loss import evaluate, pretraining
+from openalbert.pretraining.setup import HELDOUT_BATCH, HELDOUT_SEED
 from openalbert.text.manifest import read_manifest
 from openalbert.text.shards import ShardSet, open_shards
 from openalbert.text.tokenizer import Tokenizer
-from openalbert.train.batches import Batches, Objective
-from openalbert.train.claim import MODEL, RUN
 from openalbert.train.device import Device, Speed, open_device
 from openalbert.train.machine import machine
-from openalbert.train.pretraining import evaluate, pretraining
-from openalbert.train.setup import HELDOUT_BATCH, HELDOUT_SEED
+from openalbert.train.run_dir import MODEL, RUN
 
 
 @dataclass(frozen=True)

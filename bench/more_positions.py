@@ -16,15 +16,15 @@ import torch
 from torch import Tensor
 
 from openalbert.interop import huggingface
-from openalbert.model import longer
+from openalbert.model import positions
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import PRETRAINING_HEADS
 from openalbert.objectives.sentence_order import SentenceOrder
+from openalbert.pretraining.batches import Batches, Objective
+from openalbert.pretraining.loss import evaluate, pretraining
+from openalbert.pretraining.setup import POSITIONS
 from openalbert.text.shards import open_shards
-from openalbert.train.batches import Batches, Objective
 from openalbert.train.device import Speed, open_device
-from openalbert.train.pretraining import evaluate, pretraining
-from openalbert.train.setup import POSITIONS
 
 ROOT = Path(__file__).resolve().parents[1]
 BATCH = 16
@@ -49,8 +49,8 @@ def stretched(known: Tensor, count: int) -> Tensor:
 
 def turned(spread: float) -> Callable[[Tensor, int], Tensor]:
     def turn(known: Tensor, count: int) -> Tensor:
-        longer.SPREAD = spread
-        return longer.continued(known, count)
+        positions.SPREAD = spread
+        return positions.continued(known, count)
 
     return turn
 
@@ -62,7 +62,7 @@ WAYS: dict[str, Callable[[Tensor, int], Tensor]] = {
     "the trained ones stretched": stretched,
     "turned on, in directions of 80 % of the variance": turned(0.8),
     "turned on, 95 %": turned(0.95),
-    "turned on, 98 % (ours)": turned(longer.SPREAD),
+    "turned on, 98 % (ours)": turned(positions.SPREAD),
     "turned on, 99 %": turned(0.99),
     "turned on, 99.9 %": turned(0.999),
 }

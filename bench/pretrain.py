@@ -39,7 +39,7 @@ from pretrain_report import KINDS
 from pretrain_sides import take_turn
 
 from openalbert.errors import UserError
-from openalbert.included import PRETRAINED
+from openalbert.pretrained import PRETRAINED
 
 
 def measured(jobs: list[Job], arguments: argparse.Namespace) -> Iterator[tuple[Job, dict[str, Any]]]:

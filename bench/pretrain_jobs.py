@@ -17,8 +17,8 @@ from openalbert.errors import UserError
 from openalbert.model.config import AlbertConfig
 from openalbert.model.cost import executed_training_flops, training_flops_per_token
 from openalbert.model.presets import preset
+from openalbert.pretraining.batches import Objective
 from openalbert.text.tokenizer import Tokenizer
-from openalbert.train.batches import Objective
 
 ROOT = Path(__file__).resolve().parents[1]
 VOCAB_SIZE = 30_000

@@ -19,15 +19,15 @@ from openalbert.errors import UserError
 from openalbert.objectives.sentence_order import SentenceOrder
 from openalbert.optim.optimizer import make_optimizer
 from openalbert.optim.schedule import Budget
+from openalbert.pretraining.batches import Batches, Objective, PretrainingBatch
+from openalbert.pretraining.loss import pretraining
+from openalbert.pretraining.settings import Pretrain
+from openalbert.pretraining.setup import compiled_part, is_recorded, make_model
 from openalbert.text.shards import Vocabulary, open_shards, write_shards
 from openalbert.text.tokenizer import Tokenizer
-from openalbert.train.batches import Batches, Objective, PretrainingBatch
 from openalbert.train.device import Speed, measure_matmul_peak, open_device
-from openalbert.train.pretraining import pretraining
-from openalbert.train.running import Running
-from openalbert.train.settings import Pretrain
-from openalbert.train.setup import compiled_part, is_recorded, make_model
-from openalbert.train.steps import Pace, training_steps
+from openalbert.train.loop import Pace, training_steps
+from openalbert.train.state import Running
 
 WARM_STEPS = 8  # after the first: allocator, clocks and caches settle
 

@@ -163,7 +163,7 @@ def compact(metrics: Path) -> dict[str, Any]:
 
 def place(facts: dict[str, Any]) -> str:
     """What a run was on, in words."""
-    from openalbert.train.results import over_all_starts
+    from openalbert.report.summary import over_all_starts
 
     device, precision, torch = (over_all_starts(facts, name) for name in ("device", "precision", "torch"))
     return f"{device}, {precision}, torch {torch}"
@@ -171,8 +171,8 @@ def place(facts: dict[str, Any]) -> str:
 
 def report(arguments: argparse.Namespace) -> None:
     """The table and the picture of all jobs that have ended."""
-    from openalbert.tasks.paper import reported
-    from openalbert.tasks.seeds import summarize
+    from openalbert.finetuning.seeds import summarize
+    from openalbert.tasks.paper_scores import reported
 
     found = {
         (job.task, kind): outcome

@@ -104,7 +104,7 @@ def prepare_inputs(files: list[str], vocabulary: Path | None, megabytes: float, 
     """The sample as one plain text file, the vocabulary, and it again in the two forms for `tokenizers`."""
     import made_text
 
-    from openalbert.interop.tokenizer_files import write_tokenizer_files
+    from openalbert.interop.tokenizer_json import write_tokenizer_files
     from openalbert.text import corpus
     from openalbert.text.tokenizer import Tokenizer
 

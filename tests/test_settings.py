@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openalbert.errors import UserError
-from openalbert.model.config import AlbertConfig, Head
+from openalbert.model.config import AlbertConfig, Head, Sharing
 from openalbert.model.presets import PRESETS
-from openalbert.model.sharing import Sharing
 from openalbert.settings import from_dict, from_json, to_dict, to_json
 
 

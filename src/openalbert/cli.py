@@ -34,23 +34,23 @@ class Verb:
 NOT_ALLOWED = (errno.EACCES, errno.EPERM, errno.EROFS)
 VERBS = {
     "tokenizer train": Verb(
-        "a vocabulary from text", "openalbert.text.vocabulary", "TrainVocabulary", "train_vocabulary"
+        "a vocabulary from text", "openalbert.text.train_tokenizer", "TrainVocabulary", "train_vocabulary"
     ),
     "tokenizer encode": Verb("lines of text to ids", "openalbert.text.tokenize", "Encode", "encode"),
     "tokenizer decode": Verb("ids to lines of text", "openalbert.text.tokenize", "Decode", "decode"),
     "prepare": Verb("text to token shards", "openalbert.text.prepare", "Prepare", "prepare"),
     "verify": Verb("every bit of some shards checked", "openalbert.text.prepare", "Verify", "verify"),
-    "inspect": Verb("what a model will read, shown", "openalbert.train.inspect", "Inspect", "inspect"),
+    "inspect": Verb("what a model will read, shown", "openalbert.pretraining.inspect", "Inspect", "inspect"),
     "pretrain": Verb(
         "a model from shards: masked LM, sentence order, LAMB",
-        "openalbert.train.pretrain",
+        "openalbert.pretraining.run",
         "Pretrain",
         "pretrain",
         recipes="openalbert.recipes.pretraining",
     ),
     "finetune": Verb(
         "a model learns a task: GLUE, SQuAD, RACE, your own files",
-        "openalbert.tasks.finetune",
+        "openalbert.finetuning.finetune",
         "Finetune",
         "finetune",
         recipes="openalbert.recipes.finetuning",
@@ -58,11 +58,11 @@ VERBS = {
     ),
     "evaluate": Verb(
         "scores of a model, or of several together, on a task",
-        "openalbert.tasks.evaluate",
+        "openalbert.finetuning.evaluate",
         "Evaluate",
         "evaluate",
     ),
-    "report": Verb("curves and facts of runs, as one page", "openalbert.tasks.report", "Report", "report"),
+    "report": Verb("curves and facts of runs, as one page", "openalbert.report.report", "Report", "report"),
     "show": Verb(
         "parameters, FLOPs and memory of a model",
         "openalbert.interop.show",

@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.train.made_shards import easy_text, made_shards
-from tests.train.micro_runs import facts, micro_run, records
+from tests.pretraining.made_shards import easy_text, made_shards
+from tests.pretraining.micro_runs import facts, micro_run, records
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "bench"))  # as `python bench/SCRIPT.py` has it
 

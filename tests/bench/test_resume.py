@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.train.made_shards import easy_text, made_shards
-from tests.train.micro_runs import micro_run
+from tests.pretraining.made_shards import easy_text, made_shards
+from tests.pretraining.micro_runs import micro_run
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "bench"))  # as `python bench/SCRIPT.py` has it
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from openalbert.tasks.seeds import summarize
+from openalbert.finetuning.seeds import summarize
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "bench"))  # as `python bench/SCRIPT.py` has it
 

@@ -10,10 +10,10 @@ from tests.docs.test_guides import ROOT, commands, namespace, run
 
 from openalbert.errors import UserError
 from openalbert.tasks import registry
-from openalbert.tasks.source import Source
-from openalbert.tasks.tables import Row
+from openalbert.tasks.data.fields import class_number
+from openalbert.tasks.data.source import Source
+from openalbert.tasks.data.tables import Row
 from openalbert.tasks.task import Task
-from openalbert.tasks.texts import class_number
 
 GUIDE = "add-a-task.md"
 ROW = {"passage": "Ice is frozen water.", "question": "is ice made of water", "label": True, "idx": 0}

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from tests.docs.test_guides import ROOT, commands, run
+from tests.finetuning.made_lessons import made_model
 from tests.tasks.made_data import glue_files, race_folders, squad_files
-from tests.tasks.made_lessons import made_model
 
 from openalbert.text.tokenizer import Tokenizer
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.docs.test_guides import ROOT, commands, run
-from tests.tasks.made_lessons import lesson, made_model
+from tests.finetuning.made_lessons import lesson, made_model
 
 from openalbert.text.tokenizer import Tokenizer
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from openalbert.interop.weights import read_tensors
 from openalbert.text.prepare import Prepare, prepare
-from openalbert.text.vocabulary import TrainVocabulary, train_vocabulary
+from openalbert.text.train_tokenizer import TrainVocabulary, train_vocabulary
 from openalbert.train import checkpoint
 
 PATIENCE = 120.0  # seconds without any progress after which an attempt counts as hung

@@ -12,12 +12,11 @@ import torch
 from torch import Tensor
 
 from openalbert.model.albert import AlbertModel
-from openalbert.model.config import PRETRAINING_HEADS
+from openalbert.model.config import PRETRAINING_HEADS, Sharing
 from openalbert.model.encoder import run_layer
-from openalbert.model.fused import can_fuse
-from openalbert.model.masked_attention import attend_masked
+from openalbert.model.kernels.fused_linear import can_fuse
+from openalbert.model.kernels.masked_attention import attend_masked
 from openalbert.model.presets import preset
-from openalbert.model.sharing import Sharing
 
 
 def main() -> None:

@@ -8,14 +8,14 @@ from pathlib import Path
 from openalbert.model.presets import preset
 from openalbert.optim.optimizer import make_optimizer
 from openalbert.optim.schedule import Budget, DepthSchedule, DepthStage, Schedule
+from openalbert.pretraining.batches import Batches, Objective
+from openalbert.pretraining.loss import pretraining
+from openalbert.pretraining.settings import Pretrain
+from openalbert.pretraining.setup import make_model
 from openalbert.text.shards import open_shards
-from openalbert.train.batches import Batches, Objective
 from openalbert.train.device import Speed, open_device
-from openalbert.train.pretraining import pretraining
-from openalbert.train.running import Running
-from openalbert.train.settings import Pretrain
-from openalbert.train.setup import make_model
-from openalbert.train.steps import Pace, training_steps
+from openalbert.train.loop import Pace, training_steps
+from openalbert.train.state import Running
 
 
 def main() -> None:

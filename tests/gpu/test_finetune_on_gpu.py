@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.tasks.made_lessons import learn, lesson, made_model
-from tests.tasks.made_sequences import made_sequences
+from tests.finetuning.made_lessons import learn, lesson, made_model
+from tests.finetuning.made_sequences import made_sequences
 
+from openalbert.finetuning.batches import Packing
+from openalbert.finetuning.cuda_graphs import Recording
+from openalbert.finetuning.losses import finetuning_scores
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import Head
 from openalbert.model.presets import preset
-from openalbert.tasks.learning import finetuning_scores
-from openalbert.tasks.packing import Packing
-from openalbert.tasks.recording import Recording
 from openalbert.text.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
@@ -82,7 +82,7 @@ def test_a_recorded_batch_has_the_losses_and_gradients_of_the_same_batch_as_it_i
 
 @pytest.mark.parametrize("most", [2, 64])
 def test_a_graph_and_its_operations_one_by_one_give_the_same_bits(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("openalbert.tasks.recording.MOST_GRAPHS", most)
+    monkeypatch.setattr("openalbert.finetuning.cuda_graphs.MOST_GRAPHS", most)
     heads = HEADS["classification"]
     sequences = made_sequences({"classification": 2}, 200, lengths=(4, 120))
     torch.manual_seed(0)

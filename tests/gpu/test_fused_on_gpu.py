@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from openalbert.model.fused import gelu_way_back, map_and_attend
+from openalbert.model.kernels.fused_linear import gelu_way_back, map_and_attend
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU"),

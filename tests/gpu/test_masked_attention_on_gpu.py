@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from openalbert.model.masked_attention import attend_masked, can_attend_masked
+from openalbert.model.kernels.masked_attention import attend_masked, can_attend_masked
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU"),

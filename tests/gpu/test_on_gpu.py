@@ -22,12 +22,12 @@ from openalbert.objectives.sentence_order import SentenceOrder
 from openalbert.optim.optimizer import make_optimizer
 from openalbert.optim.schedule import Budget, DepthSchedule, DepthStage, Schedule
 from openalbert.optim.settings import OptimizerSettings
+from openalbert.pretraining.batches import Batches, Objective
+from openalbert.pretraining.loss import pretraining
 from openalbert.text.shards import open_shards
-from openalbert.train.batches import Batches, Objective
 from openalbert.train.device import Speed, open_device
-from openalbert.train.pretraining import pretraining
-from openalbert.train.running import Running
-from openalbert.train.steps import Pace, training_steps
+from openalbert.train.loop import Pace, training_steps
+from openalbert.train.state import Running
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU"),

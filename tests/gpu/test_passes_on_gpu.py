@@ -11,13 +11,12 @@ import pytest
 import torch
 
 from openalbert.model.albert import AlbertModel
-from openalbert.model.config import PRETRAINING_HEADS
+from openalbert.model.config import PRETRAINING_HEADS, Sharing
 from openalbert.model.presets import preset
-from openalbert.model.sharing import Sharing
-from openalbert.train.batches import PretrainingBatch
+from openalbert.pretraining.batches import PretrainingBatch
+from openalbert.pretraining.loss import pretraining
 from openalbert.train.device import Speed, open_device
-from openalbert.train.passes import Passes, RecordedPasses
-from openalbert.train.pretraining import pretraining
+from openalbert.train.micro_batch import Passes, RecordedPasses
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU"),

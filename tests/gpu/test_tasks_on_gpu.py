@@ -5,11 +5,11 @@ from typing import Literal
 import numpy as np
 import pytest
 import torch
+from tests.finetuning.micro_models import micro_model
 from tests.tasks.made_tasks import EXAMPLES, made_task
-from tests.tasks.micro_models import micro_model
 
-from openalbert.tasks.encode import encode
-from openalbert.tasks.predict import predict
+from openalbert.finetuning.encode import encode
+from openalbert.finetuning.predict import predict
 from openalbert.tasks.task import Kind
 from openalbert.text.tokenizer import Tokenizer
 from openalbert.train.device import Device

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from tests.tasks.made_lessons import command, lesson, made_model
+from tests.finetuning.made_lessons import command, lesson, made_model
 from transformers.activations import ACT2FN
 
 import openalbert

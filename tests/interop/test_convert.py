@@ -22,10 +22,10 @@ from openalbert.interop.convert import (
     compare_with_transformers,
     convert,
 )
+from openalbert.interop.task_json import read_tuned
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import Head
 from openalbert.model.presets import preset
-from openalbert.tasks.tuned import read_tuned
 from openalbert.text.tokenizer import Tokenizer
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "google"

@@ -16,9 +16,8 @@ from openalbert.interop import huggingface
 from openalbert.interop.names import family_of, name_pairs
 from openalbert.interop.weights import read_tensors, write_tensors
 from openalbert.model.albert import AlbertModel
-from openalbert.model.config import PRETRAINING_HEADS, AlbertConfig, Head
+from openalbert.model.config import PRETRAINING_HEADS, AlbertConfig, Head, Sharing
 from openalbert.model.presets import preset
-from openalbert.model.sharing import Sharing
 
 MICRO = preset("albert-micro")
 transformers.logging.disable_progress_bar()

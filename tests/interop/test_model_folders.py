@@ -9,20 +9,20 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
-from tests.interop.bundle_writer import write_bundle
+from tests.finetuning.made_lessons import command, lesson, made_model
 from tests.interop.folder_contract import check_tokenizer_takes_what_the_model_takes
-from tests.tasks.made_lessons import command, lesson, made_model
-from tests.train.made_shards import easy_text, made_shards
-from tests.train.micro_runs import micro_run
+from tests.interop.google.bundle_writer import write_bundle
+from tests.pretraining.made_shards import easy_text, made_shards
+from tests.pretraining.micro_runs import micro_run
 
 from openalbert import cli
-from openalbert.included import included_folder, pretrained_names
 from openalbert.interop import huggingface
-from openalbert.interop.tokenizer_files import write_tokenizer_files
+from openalbert.interop.task_json import read_tuned
+from openalbert.interop.tokenizer_json import write_tokenizer_files
 from openalbert.model.albert import AlbertModel
+from openalbert.model.config import Sharing
 from openalbert.model.presets import preset
-from openalbert.model.sharing import Sharing
-from openalbert.tasks.tuned import read_tuned
+from openalbert.pretrained import included_folder, pretrained_names
 from openalbert.text.tokenizer import Tokenizer
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "google"

@@ -10,14 +10,14 @@ import torch
 import openalbert
 from openalbert import cli
 from openalbert.errors import UserError
+from openalbert.finetuning.data import gather
+from openalbert.finetuning.ensemble import load_models
+from openalbert.finetuning.settings import Finetune
 from openalbert.interop.huggingface import find_folder, save
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import PRETRAINING_HEADS
 from openalbert.model.presets import preset
-from openalbert.tasks.ensemble import load_models
-from openalbert.tasks.material import gather
-from openalbert.tasks.settings import Finetune
-from openalbert.tasks.source import Source
+from openalbert.tasks.data.source import Source
 from openalbert.text.tokenizer import Tokenizer
 
 BUNDLED = "albert-base-wikibooks"

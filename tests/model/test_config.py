@@ -8,10 +8,9 @@ import torch
 
 from openalbert.errors import UserError
 from openalbert.model.albert import AlbertModel
-from openalbert.model.config import LARGEST, PRETRAINING_HEADS, AlbertConfig, Head
+from openalbert.model.config import LARGEST, PRETRAINING_HEADS, AlbertConfig, Head, Sharing, part_of_layer
 from openalbert.model.cost import encoder_parameters, parameters_by_part
 from openalbert.model.presets import PAPER_TOKENS, PRESETS, preset
-from openalbert.model.sharing import Sharing, part_of_layer
 
 MICRO = preset("albert-micro")
 

@@ -11,7 +11,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from openalbert.model.albert import AlbertModel
-from openalbert.model.config import PRETRAINING_HEADS, AlbertConfig
+from openalbert.model.config import PRETRAINING_HEADS, AlbertConfig, Sharing
 from openalbert.model.cost import (
     Memory,
     Precision,
@@ -21,9 +21,8 @@ from openalbert.model.cost import (
     training_flops_per_token,
 )
 from openalbert.model.presets import preset
-from openalbert.model.sharing import Sharing
-from openalbert.train.batches import Objective, PretrainingBatch
-from openalbert.train.pretraining import pretraining_scores
+from openalbert.pretraining.batches import Objective, PretrainingBatch
+from openalbert.pretraining.loss import pretraining_scores
 
 # Forward and backward at length 512, 77 predictions, in GFLOP a token: worked out by hand from the layer sizes.
 GFLOPS = {

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from openalbert.errors import UserError
-from openalbert.model import layout
+from openalbert.model import packing
 from openalbert.model.activation import activate
 from openalbert.model.albert import AlbertModel
-from openalbert.model.config import PRETRAINING_HEADS, AlbertConfig
-from openalbert.model.layout import (
+from openalbert.model.config import PRETRAINING_HEADS, AlbertConfig, Sharing
+from openalbert.model.packing import (
     Packed,
     PackedRows,
     Padded,
@@ -24,7 +24,6 @@ from openalbert.model.layout import (
     attend_one_by_one,
 )
 from openalbert.model.presets import preset
-from openalbert.model.sharing import Sharing
 
 MICRO = preset("albert-micro")
 
@@ -167,7 +166,7 @@ def test_only_half_precision_without_dropout_goes_by_the_packed_kernel(
             called.append((name, given))
             return query
 
-        monkeypatch.setattr(layout, name, noted)
+        monkeypatch.setattr(packing, name, noted)
     rows = PackedRows(torch.arange(7), torch.arange(7), queries)
     assert rows.attend(keys, query, key, value, dropout) is query
     [(name, given)] = called

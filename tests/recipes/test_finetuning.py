@@ -7,10 +7,10 @@ import pytest
 
 from openalbert import cli
 from openalbert.errors import UserError
+from openalbert.finetuning.settings import Finetune, plan
 from openalbert.recipes.finetuning import TABLE_14, defaults_for
 from openalbert.settings import from_json, to_json
 from openalbert.tasks.registry import TASKS
-from openalbert.tasks.settings import Finetune, plan
 
 # Task, learning rate, batch, dropout, classifier dropout, steps, warm-up, length: the paper's Table 14.
 PAPER = """

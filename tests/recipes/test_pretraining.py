@@ -11,9 +11,9 @@ import pytest
 from openalbert.errors import UserError
 from openalbert.model.presets import PRESETS
 from openalbert.optim.schedule import Spent
+from openalbert.pretraining.settings import Pretrain
 from openalbert.recipes.pretraining import RECIPES, defaults_for
 from openalbert.settings import from_json, to_json
-from openalbert.train.settings import Pretrain
 
 NAMES = [*PRESETS, *RECIPES]
 
@@ -95,7 +95,8 @@ def test_the_demos_training_uses_as_many_threads_as_the_environment_says_and_els
 ) -> None:
     code = (
         "import sys, torch\nfrom openalbert import cli\nfrom openalbert.train.device import open_device\n"
-        "from openalbert.train.settings import Pretrain\nsettings = cli.parse(Pretrain, 'pretrain', sys.argv[1:])\n"
+        "from openalbert.pretraining.settings import Pretrain\n"
+        "settings = cli.parse(Pretrain, 'pretrain', sys.argv[1:])\n"
         "with open_device(settings.speed) as device: print(torch.get_num_threads(), device.describe())"
     )
     unset = {name: value for name, value in os.environ.items() if name not in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.pretraining.made_runs import ENTROPY, TRUTH, facts, make_run, metrics
 from tests.report.parsed_page import Page
-from tests.train.made_runs import ENTROPY, TRUTH, facts, make_run, metrics
 
 from openalbert.cli import main
 from openalbert.errors import UserError
-from openalbert.report import curves
-from openalbert.report.report import Report, report
-from openalbert.train.settings import Pretrain
+from openalbert.pretraining.settings import Pretrain
+from openalbert.report import charts
+from openalbert.report.pretraining_report import Report, report
 
 
 def page_of(*folders: Path, out: Path | None = None) -> Page:
@@ -62,7 +62,7 @@ def test_the_points_of_a_picture_are_those_of_the_records(tmp_path: Path) -> Non
         # Places are a straight map of values: what is recovered from the ends must fit in between.
         x, y = np.array(points).T
         expected = np.array([line[unit] * scale for line in train])
-        place = curves.LEFT + expected / expected[-1] * (curves.RIGHT - curves.LEFT)
+        place = charts.LEFT + expected / expected[-1] * (charts.RIGHT - charts.LEFT)
         np.testing.assert_allclose(x, place, atol=0.06)
         values = np.array([line["masked_lm_loss"] for line in train])
         slope, start = np.polyfit(values, y, 1)
@@ -83,7 +83,7 @@ def test_three_axes_can_be_chosen_and_one_is(tmp_path: Path) -> None:
     groups = [attributes.get("class") for tag, attributes in page.elements if tag == "g"]
     pictures = sum(tag == "figure" for tag, _ in page.elements)
     assert pictures == 9
-    for axis in curves.AXES:
+    for axis in charts.AXES:
         assert groups.count(f"by-{axis}") == pictures
 
 
@@ -150,12 +150,12 @@ def test_several_runs_stand_in_the_same_pictures_with_what_differs(tmp_path: Pat
 
 def test_equal_settings_and_more_runs_than_colours_are_told_apart(tmp_path: Path) -> None:
     settings = Pretrain(preset="albert-base", steps=800)
-    runs = [make_run(tmp_path / f"run-{n}", settings, metrics(10, seed=n)) for n in range(curves.NUM_COLOURS + 1)]
+    runs = [make_run(tmp_path / f"run-{n}", settings, metrics(10, seed=n)) for n in range(charts.NUM_COLOURS + 1)]
     page = page_of(*runs, out=tmp_path / "page.html")
     assert "All settings are the same." in page.text
     found = {attributes["class"] for tag, attributes in page.elements if tag == "path" and attributes.get("class")}
     assert {"run-0 training", "run-0 dash-1 training"} <= found
-    assert len({curves.look(n) for n in range(28)}) == 28
+    assert len({charts.look(n) for n in range(28)}) == 28
 
 
 def test_a_run_that_is_going_on_is_shown_as_far_as_it_is(tmp_path: Path) -> None:
@@ -250,7 +250,7 @@ def test_a_run_of_many_records_is_thinned_and_loses_no_spike(tmp_path: Path) -> 
     assert time.monotonic() - started < 20  # 60,001 records; about a second on a quiet machine
     assert (folder / "page.html").stat().st_size < 2e6
     norms = next(p for p in page.data["pictures"] if max(v for v in p["curves"][0]["y"]) == 12345)
-    assert len(norms["curves"][0]["y"]) <= curves.MOST_POINTS
+    assert len(norms["curves"][0]["y"]) <= charts.MOST_POINTS
     assert page.data["pictures"][0]["curves"][0]["steps"][-1] == 2_000_000
 
 

@@ -22,7 +22,7 @@ from openalbert.model.config import PRETRAINING_HEADS, AlbertConfig, Head
 from openalbert.model.presets import preset
 from openalbert.serve.fill import Fill, Guess, encode_masked, fill, fill_texts
 from openalbert.text.tokenizer import Tokenizer
-from openalbert.text.vocabulary import TrainVocabulary, train_vocabulary
+from openalbert.text.train_tokenizer import TrainVocabulary, train_vocabulary
 
 transformers.logging.disable_progress_bar()
 transformers.logging.set_verbosity_error()

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from openalbert import cli
 from openalbert.errors import UserError
-from openalbert.tasks.tables import read_table
+from openalbert.tasks.data.tables import read_table
 from openalbert.text import readers, records
 from openalbert.text.corpus import Counts, Reading, Source, documents, sources
 from openalbert.text.manifest import read_manifest

@@ -594,7 +594,7 @@ def test_the_search_for_duplicates_in_one_big_file_shows_how_far_it_is(
 def test_a_worker_that_is_killed_gives_a_sentence(
     tmp_path: Path, files: tuple[str, ...], vocabulary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("openalbert.text.engines.encode", _die)
+    monkeypatch.setattr("openalbert.text.workers.encode", _die)
     with pytest.raises(UserError, match="a worker process was killed"):
         prepare(Prepare(files, vocabulary, tmp_path / "s", workers=2))
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from openalbert.text.tokenizer import Tokenizer
-from openalbert.text.vocabulary import TrainVocabulary, train_vocabulary
+from openalbert.text.train_tokenizer import TrainVocabulary, train_vocabulary
 
 WORDS = """the of and to in a is that was for it with as his on be at by had not are but from or have an they which one
 you were all her she there would their we him been has when who will no more if out so up said what its about than into

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.train.micro_runs import command, curve, micro_run, weights
+from tests.pretraining.micro_runs import command, curve, micro_run, weights
 
 from openalbert.errors import UserError
 from openalbert.train.device import Device, Speed, measure_matmul_peak, open_device

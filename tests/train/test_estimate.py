@@ -8,9 +8,10 @@ import torch
 
 from openalbert.model.presets import preset
 from openalbert.optim.schedule import DepthSchedule
+from openalbert.pretraining.estimate import estimate_run
+from openalbert.pretraining.settings import Pretrain
 from openalbert.train.device import Device
-from openalbert.train.estimate import DryTimes, StepTimes, TimeLeft, estimate, mean_cost, work_until
-from openalbert.train.settings import Pretrain
+from openalbert.train.estimate import DryTimes, StepTimes, TimeLeft, mean_cost, work_until
 
 CPU = Device(torch.device("cpu"), "fp32")
 # Of a step at 12 layers to one at 3, by matrix sizes: a layer has 12 H^2 weights and attends to 512 tokens; beside the
@@ -88,7 +89,7 @@ def test_steps_and_hours_follow_from_one_measured_step(budget: dict[str, float],
     settings = Pretrain(
         preset="albert-base", model=preset("albert-base"), depth_schedule="3,12@0.5", out=Path("run"), **budget
     )
-    needs = estimate(settings, 8, step_seconds=1.0, step_tokens=100.0, depth=3, device=CPU)
+    needs = estimate_run(settings, 8, step_seconds=1.0, step_tokens=100.0, depth=3, device=CPU)
     assert needs.steps == round(steps)
     assert needs.tokens == round(100 * steps)
     assert needs.hours == pytest.approx(hours)

@@ -12,11 +12,11 @@ from openalbert.model.albert import AlbertModel
 from openalbert.model.config import PRETRAINING_HEADS, AlbertConfig
 from openalbert.optim.optimizer import make_optimizer, optimizer_tensors
 from openalbert.optim.settings import OptimizerSettings
-from openalbert.train.claim import CHECKPOINTS
 from openalbert.train.device import Device
-from openalbert.train.journal import Journal
-from openalbert.train.running import Running
+from openalbert.train.metrics_log import Journal
+from openalbert.train.run_dir import CHECKPOINTS
 from openalbert.train.saving import Saving
+from openalbert.train.state import Running
 
 CONFIG = AlbertConfig(
     vocab_size=50, embedding_size=8, hidden_size=16, num_layers=2, num_heads=2, ffn_size=16, max_positions=16

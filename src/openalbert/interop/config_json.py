@@ -6,8 +6,7 @@ from typing import Any, cast
 from openalbert.errors import UserError, suggestion
 from openalbert.interop.config_keys import KEYS, check_keys
 from openalbert.interop.names import Family, family_of
-from openalbert.model.config import Activation, AlbertConfig, Head, HeadKind
-from openalbert.model.sharing import Sharing
+from openalbert.model.config import Activation, AlbertConfig, Head, HeadKind, Sharing
 from openalbert.settings import from_dict, to_dict
 
 OWN_SECTION = "openalbert"  # where a configuration stands that Hugging Face cannot express

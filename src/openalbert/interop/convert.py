@@ -12,10 +12,10 @@ from rich.table import Table
 from torch import Tensor
 from tyro.conf import Positional
 
-from openalbert import durable
+from openalbert import atomic_io
 from openalbert.errors import InputWarning, UserError
-from openalbert.interop import google
 from openalbert.interop.config_json import write_config
+from openalbert.interop.google import checkpoint
 from openalbert.interop.huggingface import (
     TASK,
     Account,
@@ -83,7 +83,7 @@ def convert(settings: Convert) -> None:
     tokenizer = find_tokenizer(folder)
     save(model, settings.target, tokenizer, settings.precision, pretraining=read_pretraining(folder))
     if (folder / TASK).is_file():  # how a fine-tuned model is to be asked holds for it in any precision
-        durable.write_bytes(settings.target / TASK, (folder / TASK).read_bytes())
+        atomic_io.write_bytes(settings.target / TASK, (folder / TASK).read_bytes())
     check_reading_back(model, settings.target, settings.precision)
     differences = {}
     if family_of(model.config) is not None and importlib.util.find_spec("transformers") is not None:
@@ -105,7 +105,7 @@ def read_source(settings: Convert) -> tuple[AlbertModel, Account, Path]:
     if settings.source in PRESETS and not path.is_dir():
         model = AlbertModel(PRESETS[settings.source], PRETRAINING_HEADS)
         return model, Account(fresh=[name for name, _ in model.named_parameters()]), path
-    if google.is_checkpoint(path):
+    if checkpoint.is_checkpoint(path):
         return read_checkpoint(path, settings.classifier)
     folder = find_folder(settings.source)
     return *read_model(folder), folder
@@ -117,10 +117,10 @@ def read_checkpoint(path: Path, classifier: ClassifierKind) -> tuple[AlbertModel
     found = sorted(folder.glob("*_config.json"))
     if len(found) != 1:
         raise UserError(f"{folder}: expected one albert_config.json (or bert_config.json) here, found {len(found)}")
-    config = google.read_config(found[0])
-    arrays, report = google.read_tensors(path, config)
+    config = checkpoint.read_config(found[0])
+    arrays, report = checkpoint.read_tensors(path, config)
     tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
-    values = google.hugging_face_config(config)
+    values = checkpoint.hugging_face_config(config)
     if "classifier.weight" in tensors:
         values |= classifier_values(tensors["classifier.weight"], classifier)
     model, account = build(values, tensors, str(found[0]), str(path))

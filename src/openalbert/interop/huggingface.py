@@ -12,18 +12,18 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from openalbert.durable import new_folder
+from openalbert.atomic_io import new_folder
 from openalbert.errors import InputWarning, UserError, suggestion
-from openalbert.included import included_folder, pretrained_names
 from openalbert.interop.card import model_card
 from openalbert.interop.config_json import OWN_SECTION, read_config, read_heads, write_config
 from openalbert.interop.names import BUFFERS, EMBEDDING_MAP, TIED, Family, Pair, family_of, name_pairs
 from openalbert.interop.pretraining_json import Pretraining, write_pretraining
-from openalbert.interop.tokenizer_files import write_tokenizer_files
+from openalbert.interop.tokenizer_json import write_tokenizer_files
 from openalbert.interop.weights import INDEX, WEIGHTS, read_folder_tensors, write_tensors
 from openalbert.model.albert import AlbertModel, initialize
 from openalbert.model.config import PRETRAINING_HEADS, AlbertConfig, Head
 from openalbert.model.presets import PRESETS
+from openalbert.pretrained import included_folder, pretrained_names
 from openalbert.text.tokenizer import Tokenizer
 
 CONFIG = "config.json"

@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from openalbert.model.config import AlbertConfig, Head
-from openalbert.model.sharing import part_of_layer
+from openalbert.model.config import AlbertConfig, Head, part_of_layer
 
 Family = Literal["albert", "bert"]
 

@@ -11,7 +11,7 @@ from openalbert.model.batch import check_batch
 from openalbert.model.config import AlbertConfig, Head, HeadKind
 from openalbert.model.encoder import AlbertEncoder, Encoded
 from openalbert.model.heads import make_head, score
-from openalbert.model.layout import Layout, Packed, Padded
+from openalbert.model.packing import Layout, Packed, Padded
 
 
 class AlbertModel(nn.Module):

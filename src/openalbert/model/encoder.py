@@ -10,11 +10,10 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from openalbert.errors import UserError
-from openalbert.model.config import AlbertConfig
+from openalbert.model.config import AlbertConfig, part_of_layer
 from openalbert.model.embedding import FactorizedEmbedding
 from openalbert.model.layer import Attention, FeedForward, Halves
-from openalbert.model.layout import Layout, Rows
-from openalbert.model.sharing import part_of_layer
+from openalbert.model.packing import Layout, Rows
 
 
 @dataclass(frozen=True)

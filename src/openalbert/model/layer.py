@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from openalbert.model.activation import activate
 from openalbert.model.config import AlbertConfig
-from openalbert.model.fused import linear, linear_attend, linear_gelu
-from openalbert.model.layout import Layout, Padded, Rows
+from openalbert.model.kernels.fused_linear import linear, linear_attend, linear_gelu
+from openalbert.model.packing import Layout, Padded, Rows
 
 Halves: TypeAlias = tuple[Tensor, Tensor]
 """A part's two matrices in half precision, made once for all layers that share them; with them it is fused."""

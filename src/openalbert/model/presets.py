@@ -3,8 +3,7 @@
 from dataclasses import dataclass, replace
 
 from openalbert.errors import UserError, suggestion
-from openalbert.model.config import AlbertConfig
-from openalbert.model.sharing import Sharing
+from openalbert.model.config import AlbertConfig, Sharing
 
 
 def _albert(num_layers: int, hidden_size: int, dropout: float) -> AlbertConfig:

@@ -20,14 +20,14 @@ from typing import Any
 
 import numpy as np
 
-from openalbert import durable
+from openalbert import atomic_io
 from openalbert.errors import UserError
 from openalbert.interop.huggingface import load
 from openalbert.recipes.demo_corpus import write_corpus
+from openalbert.report.summary import over_all_starts
 from openalbert.serve.fill import MASK, fill, readable
 from openalbert.text.shards import ShardSet, open_shards
 from openalbert.text.tokenizer import SPACE, Tokenizer
-from openalbert.train.results import over_all_starts
 
 RECIPE = "albert-demo"  # its settings are in recipes/pretraining.py
 STAGES = 6
@@ -93,7 +93,9 @@ def _collect(corpus: Path, settings: Demo) -> None:
     if corpus.exists() and facts.exists():
         _say(f"{corpus} is there already")
     else:
-        durable.write_text(facts, json.dumps(asdict(write_corpus(corpus, int(settings.corpus_megabytes * 1e6)))) + "\n")
+        atomic_io.write_text(
+            facts, json.dumps(asdict(write_corpus(corpus, int(settings.corpus_megabytes * 1e6)))) + "\n"
+        )
     found = json.loads(facts.read_text())
     most = ", ".join(f"{name} {characters / 1e6:.1f}" for name, characters in found["packages"][:5])
     _say(

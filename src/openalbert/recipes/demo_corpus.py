@@ -18,7 +18,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from openalbert import durable
+from openalbert import atomic_io
 from openalbert.errors import UserError
 from openalbert.progress import Work
 from openalbert.text.sentences import split_sentences
@@ -311,7 +311,7 @@ def write_corpus(out: Path, max_characters: int, roots: Iterable[Path] | None = 
                 break
     if not documents:
         raise UserError("no documentation was found in this Python's library or its packages: is it a full Python?")
-    durable.write_text(out, "\n".join(documents))
+    atomic_io.write_text(out, "\n".join(documents))
     return Collected(read, len(documents), paragraphs, characters, novelty.repeated, tuple(by_package.most_common(10)))
 
 

@@ -3,10 +3,10 @@
 from pathlib import Path
 
 from openalbert.errors import UserError, suggestion
+from openalbert.finetuning.settings import Finetune, Length
 from openalbert.optim.schedule import Schedule
 from openalbert.optim.settings import OptimizerSettings
 from openalbert.tasks.registry import TASKS
-from openalbert.tasks.settings import Finetune, Length
 
 
 def table_14(

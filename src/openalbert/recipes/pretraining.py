@@ -6,16 +6,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from openalbert.errors import UserError, suggestion
-from openalbert.included import pretrained_names
 from openalbert.interop.huggingface import local_folder, read_folder_config
 from openalbert.model.config import AlbertConfig
 from openalbert.model.presets import PRESETS
 from openalbert.objectives.sentence_order import SentenceOrder
 from openalbert.optim.schedule import Budget, Schedule
 from openalbert.optim.settings import OptimizerSettings
-from openalbert.train.batches import Objective
+from openalbert.pretrained import pretrained_names
+from openalbert.pretraining.batches import Objective
+from openalbert.pretraining.settings import Pretrain
 from openalbert.train.device import Speed
-from openalbert.train.settings import Pretrain
 
 
 def threads_unless_set(number: int) -> int | None:

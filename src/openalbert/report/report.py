@@ -1,15 +1,21 @@
-"""`openalbert report`: one HTML page of a run, or of several side by side, that opens without a server or a network."""
+"""`openalbert report`: the page of pretraining runs or of fine-tuning runs, whichever the folders hold."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from tyro.conf import Positional
 
-from openalbert import durable
+from openalbert import atomic_io
 from openalbert.errors import UserError
 from openalbert.progress import Work
-from openalbert.report.page import now, page
-from openalbert.train.run_folder import METRICS, read_runs
+from openalbert.report.error_analysis import Findings
+from openalbert.report.error_page import findings_section
+from openalbert.report.finetune_page import beside_the_paper, finetuning_page, tiles
+from openalbert.report.finetuning_reader import is_finetuning
+from openalbert.report.html import element
+from openalbert.report.pretrain_page import document, now, page
+from openalbert.report.run_reader import METRICS, read_runs
 
 
 @dataclass(frozen=True)
@@ -37,9 +43,41 @@ class Report:
 
 def report(settings: Report) -> None:
     """Write the page and print where it is."""
-    total = sum(float(path.stat().st_size) for run in settings.runs if (path := run / METRICS).is_file())
-    with Work("reading metrics", total=total or None, unit="MB", scale=1e6) as work:
-        runs = read_runs(settings.runs, work.advance)
-    settings.target.parent.mkdir(parents=True, exist_ok=True)
-    durable.write_text(settings.target, page(runs, now()))
+    tuned = [is_finetuning(folder) for folder in settings.runs]
+    if not any(tuned):
+        _write_pretraining_report(settings.runs, settings.target)
+        print(settings.target)
+        return
+    if not all(tuned):
+        one, other = settings.runs[tuned.index(True)], settings.runs[tuned.index(False)]
+        raise UserError(f"{one} is a run of fine-tuning and {other} is not: only runs of one kind can be compared")
+    write_report(settings.runs, settings.target)
     print(settings.target)
+
+
+def _write_pretraining_report(folders: Sequence[Path], target: Path) -> None:
+    total = sum(float(path.stat().st_size) for folder in folders if (path := folder / METRICS).is_file())
+    with Work("reading metrics", total=total or None, unit="MB", scale=1e6) as work:
+        runs = read_runs(folders, work.advance)
+    atomic_io.make_folder(target.parent)
+    atomic_io.write_text(target, page(runs, now()))
+
+
+def write_report(folders: Sequence[Path], target: Path) -> None:
+    """Write the page of fine-tuning runs."""
+    atomic_io.make_folder(target.parent)
+    atomic_io.write_text(target, finetuning_page(folders, now()))
+
+
+def evaluation_page(names: Sequence[str], shape: str, findings: Sequence[Findings], pretraining: str = "") -> str:
+    """The page of an evaluation: what came out, beside the paper, and a closer look."""
+    first = findings[0]
+    who = names[0] if len(names) == 1 else f"{len(names)} models averaged: {', '.join(names)}"
+    by_split = {one.split: one.scores for one in findings}
+    intervals = {one.split: one.intervals for one in findings}
+    headline = [element("p", f"{who}."), tiles(first.task, shape, by_split, first.main_metric, intervals)]
+    name = "this model" if len(names) == 1 else "the ensemble"
+    numbers = {one.split: one.num_examples for one in findings}
+    beside = beside_the_paper(first.task, name, by_split, numbers, shape, pretraining)
+    sections = [beside, *map(findings_section, findings)]
+    return document(f"{first.task} · evaluation", headline, sections, [], [], now())

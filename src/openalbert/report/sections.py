@@ -5,10 +5,11 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from openalbert.report import curves
-from openalbert.report.markup import Markup, element, joined, table
-from openalbert.train.figures import NOTHING, count, duration, number, percent, present, rate, size
-from openalbert.train.results import (
+from openalbert.formatting import NOTHING, count, duration, number, percent, present, rate, size
+from openalbert.report import charts
+from openalbert.report.html import Markup, element, joined, table
+from openalbert.report.run_reader import Run
+from openalbert.report.summary import (
     earlier_data,
     hardware,
     over_all_starts,
@@ -17,7 +18,6 @@ from openalbert.train.results import (
     tokens_seen,
     training_seconds,
 )
-from openalbert.train.run_folder import Run
 
 MOST_EVENTS = 100
 NOT_COMPARED = ("out",)  # differs between any two runs, and says nothing
@@ -37,7 +37,7 @@ EVENTS = {
 
 def swatch(index: int) -> Markup:
     """The line of a run, before its name."""
-    line = element("path", d="M0 6h30", class_=f"held-out {curves.look(index)}")
+    line = element("path", d="M0 6h30", class_=f"held-out {charts.look(index)}")
     return element("svg", line, class_="swatch", viewBox="0 0 30 12", aria_hidden="true")
 
 

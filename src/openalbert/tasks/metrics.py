@@ -13,9 +13,9 @@ import numpy.typing as npt
 from jaxtyping import Float64, Int64
 
 from openalbert.errors import UserError
+from openalbert.formatting import counted
 from openalbert.tasks.squad_score import score_answers
 from openalbert.tasks.task import ChoiceExample, Example, QuestionExample, Task, TextExample
-from openalbert.tasks.wording import counted
 
 Classes: TypeAlias = Int64[np.ndarray, "examples"]
 Values: TypeAlias = Float64[np.ndarray, "examples"]

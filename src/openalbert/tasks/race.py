@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Literal
 
 from openalbert.errors import UserError
+from openalbert.formatting import counted
+from openalbert.tasks.data.fields import check_none_lost
+from openalbert.tasks.data.source import Source, assemble, openings
+from openalbert.tasks.data.tables import Exclusions, Row, Table, as_text, read_json, read_table, table_of
 from openalbert.tasks.metrics import measure_choices
-from openalbert.tasks.source import Source, assemble, openings
-from openalbert.tasks.tables import Exclusions, Row, Table, as_text, read_json, read_table, table_of
 from openalbert.tasks.task import ChoiceExample, Reading, Task
-from openalbert.tasks.texts import check_none_lost
-from openalbert.tasks.wording import counted
 
 School = Literal["all", "middle", "high"]
 PATTERNS = {split: (split, f"{split}*.jsonl*") for split in ("train", "dev", "test")}

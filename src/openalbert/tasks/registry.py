@@ -4,8 +4,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from openalbert.errors import UserError, suggestion
+from openalbert.tasks.custom.classification import open_classification
+from openalbert.tasks.custom.multi_label import open_multi_label
+from openalbert.tasks.custom.multiple_choice import open_multiple_choice
+from openalbert.tasks.custom.question_answering import open_question_answering
+from openalbert.tasks.custom.regression import open_regression
+from openalbert.tasks.data.source import Source
 from openalbert.tasks.glue.cola import COLA
-from openalbert.tasks.glue.layout import Glue
+from openalbert.tasks.glue.files import Glue
 from openalbert.tasks.glue.mnli import MNLI
 from openalbert.tasks.glue.mrpc import MRPC
 from openalbert.tasks.glue.qnli import QNLI
@@ -14,13 +20,7 @@ from openalbert.tasks.glue.rte import RTE
 from openalbert.tasks.glue.sst2 import SST2
 from openalbert.tasks.glue.stsb import STSB
 from openalbert.tasks.glue.wnli import WNLI
-from openalbert.tasks.own.classification import open_classification
-from openalbert.tasks.own.multi_label import open_multi_label
-from openalbert.tasks.own.multiple_choice import open_multiple_choice
-from openalbert.tasks.own.question_answering import open_question_answering
-from openalbert.tasks.own.regression import open_regression
 from openalbert.tasks.race import open_race
-from openalbert.tasks.source import Source
 from openalbert.tasks.squad import open_squad
 from openalbert.tasks.task import Kind, Known, Task
 

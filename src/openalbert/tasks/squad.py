@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from openalbert.errors import UserError
+from openalbert.tasks.data.fields import check_none_lost
+from openalbert.tasks.data.source import Source, assemble, openings
+from openalbert.tasks.data.tables import Exclusions, Row, Table, as_text, read_json, read_table, table_of, whole_number
 from openalbert.tasks.metrics import measure_answers
-from openalbert.tasks.source import Source, assemble, openings
-from openalbert.tasks.tables import Exclusions, Row, Table, as_text, read_json, read_table, table_of, whole_number
 from openalbert.tasks.task import Answer, QuestionExample, Reading, Task
-from openalbert.tasks.texts import check_none_lost
 
 PATTERNS = {
     "1.1": {

@@ -16,6 +16,7 @@ from openalbert.model.config import Head
 Kind = Literal["classification", "regression", "multi_label", "multiple_choice", "question_answering"]
 Writing = Literal["the option itself", "its letter", "its number from 0", "its number from 1"]
 """How a file says which option is right."""
+MAX_ANSWER_TOKENS = 30  # as in Google's SQuAD code
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Int64, UInt8
 
-from openalbert import durable
+from openalbert import atomic_io
 from openalbert.text import corpus, shards
 from openalbert.text.corpus import Counts, Reading, Source
 from openalbert.text.sentences import split_sentences
@@ -224,7 +224,7 @@ def mark_documents(job: Job, group: Group, told: Callable[[int], None] = lambda 
     path = _marks_file(job.folder, group)
     if path.exists():
         return
-    with durable.new_folder(path.parent) as aside, (aside / path.name).open("wb") as file:
+    with atomic_io.new_folder(path.parent) as aside, (aside / path.name).open("wb") as file:
         counts = Counts()
         before = 0
         for text in documents(group, job.reading, counts):
@@ -251,7 +251,7 @@ def find_duplicates(folder: Path, groups: Sequence[Group], at_once: int = 2_000_
                 found[group.number].extend(start + at for at in numbers if not seen.add(marks[at].tobytes()))
     for group in groups:
         in_order = np.sort(np.array(found[group.number], np.int64))
-        durable.write_bytes(duplicates_file(folder, group.number), in_order.tobytes())
+        atomic_io.write_bytes(duplicates_file(folder, group.number), in_order.tobytes())
 
 
 def _marks_file(folder: Path, group: Group) -> Path:

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from openalbert import durable
+from openalbert import atomic_io
 from openalbert.errors import UserError
 from openalbert.settings import from_dict
 
@@ -80,7 +80,7 @@ class Vocabulary:
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Declare a folder finished."""
-    durable.write_text(folder / MANIFEST, _text(asdict(manifest)))
+    atomic_io.write_text(folder / MANIFEST, _text(asdict(manifest)))
 
 
 def read_manifest(folder: Path) -> Manifest:

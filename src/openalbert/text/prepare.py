@@ -15,11 +15,11 @@ from typing import Any, Literal
 import tyro
 from rich.table import Table
 
-from openalbert import durable
+from openalbert import atomic_io
 from openalbert.errors import UserError, a_full_disk_is_told
 from openalbert.progress import Work, plain_console
 from openalbert.settings import to_dict
-from openalbert.text import corpus, engines, groups, shards
+from openalbert.text import corpus, groups, shards, workers
 from openalbert.text.corpus import Counts, Reading, Source
 from openalbert.text.groups import Group, Job
 from openalbert.text.manifest import (
@@ -102,7 +102,7 @@ def prepare(settings: Prepare) -> None:
     plan = _plan(settings, sources, tokenizer)
     with a_full_disk_is_told(settings.out, "it goes on with what is finished"):
         settings.out.mkdir(parents=True, exist_ok=True)
-        with durable.locked(settings.out, "prepare"):
+        with atomic_io.locked(settings.out, "prepare"):
             if not _begin(settings, plan, tokenizer):
                 print(f"{settings.out}: already done; --fresh would make it anew", file=sys.stderr)
                 manifest = read_manifest(settings.out)
@@ -180,19 +180,19 @@ def _begin(settings: Prepare, plan: dict[str, Any], tokenizer: Tokenizer) -> boo
         # The manifest first, and the plan last: what is half removed is never taken for whole.
         for name in (MANIFEST, PICTURE, "shards", groups.DUPLICATES, "tokenizer"):
             _remove(folder / name)
-        durable.write_text(path, json.dumps(plan, indent=2) + "\n")
+        atomic_io.write_text(path, json.dumps(plan, indent=2) + "\n")
     elif not path.is_file():
-        if strangers := sorted(file.name for file in folder.iterdir() if not file.name.endswith(durable.PARTIAL)):
+        if strangers := sorted(file.name for file in folder.iterdir() if not file.name.endswith(atomic_io.PARTIAL)):
             raise UserError(
                 f"{folder}: there is something else here ({', '.join(strangers[:3])}): give a new folder as --out"
             )
-        durable.write_text(path, json.dumps(plan, indent=2) + "\n")
+        atomic_io.write_text(path, json.dumps(plan, indent=2) + "\n")
     else:
         _compare(folder, path, plan)
         if "-" in settings.files:
             raise UserError(f"{folder}: what came from standard input cannot be gone on with: start over with --fresh")
     if not (folder / "tokenizer").is_dir():
-        with durable.new_folder(folder / "tokenizer") as aside:
+        with atomic_io.new_folder(folder / "tokenizer") as aside:
             tokenizer.save(aside)
     return not (folder / MANIFEST).is_file()
 
@@ -200,7 +200,7 @@ def _begin(settings: Prepare, plan: dict[str, Any], tokenizer: Tokenizer) -> boo
 def _has_begun(folder: Path) -> bool:
     """Whether anything was made that a corrected command would lose."""
     made = (file for name in ("shards", groups.DUPLICATES) for file in (folder / name).rglob("*") if file.is_file())
-    return (folder / MANIFEST).is_file() or any(not file.name.endswith(durable.PARTIAL) for file in made)
+    return (folder / MANIFEST).is_file() or any(not file.name.endswith(atomic_io.PARTIAL) for file in made)
 
 
 def _remove(path: Path) -> None:
@@ -254,7 +254,7 @@ def _make_pieces(settings: Prepare, sources: Sequence[Source], tokenizer: Tokeni
     with _engine(settings) as engine:
         if settings.drop_duplicates and not all(groups.is_done(groups.pieces_of(job.folder, part)) for part in parts):
             _find_duplicates(job, parts, engine)
-        watch = engines.Watch(job, parts)
+        watch = workers.Watch(job, parts)
         sizes = [source.size_bytes for source in sources]
         total = None if None in sizes else float(sum(size or 0 for size in sizes) - watch.bytes_done)
         with Work("preparing", total=total, unit="MB", scale=1e6) as work:
@@ -268,19 +268,19 @@ def _make_pieces(settings: Prepare, sources: Sequence[Source], tokenizer: Tokeni
 
 
 @contextlib.contextmanager
-def _engine(settings: Prepare) -> Iterator[engines.Engine]:
+def _engine(settings: Prepare) -> Iterator[workers.Engine]:
     if settings.engine == "ray":
-        with engines.ray_cluster(settings.ray_address) as engine:
+        with workers.ray_cluster(settings.ray_address) as engine:
             yield engine
     else:
         processors = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-        yield engines.Local(settings.workers or processors)
+        yield workers.Local(settings.workers or processors)
 
 
-def _find_duplicates(job: Job, parts: list[Group], engine: engines.Engine) -> None:
+def _find_duplicates(job: Job, parts: list[Group], engine: workers.Engine) -> None:
     (job.folder / groups.DUPLICATES).mkdir(exist_ok=True)
     if not all(groups.duplicates_file(job.folder, part.number).exists() for part in parts):
-        total = float(sum(map(engines.size_of, parts)))
+        total = float(sum(map(workers.size_of, parts)))
         with Work("looking for duplicates", total=total, unit="MB", scale=1e6) as work:
             engine.mark(job, parts, work)
             groups.find_duplicates(job.folder, parts)

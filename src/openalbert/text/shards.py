@@ -22,7 +22,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from jaxtyping import Int, Integer
 
-from openalbert import durable
+from openalbert import atomic_io
 from openalbert.errors import UserError, suggestion
 from openalbert.settings import from_json, to_json
 from openalbert.text.manifest import (
@@ -91,7 +91,7 @@ def write_piece(
     folder: Path, name: str, splits: Mapping[str, Sequence[Tokens]], dtype: str, facts: dict[str, Any]
 ) -> Piece:
     """Write one piece, a shard for each split that has tokens: all of it or nothing."""
-    with durable.new_folder(folder / name) as aside:
+    with atomic_io.new_folder(folder / name) as aside:
         shards: dict[str, ShardEntry] = {}
         files: list[FileEntry] = []
         for split, parts in splits.items():

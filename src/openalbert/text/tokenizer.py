@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import sentencepiece
 
-from openalbert import durable
+from openalbert import atomic_io
 from openalbert.errors import UserError
-from openalbert.included import included_folder, pretrained_names
+from openalbert.pretrained import included_folder, pretrained_names
 from openalbert.settings import from_json, to_json
 from openalbert.text.normalization import GOOGLE, Treatment
 
@@ -100,8 +100,8 @@ class Tokenizer:
         folder.mkdir(parents=True, exist_ok=True)
         # The model is what makes the folder a tokenizer: it never stands beside another one's treatment.
         (folder / MODEL_FILE).unlink(missing_ok=True)
-        durable.write_text(folder / TREATMENT_FILE, to_json(self.treatment))
-        durable.write_bytes(folder / MODEL_FILE, self.model)
+        atomic_io.write_text(folder / TREATMENT_FILE, to_json(self.treatment))
+        atomic_io.write_bytes(folder / MODEL_FILE, self.model)
 
     @property
     def fingerprint(self) -> str:

@@ -18,7 +18,7 @@ from typing import Any
 from safetensors import SafetensorError
 from torch import Tensor
 
-from openalbert.durable import PARTIAL, new_folder, sync
+from openalbert.atomic_io import PARTIAL, new_folder, sync
 from openalbert.errors import UserError
 from openalbert.interop.weights import read_tensors, write_tensors
 

@@ -26,6 +26,9 @@ ATTENTION_KERNELS = [
     SDPBackend.MATH,
 ]
 
+MEMORY_SHARE = 0.7  # of the free memory, for a micro-batch nobody chose
+CPU_MEMORY = 4 * 2**30
+
 
 @dataclass(frozen=True)
 class Speed:

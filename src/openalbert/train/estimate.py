@@ -7,10 +7,8 @@ from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from openalbert.model.cost import memory, parameters_by_part, training_flops_per_token
-from openalbert.optim.schedule import DepthSchedule
+from openalbert.optim.schedule import Budget, DepthSchedule
 from openalbert.train.device import Device
-from openalbert.train.settings import Pretrain
 
 TIMED_STEPS = range(3, 9)  # on which an estimate rests: after compiling, before anybody waits
 LATEST_STEPS = 32  # by whose pace the time that is left is estimated
@@ -95,32 +93,33 @@ class Needs:
 
 
 def estimate(
-    settings: Pretrain, micro_batch: int, step_seconds: float, step_tokens: float, depth: int, device: Device
+    budget: Budget,
+    depths: DepthSchedule,
+    cost: Callable[[int], float],
+    *,
+    step_seconds: float,
+    step_tokens: float,
+    depth: int,
+    memory_bytes: int,
+    disk_bytes: int,
 ) -> Needs:
-    """The needs of a run, one of whose steps at this depth took so long and saw so many tokens."""
-    budget = settings.budget
-    cost = step_cost(settings)
-    mean_seconds = step_seconds * mean_cost(settings.depths, cost, by_time=budget.minutes is not None) / cost(depth)
+    """The needs of a run, one of whose steps at this depth took so long and saw so many tokens.
+
+    `cost` is what a step at a depth costs, in any unit.
+    """
+    mean_seconds = step_seconds * mean_cost(depths, cost, by_time=budget.minutes is not None) / cost(depth)
     if budget.steps is not None:
         steps = float(budget.steps)
     elif budget.tokens is not None:
         steps = budget.tokens / step_tokens
     else:
         steps = (budget.minutes or 0.0) * 60 / mean_seconds
-    needed = memory(
-        settings.model, micro_batch, settings.objective.max_length, device.precision, settings.speed.recompute
-    )
-    parameters = sum(parameters_by_part(settings.model).values())
-    # A checkpoint is weights and two moments; the last few, the best and one being written; then the model folder.
-    disk = 12 * parameters * (settings.keep_last + 2) + 4 * parameters
-    return Needs(
-        round(steps), round(steps * step_tokens), steps * mean_seconds / 3600, device.memory_before + needed.total, disk
-    )
+    return Needs(round(steps), round(steps * step_tokens), steps * mean_seconds / 3600, memory_bytes, disk_bytes)
 
 
-def step_cost(settings: Pretrain) -> Callable[[int], float]:
-    """What a step at a depth costs compared with another: its arithmetic, of which the masked-LM head has no depth."""
-    return lambda depth: training_flops_per_token(settings.model, settings.objective.max_length, depth=depth)
+def checkpoint_bytes(parameters: int, num_checkpoints: int) -> int:
+    """Disk that a run needs: checkpoints of weights and two moments in fp32, and one model folder."""
+    return 12 * parameters * num_checkpoints + 4 * parameters
 
 
 def mean_cost(depths: DepthSchedule, cost: Callable[[int], float], by_time: bool) -> float:

@@ -11,16 +11,26 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from openalbert import durable
+from openalbert import atomic_io
+from openalbert.errors import UserError
 from openalbert.model.albert import AlbertModel
 from openalbert.optim.lamb import Lamb
 from openalbert.optim.optimizer import load_optimizer_tensors, optimizer_tensors
 from openalbert.train import checkpoint
-from openalbert.train.claim import CHECKPOINTS
 from openalbert.train.device import Device
-from openalbert.train.journal import METRICS, Journal
-from openalbert.train.running import Running
-from openalbert.train.setup import load_weights
+from openalbert.train.metrics_log import METRICS, Journal
+from openalbert.train.run_dir import CHECKPOINTS
+from openalbert.train.state import Running
+
+
+def load_weights(model: AlbertModel, tensors: dict[str, torch.Tensor], where: str) -> None:
+    """Take over the weights of a checkpoint."""
+    own = dict(model.named_parameters())
+    if own.keys() != tensors.keys() or any(own[name].shape != tensors[name].shape for name in own):
+        raise UserError(f"{where}: this checkpoint is of another model: give another --out, or --fresh")
+    with torch.no_grad():
+        for name, parameter in own.items():
+            parameter.copy_(tensors[name])
 
 
 @dataclass(frozen=True)
@@ -56,7 +66,7 @@ class Saving:
         if self.device.is_main:
             metrics = self.folder / METRICS
             if metrics.exists():
-                durable.sync(metrics)
+                atomic_io.sync(metrics)
             state = {
                 "running": running.state(),
                 "cut_for": self._cut_for,

@@ -1,6 +1,6 @@
 """CoLA: is a sentence acceptable English? (Warstadt et al., 2018)."""
 
-from openalbert.tasks.glue.layout import Glue
+from openalbert.tasks.glue.files import Glue
 from openalbert.tasks.metrics import accuracy, matthews, measure_classes
 
 COLA = Glue(

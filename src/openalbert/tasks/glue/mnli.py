@@ -3,7 +3,7 @@
 Matched: of the kinds of text that are in the training set. Mismatched: of others.
 """
 
-from openalbert.tasks.glue.layout import Glue
+from openalbert.tasks.glue.files import Glue
 from openalbert.tasks.metrics import accuracy, measure_classes
 
 MNLI = Glue(

@@ -1,6 +1,6 @@
 """MRPC: do two sentences of the news say the same? (Dolan and Brockett, 2005)."""
 
-from openalbert.tasks.glue.layout import PLAIN_NAMES, Glue
+from openalbert.tasks.glue.files import PLAIN_NAMES, Glue
 from openalbert.tasks.metrics import accuracy, f1, measure_classes
 
 MRPC = Glue(

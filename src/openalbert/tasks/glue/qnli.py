@@ -1,6 +1,6 @@
 """QNLI: does a sentence of Wikipedia answer the question? Made from SQuAD (Wang et al., 2018)."""
 
-from openalbert.tasks.glue.layout import Glue
+from openalbert.tasks.glue.files import Glue
 from openalbert.tasks.metrics import accuracy, measure_classes
 
 QNLI = Glue(

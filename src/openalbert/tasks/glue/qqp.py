@@ -1,6 +1,6 @@
 """QQP: do two questions of Quora's users ask the same? (Iyer et al., 2017)."""
 
-from openalbert.tasks.glue.layout import Glue
+from openalbert.tasks.glue.files import Glue
 from openalbert.tasks.metrics import accuracy, f1, measure_classes
 
 QQP = Glue(

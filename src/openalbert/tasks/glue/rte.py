@@ -1,6 +1,6 @@
 """RTE: does a sentence follow from a text? (Dagan et al., 2005, and the three challenges after it)."""
 
-from openalbert.tasks.glue.layout import Glue
+from openalbert.tasks.glue.files import Glue
 from openalbert.tasks.metrics import accuracy, measure_classes
 
 RTE = Glue(

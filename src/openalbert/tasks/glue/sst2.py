@@ -1,6 +1,6 @@
 """SST-2: is a phrase of a film review in favour of the film? (Socher et al., 2013)."""
 
-from openalbert.tasks.glue.layout import Glue
+from openalbert.tasks.glue.files import Glue
 from openalbert.tasks.metrics import accuracy, measure_classes
 
 SST2 = Glue(

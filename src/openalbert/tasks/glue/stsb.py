@@ -1,6 +1,6 @@
 """STS-B: how near in meaning are two sentences, from 0 to 5? (Cer et al., 2017)."""
 
-from openalbert.tasks.glue.layout import Glue
+from openalbert.tasks.glue.files import Glue
 from openalbert.tasks.metrics import measure_values, pearson, spearman
 
 STSB = Glue(

@@ -1,6 +1,6 @@
 """WNLI: is a pronoun replaced by what it stands for? Made from Winograd's schemas (Levesque et al., 2011)."""
 
-from openalbert.tasks.glue.layout import Glue
+from openalbert.tasks.glue.files import Glue
 from openalbert.tasks.metrics import accuracy, measure_classes
 
 WNLI = Glue(

@@ -1,0 +1,1 @@
+"""Fine-tuning: examples of a task, losses, the run, evaluation."""

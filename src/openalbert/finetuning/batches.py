@@ -1,0 +1,195 @@
+"""Sequences become training batches without padding: shuffled anew in every epoch, cut by tokens, resumed exactly."""
+
+import hashlib
+import itertools
+from collections import deque
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Int64
+from torch import Tensor
+
+from openalbert.errors import UserError
+from openalbert.finetuning.slices import stretches
+from openalbert.model.config import AlbertConfig
+from openalbert.model.cost import activation_bytes
+from openalbert.objectives.keyed_random import Stream, permuted, root
+from openalbert.tasks.task import Sequences
+from openalbert.train.device import CPU_MEMORY, MEMORY_SHARE, Device
+
+STEPS_AHEAD = 2
+FILLING = 64  # tokens: sizes are multiples of it, and what only fills a batch up is about as long
+
+
+@dataclass(frozen=True)
+class PackedBatch:
+    """Some sequences one after another, with what is to be learned from them."""
+
+    tokens: Int64[Tensor, "tokens"]
+    segments: Int64[Tensor, "tokens"]
+    lengths: tuple[int, ...]
+    """Tokens of each sequence, as numbers of the host; sequences that only fill the batch up are the last."""
+    options: tuple[int, ...]
+    """How many sequences each unit has: one, or one for each option of a choice."""
+    targets: Mapping[str, Tensor]
+    """As in `Sequences`, by the kind of head."""
+
+    def __len__(self) -> int:
+        """Units: what a batch is counted in."""
+        return len(self.options)
+
+    @property
+    def real_lengths(self) -> tuple[int, ...]:
+        """Tokens of each sequence that is more than filling."""
+        return self.lengths[: sum(self.options)]
+
+    @property
+    def is_filled(self) -> bool:
+        """Whether there are sequences that only fill it up."""
+        return len(self.lengths) > sum(self.options)
+
+    def to(self, device: torch.device) -> "PackedBatch":
+        """The same batch, from the host to another device."""
+
+        def moved(tensor: Tensor) -> Tensor:
+            return (tensor.pin_memory() if device.type == "cuda" else tensor).to(device, non_blocking=True)
+
+        targets = {kind: moved(tensor) for kind, tensor in self.targets.items()}
+        return PackedBatch(moved(self.tokens), moved(self.segments), self.lengths, self.options, targets)
+
+
+def filled(batch: PackedBatch) -> PackedBatch:
+    """The batch with short sequences of padding behind it, so that only few sizes come up; an eighth more at most.
+
+    Their number hangs on the size alone, and each has a token at least.
+    """
+    total = len(batch.tokens)
+    step = max(FILLING, 1 << max(0, total.bit_length() - 4))
+    count = step // FILLING
+    missing = count + -(total + count) % step
+    lengths = [missing // count + (number < missing % count) for number in range(count)]
+    nothing = batch.tokens.new_zeros(missing)
+    tokens, segments = (torch.cat((tensor, nothing)) for tensor in (batch.tokens, batch.segments))
+    return PackedBatch(tokens, segments, (*batch.lengths, *lengths), batch.options, batch.targets)
+
+
+def num_units(sequences: Sequences) -> int:
+    """What batches are counted in: sequences, or for a choice examples, whose options stay together."""
+    return len(_first_of_units(sequences))
+
+
+def _first_of_units(sequences: Sequences) -> Int64[np.ndarray, "units"]:
+    """The first sequence of each unit."""
+    if "multiple_choice" not in sequences.targets:
+        return np.arange(len(sequences.example))
+    return np.flatnonzero(np.diff(sequences.example, prepend=-1))
+
+
+def fingerprint(sequences: Sequences) -> str:
+    """The same only for the same tokens and targets in the same order."""
+    sums = hashlib.sha256()
+    for array in (sequences.ids, sequences.starts, sequences.second, *sequences.targets.values()):
+        sums.update(np.ascontiguousarray(array).data)
+    return sums.hexdigest()
+
+
+def tokens_in_memory(config: AlbertConfig, device: Device, recompute: bool) -> int:
+    """How many tokens at a time the free memory of the device is estimated to hold."""
+    width = 2 if device.precision == "bf16" else 4
+    of_1024 = activation_bytes(config, 1024, width, recompute, masked_share=0.0)
+    return max(1, int(MEMORY_SHARE * (device.free_memory() or CPU_MEMORY) / of_1024 * 1024))
+
+
+class Packing:
+    """The batches of a run. A batch has `batch_size` units: sequences, or for a choice all options of an example.
+
+    Which units a step has hangs on (seed, step) alone, so that a run goes on anywhere. How they are cut into
+    micro-batches changes no gradient: by tokens, for padding costs nothing here and long sequences do.
+    """
+
+    def __init__(
+        self,
+        sequences: Sequences,
+        batch_size: int,
+        seed: int,
+        *,
+        tokens_at_a_time: int,
+        units_at_a_time: int | None = None,
+        device: torch.device | str = "cpu",
+        fills: bool = False,
+    ) -> None:
+        """With `fills`, steps of a single micro-batch are filled up to few sizes; it changes no gradient."""
+        if batch_size < 1:
+            raise UserError(f"batch_size is {batch_size}: a batch has at least 1 example")
+        if not sequences.targets:
+            raise UserError("the training examples have no labels: nothing can be learned from them")
+        self.sequences, self.batch_size, self.seed = sequences, batch_size, seed
+        self.device = torch.device(device)
+        self.units_at_a_time, self.fills = units_at_a_time, fills
+        self._first = _first_of_units(sequences)
+        self._options = np.diff(self._first, append=len(sequences.example))
+        self.num_units = len(self._first)
+        if not self.num_units:
+            raise UserError("there is not one training example: nothing can be learned")
+        self._tokens = np.add.reduceat(sequences.lengths, self._first)
+        # No step has more tokens than this: halving the bound, after memory ran out, then halves what is computed.
+        self.tokens_at_a_time = min(tokens_at_a_time, batch_size * int(self._tokens.max()))
+
+    def epoch_of(self, step: int) -> float:
+        """How many times the examples have been gone through before this step."""
+        return step * self.batch_size / self.num_units
+
+    def units(self, step: int) -> Int64[np.ndarray, "batch"]:
+        """The units of a step, short ones first. An epoch's last batch is filled up from the next epoch."""
+        numbers = np.arange(step * self.batch_size, (step + 1) * self.batch_size, dtype=np.int64)
+        epochs = numbers // self.num_units
+        units = np.empty_like(numbers)
+        for epoch in np.unique(epochs).tolist():
+            here = epochs == epoch
+            key = root(self.seed, epoch, Stream.ORDER)
+            units[here] = permuted(numbers[here] % self.num_units, self.num_units, key)
+        return units[np.argsort(self._tokens[units], kind="stable")]
+
+    def at(self, step: int, rank: int = 0, world: int = 1, parts: int = 1) -> list[PackedBatch]:
+        """One rank's share of a step as micro-batches; `parts` divides the tokens that one of them may have."""
+        if self.batch_size < world:
+            raise UserError(
+                f"batch_size is {self.batch_size}, too small for {world} processes: raise it, or take fewer"
+            )
+        units = self.units(step)[rank::world]
+        bound = max(1, self.tokens_at_a_time // parts)
+        most = self.units_at_a_time or self.batch_size
+        cuts, held, count = [], 0, 0
+        for place, tokens in enumerate(self._tokens[units].tolist()):
+            if count and (held + tokens > bound or count == most):
+                cuts.append(place)
+                held = count = 0
+            held, count = held + tokens, count + 1
+        batches = [self.pack(part) for part in np.split(units, cuts)]
+        return [filled(batches[0])] if self.fills and len(batches) == 1 else batches
+
+    def pack(self, units: Int64[np.ndarray, "units"]) -> PackedBatch:
+        """These units as one batch, on the host."""
+        rows, sequences = stretches(self._first[units], self._options[units]), self.sequences
+        lengths = sequences.lengths[rows]
+        place = stretches(np.zeros_like(lengths), lengths)
+        tokens = sequences.ids[np.repeat(sequences.starts[rows], lengths) + place]
+        return PackedBatch(
+            torch.from_numpy(tokens.astype(np.int64)),
+            torch.from_numpy((place >= np.repeat(sequences.second[rows], lengths)).astype(np.int64)),
+            tuple(lengths.tolist()),
+            tuple(self._options[units].tolist()),
+            {kind: torch.from_numpy(rows_of[rows]) for kind, rows_of in sequences.targets.items()},
+        )
+
+    def stream(self, *, start: int, rank: int, world: int, parts: int) -> Iterator[list[PackedBatch]]:
+        """For each step from `start` on its micro-batches, on the device; a thread prepares them ahead."""
+        with ThreadPoolExecutor(1, "packing") as worker:
+            pending: deque[Future[list[PackedBatch]]] = deque()
+            for step in itertools.count(start):
+                pending.append(worker.submit(self.at, step, rank, world, parts))
+                if len(pending) > STEPS_AHEAD:
+                    yield [batch.to(self.device) for batch in pending.popleft().result()]

@@ -1,0 +1,210 @@
+"""All settings of a fine-tuning run: what is learned, how long, and how it is watched (Table 14 of the paper)."""
+
+import math
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, Literal
+
+from tyro.conf import OmitArgPrefixes, Positional, Suppress, arg
+
+from openalbert.errors import UserError
+from openalbert.optim.schedule import Budget, Schedule
+from openalbert.optim.settings import OptimizerSettings
+from openalbert.tasks.data.source import Source
+from openalbert.tasks.task import MAX_ANSWER_TOKENS
+from openalbert.train.device import Speed
+
+SMALLEST_BATCH = 16  # that scaling goes down to
+SAME_SIZE = 0.05  # data that differ by less than this share from the recipe's are the recipe's
+
+
+@dataclass(frozen=True)
+class Length:
+    """How long a recipe trains, in batches of what size, and for how many training examples that is meant."""
+
+    num_examples: int = 100_000
+    batch_size: int = 32
+    steps: int = 9_375
+    least_steps: int = 1
+    """Fewer steps teach nothing, however few the examples are."""
+
+    @property
+    def epochs(self) -> float:
+        """How often the examples are gone through."""
+        return self.steps * self.batch_size / self.num_examples
+
+
+@dataclass(frozen=True)
+class Finetune:
+    """Fine-tune a model on a task. The same command again goes on where it was, or says that all is done."""
+
+    model: Annotated[Positional[str], arg(metavar="MODEL", help_behavior_hint="")] = ""
+    """Right after the verb: a model folder, a pretraining run, or a name.
+    Names: albert-base-wikibooks, which comes with openalbert, or Hugging Face's `owner/name`."""
+    task: str = ""
+    """A known task or, for files of your own, its kind.
+    Known: cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte, wnli, squad1, squad2, race, race_middle, race_high.
+    Kinds: classification, regression, multi_label, multiple_choice, question_answering."""
+    source: Annotated[Source, OmitArgPrefixes] = field(default_factory=Source)
+    """Where the examples come from."""
+    out: Path = Path("runs/finetuning")
+    """Folder of the run: settings, metrics, checkpoints, and at the end scores and model."""
+    start: Annotated[str, arg(name="from")] = ""
+    """A fine-tuned model, or its run, to begin with in place of MODEL.
+    The paper begins RTE, STS-B and MRPC with a model of MNLI."""
+    from_scratch: bool = False
+    """Begin with fresh weights in MODEL's shape: what did pretraining bring?"""
+
+    epochs: float | None = None
+    """How often the training examples are gone through. Give one of epochs, steps and minutes, or none.
+    With none, it is the recipe's length, and less where the data are fewer than the recipe's."""
+    steps: int | None = None
+    """Length of the run in steps."""
+    minutes: float | None = None
+    """Length of the run in minutes of training."""
+    batch_size: int | None = None
+    """Examples of a step, or windows of passages with questions; not given: the recipe's, less where data are fewer."""
+    recipe: Annotated[Length, Suppress] = field(default_factory=Length)
+    """The recipe's own length and batch."""
+    optimizer: OptimizerSettings = field(default_factory=lambda: OptimizerSettings(kind="adamw", learning_rate=2e-5))
+    """How it learns."""
+    schedule: Schedule = field(default_factory=lambda: Schedule(warmup_share=0.1))
+    """How the learning rate goes."""
+    class_weights: Literal["none", "balanced"] = "none"
+    """Weights of classes in the loss: `balanced` gives every class the same total, n / (classes x n of the class).
+    For multi_label it weighs the examples that have a label against those that do not."""
+    standardize: bool = False
+    """Learn values in units of their spread, whatever their size; the model that comes out gives them as they are."""
+    dropout: float = 0.0
+    """Dropout within the encoder, of hidden states and of attention."""
+    classifier_dropout: float = 0.1
+    """Dropout before the task's head."""
+    max_length: int = 512
+    """The longest input in tokens; what is longer is cut, and counted. No more than the model has positions."""
+    stride: int = 128
+    """For questions on long passages: how many tokens after one window the next one begins, half a window at most."""
+    max_answer_tokens: int = MAX_ANSWER_TOKENS
+    """The longest answer to a question that is ever given, in tokens."""
+    seed: int = 1
+    """Everything drawn at random hangs on it: the head's first weights, the order of examples, dropout."""
+    seeds: int = 1
+    """So many runs, with this seed and those after it; median, mean and spread are shown."""
+    retries: int = 2
+    """How often a run that collapsed is tried again, each time at half the learning rate."""
+
+    evaluate_every: int | None = None
+    """Steps between two evaluations; not given: a tenth of the run, or 100 where it is measured in minutes."""
+    metric: str | None = None
+    """What is optimized: it decides which weights are kept, when the run ends early, and what is reported first.
+    Not given: the task's own. Ties go to macro-F1, then to the loss.
+    For your own classes: accuracy, macro_f1, matthews, loss, and of two classes f1, which is that of the second."""
+    patience: int | None = None
+    """End the run when its score has risen, and then so many evaluations in a row were no better; not given: never."""
+    keep: Literal["best", "last"] = "best"
+    """Which weights the model folder gets: those of the best evaluation, or the last."""
+    save_every: int | None = None
+    """Steps between two checkpoints; not given: as often as it is evaluated."""
+    log_every: int = 10
+    """Steps between two records in metrics.jsonl."""
+    tensorboard: bool = False
+    """Write TensorBoard files too."""
+    dry_run: bool = False
+    """Build everything, take up to nine steps, print what the run would take, and leave nothing behind."""
+    fresh: bool = False
+    """Start over: remove what an earlier run left in `out`."""
+    speed: Speed = field(default_factory=Speed)
+    """How fast it goes."""
+
+    def __post_init__(self) -> None:
+        counts = (
+            "batch_size",
+            "max_length",
+            "stride",
+            "max_answer_tokens",
+            "seeds",
+            "evaluate_every",
+            "patience",
+            "save_every",
+            "log_every",
+        )
+        for name in counts:
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UserError(f"{name} is {value}: it must be at least 1")
+        if self.retries < 0:
+            raise UserError(f"retries is {self.retries}: give 0 or more")
+        for name in ("dropout", "classifier_dropout"):
+            if not 0 <= getattr(self, name) < 1:
+                raise UserError(f"{name} is {getattr(self, name)}: it is a share, at least 0 and below 1")
+        given = [name for name in ("epochs", "steps", "minutes") if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise UserError(f"the run's length is given in {' and '.join(given)}: give one of them")
+        for name in given:
+            if not 0 < getattr(self, name) < math.inf:
+                raise UserError(f"{name} is {getattr(self, name)}: give a number above 0")
+        if self.start and self.from_scratch:
+            raise UserError("--from begins with another model's weights and --from-scratch with none: give one of them")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run's length and batch come to, for the examples that there are."""
+
+    batch_size: int
+    budget: Budget
+    evaluate_every: int
+    save_every: int
+
+    def sentence(self, settings: Finetune, num_examples: int, num_units: int) -> str:
+        """What was chosen, for the user to read."""
+        chosen = f"{self.budget} of batch {self.batch_size}"
+        if self.budget.steps is not None:
+            chosen += f", {self.budget.steps * self.batch_size / num_units:.1f} epochs"
+        recipe = settings.recipe
+        if settings.batch_size is None and self.batch_size != recipe.batch_size:
+            chosen += (
+                f" (the recipe's batch of {recipe.batch_size} is for {recipe.num_examples:,} examples, "
+                f"these are {num_examples:,})"
+            )
+        return chosen
+
+
+def plan(settings: Finetune, num_examples: int, num_units: int) -> Plan:
+    """Batch and steps for so many training examples, which make so many units (windows, for questions on passages).
+
+    With fewer examples than the recipe's the batch goes with the square root of their share, so that a small part of
+    a large set still gets enough steps; the number of epochs stays. The warm-up is a share, and so scales by itself.
+    """
+    recipe = settings.recipe
+    share = num_examples / recipe.num_examples
+    is_like_the_recipe = abs(share - 1) <= SAME_SIZE
+    batch_size = settings.batch_size
+    if batch_size is None:
+        batch_size = recipe.batch_size
+        if share < 1 and not is_like_the_recipe:
+            scaled = 2 ** round(math.log2(batch_size * math.sqrt(share)))
+            batch_size = min(batch_size, max(SMALLEST_BATCH, scaled))
+    if settings.minutes is not None:
+        budget = Budget(minutes=settings.minutes)
+    elif settings.steps is not None:
+        budget = Budget(steps=settings.steps)
+    elif settings.epochs is not None:
+        budget = Budget(steps=max(1, round(settings.epochs * num_units / batch_size)))
+    elif is_like_the_recipe and batch_size == recipe.batch_size:
+        budget = Budget(steps=recipe.steps)
+    else:
+        # The recipe's steps already count the windows that long passages make of a question.
+        steps = round(recipe.epochs * num_examples / batch_size)
+        budget = Budget(steps=max(recipe.least_steps, steps, 1))
+    evaluate_every = settings.evaluate_every or max(1, (budget.steps or 1000) // 10)
+    return Plan(batch_size, budget, evaluate_every, settings.save_every or evaluate_every)
+
+
+# What may change when a run goes on: none of it changes what is learned. More seeds may be added.
+FREE_TO_CHANGE = ("out", "seeds", "save_every", "log_every", "tensorboard", "dry_run", "fresh", "speed")
+
+
+def of_seed(settings: Finetune, number: int) -> Finetune:
+    """The settings of one of several runs."""
+    seed = settings.seed + number
+    return replace(settings, seed=seed, seeds=1, out=settings.out / f"seed-{seed}")

@@ -1,0 +1,124 @@
+"""Numbers as people read them: counts, shares, times, sizes. A figure that is not there is a dash."""
+
+import math
+from datetime import datetime
+
+NOTHING = "–"
+PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"))
+
+
+def present(value: object) -> float | None:
+    """The value if it is a number, and nothing for anything else that a file may hold in its place."""
+    return None if isinstance(value, bool) or not isinstance(value, int | float) else float(value)
+
+
+def number(value: object, digits: int = 4) -> str:
+    """A number with so many digits that count; not-a-number and infinity are named."""
+    amount = present(value)
+    if amount is None:
+        return NOTHING
+    if math.isnan(amount):
+        return "not a number"
+    if math.isinf(amount):
+        return "∞" if amount > 0 else "−∞"
+    if amount == 0:
+        return "0"
+    rounded = float(f"{amount:.{digits - 1}e}")  # 9.9999 is written with the digits of 10
+    magnitude = math.floor(math.log10(abs(rounded)))
+    if magnitude < -4 or magnitude > 14:
+        mantissa, _, exponent = f"{amount:.{digits - 1}e}".partition("e")
+        trimmed = mantissa.rstrip("0").rstrip(".") if "." in mantissa else mantissa
+        return f"{trimmed}e{int(exponent)}".replace("-", "−")
+    return f"{amount:,.{max(0, digits - 1 - magnitude)}f}".replace("-", "−")
+
+
+def count(value: object) -> str:
+    """How many: every digit below a million, then 43.8 M, 262 G."""
+    amount = present(value)
+    if amount is None or not math.isfinite(amount):
+        return number(value)
+    for size, prefix in PREFIXES:
+        if abs(amount) >= 0.99995 * size:
+            return f"{number(amount / size, 3)} {prefix}"
+    return f"{amount:,.0f}"
+
+
+def rate(value: object) -> str:
+    """How many a second: 740 k, 1.39 M."""
+    amount = present(value)
+    if amount is None or not math.isfinite(amount) or amount >= 999_500:
+        return count(value)
+    return f"{number(amount / 1000, 3)} k" if amount >= 1000 else number(amount, 3)
+
+
+def throughput(tokens_per_second: float) -> str:
+    """For the lines of progress: `824 tok/s`, `49.8 ktok/s`."""
+    if tokens_per_second < 999.5:
+        return f"{tokens_per_second:.{0 if tokens_per_second >= 9.95 else 1}f} tok/s"
+    return f"{tokens_per_second / 1000:,.1f} ktok/s"
+
+
+def percent(value: object) -> str:
+    """A share in percent, with one digit behind the point, or more where it is very small."""
+    amount = present(value)
+    if amount is None or not math.isfinite(amount):
+        return number(value)
+    return f"{100 * amount:.1f} %" if abs(amount) >= 0.001 or amount == 0 else f"{number(100 * amount, 2)} %"
+
+
+def duration(seconds: object) -> str:
+    """A time in the two units that matter: 45 s, 18 min 5 s, 3 h 12 min, 2 d 4 h."""
+    amount = present(seconds)
+    if amount is None or not math.isfinite(amount):
+        return number(seconds)
+    if amount < 99.5:
+        return f"{number(amount, 2)} s"
+    whole = round(amount)
+    for size, unit, smaller_size, smaller in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
+        if whole >= size:
+            rest = whole % size // smaller_size
+            return f"{whole // size} {unit}" + (f" {rest} {smaller}" if rest else "")
+    return f"{whole} s"
+
+
+def size(value: object) -> str:
+    """Bytes: 512 B, 22.6 MiB, 50.1 GiB."""
+    amount = present(value)
+    if amount is None or not math.isfinite(amount):
+        return number(value)
+    for power, unit in ((4, "TiB"), (3, "GiB"), (2, "MiB"), (1, "KiB")):
+        if abs(amount) >= 1024**power:
+            return f"{number(amount / 1024**power, 3)} {unit}"
+    return f"{amount:,.0f} B"
+
+
+def moment(text: object) -> str:
+    """An ISO time as `12 March 2026, 14:03`, with its offset if it has one; other text as it is."""
+    if not isinstance(text, str):
+        return NOTHING
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        return text
+    return f"{time.day} {time:%B %Y, %H:%M}" + (f" {time:%Z}" if time.tzinfo else "")
+
+
+def counted(number: int, noun: str) -> str:
+    """So many of something, whose plural ends in s."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def share(part: int, whole: int) -> str:
+    """How much of a whole a part is, in percent; what there is of is never told as 0."""
+    percent = 100 * part / whole
+    return "under 0.1 %" if 0 < percent < 0.1 else f"{percent:.1f} %"
+
+
+def are(number: int) -> str:
+    """The verb for so many."""
+    return "is" if number == 1 else "are"
+
+
+def were(number: int) -> str:
+    """The same of what is over."""
+    return "was" if number == 1 else "were"

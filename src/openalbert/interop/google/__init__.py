@@ -1,0 +1,1 @@
+"""Checkpoints of Google's ALBERT and BERT, read without TensorFlow."""

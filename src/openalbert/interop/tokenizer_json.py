@@ -1,0 +1,288 @@
+"""tokenizer.json and tokenizer_config.json: our tokenizer for Hugging Face, written out by hand, id for id the same.
+
+Hugging Face's own reading of a spiece.model is another tokenizer: it takes the symbols that SentencePiece was told to
+keep whole for added tokens, and does not split digit and comma again. What is left of a difference is told in
+docs/decisions/tokenizer-json.md.
+"""
+
+import functools
+import json
+import struct
+import sys
+import unicodedata
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import sentencepiece
+
+from openalbert import atomic_io
+from openalbert.errors import UserError
+from openalbert.text.normalization import Treatment
+from openalbert.text.tokenizer import SPACE, SPECIAL_PIECES, Tokenizer
+
+NEVER = -1e4  # the score of a piece that must not be chosen: far below any sum over a word
+
+# What is spelled like a special token or a byte only after normalisation (in wide letters, say) is text. It is cut, for
+# where `<` is unknown the whole piece would be chosen even with the lowest score.
+_FORGED = {
+    "type": "Split",
+    "pattern": {"Regex": r"<(?=(?:pad|unk|0x[0-9A-F]{2})>)|\[(?=(?:CLS|SEP|MASK)\])"},
+    "behavior": "MergedWithPrevious",
+    "invert": False,
+}
+
+_NORMAL, _USER_DEFINED = 1, 4  # kinds of entries in a SentencePiece model
+
+
+def write_tokenizer_files(tokenizer: Tokenizer, folder: Path, max_length: int) -> None:
+    """Write the files from which AutoTokenizer makes this tokenizer, and the SentencePiece model itself."""
+    whole = _tokenizer_json_text(tokenizer.model, tokenizer.treatment, tokenizer.where)
+    tokenizer.save(folder)
+    atomic_io.write_text(folder / "tokenizer.json", whole)
+    atomic_io.write_text(folder / "tokenizer_config.json", json.dumps(_config(tokenizer, max_length), indent=2) + "\n")
+
+
+@functools.lru_cache(maxsize=1)
+def _tokenizer_json_text(model: bytes, treatment: Treatment, where: str) -> str:
+    """tokenizer.json, made once for runs that write it again."""
+    return json.dumps(_tokenizer_json(Tokenizer(model, treatment, where)), ensure_ascii=False) + "\n"
+
+
+def _config(tokenizer: Tokenizer, max_length: int) -> dict[str, Any]:
+    return {
+        # The class that takes tokenizer.json as it is; AlbertTokenizer would build another one from spiece.model.
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
+        "model_max_length": max_length,
+        "do_lower_case": not tokenizer.treatment.cased,
+        "keep_accents": tokenizer.treatment.keep_accents,
+        "pad_token": "<pad>",
+        "unk_token": "<unk>",
+        "cls_token": "[CLS]",
+        "sep_token": "[SEP]",
+        "mask_token": "[MASK]",
+        "bos_token": "[CLS]",
+        "eos_token": "[SEP]",
+        "padding_side": "right",
+        "truncation_side": "right",
+        "clean_up_tokenization_spaces": False,
+    }
+
+
+def _tokenizer_json(tokenizer: Tokenizer) -> dict[str, Any]:
+    space = {"type": "Metaspace", "replacement": SPACE, "prepend_scheme": "first", "split": True}
+    decoder: dict[str, Any] = space
+    if tokenizer.byte_ids.any():
+        decoder = {"type": "Sequence", "decoders": [{"type": "ByteFallback"}, space]}
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [
+            {
+                "id": number,
+                "content": piece,
+                "single_word": False,
+                "lstrip": False,
+                "rstrip": False,
+                "normalized": False,
+                "special": True,
+            }
+            for number, piece in enumerate(SPECIAL_PIECES)
+        ],
+        "normalizer": {"type": "Sequence", "normalizers": _normalizers(tokenizer)},
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [space, _FORGED, *_comma_cuts(tokenizer)]},
+        "post_processor": _post_processor(tokenizer),
+        "decoder": decoder,
+        "model": {
+            "type": "Unigram",
+            "unk_id": tokenizer.unk_id,
+            "vocab": _scores(tokenizer),
+            "byte_fallback": bool(tokenizer.byte_ids.any()),
+        },
+    }
+
+
+def _normalizers(tokenizer: Tokenizer) -> list[dict[str, Any]]:
+    """The treatment, then what SentencePiece's own normaliser does, step by step."""
+    steps: list[dict[str, Any]] = []
+    removed, spaces = _removed_and_spaces(tokenizer)
+    dropped = removed
+    if not tokenizer.treatment.keep_accents:
+        marks = _marks()
+        dropped += marks
+        steps += [{"type": "NFKD"}, _replace(f"[{marks}]+", "")]
+    # Metaspace knows the beginning of a text only by its first character: it must not vanish, so it becomes a space.
+    steps.insert(1, _replace(f"\\A[{dropped}]+", " "))
+    if not tokenizer.treatment.cased:
+        # Python lower-cases a sigma at the end of a word to its final form, Hugging Face's Lowercase does not.
+        before = r"(?:(?<=\p{Cased})|(?<=\p{Cased}\p{Case_Ignorable}))"
+        steps += [_replace(before + r"Σ(?!\p{Case_Ignorable}*\p{Cased})", "ς"), {"type": "Lowercase"}]
+    return [
+        *steps,
+        {"type": "NFKC"},
+        _replace(f"[{removed}]+", ""),
+        _replace(f"[{spaces}]+", " "),
+        {"type": "Strip", "strip_left": False, "strip_right": True},
+    ]
+
+
+def _removed_and_spaces(tokenizer: Tokenizer) -> tuple[str, str]:
+    """The characters that go and those that count as spaces, by the treatment or by the model's own normaliser.
+
+    What a model does to controls and zero-width characters changed between versions of SentencePiece: it is asked.
+    """
+    removed, spaces = [], []
+    for char in _unseen():
+        left = tokenizer.processor.normalize(f"a{char}a")
+        if char.isspace() or left == f"{SPACE}a{SPACE}a":
+            spaces.append(ord(char))
+        elif left == f"{SPACE}aa":
+            removed.append(ord(char))
+    return _ranges(removed), _ranges(spaces)
+
+
+# To go through all characters takes the better part of a second, which a process pays once.
+@functools.cache
+def _unseen() -> list[str]:
+    """Spaces, controls and what else may go or count as a space."""
+    characters = map(chr, range(sys.maxunicode + 1))
+    return [
+        char
+        for char in characters
+        if char.isspace() or unicodedata.category(char) in ("Cc", "Cf") or char in (SPACE, "\ufffd")
+    ]
+
+
+@functools.cache
+def _marks() -> str:
+    """Accents that stand for themselves, as the inside of a character class."""
+    return _ranges([code for code in range(sys.maxunicode + 1) if unicodedata.combining(chr(code))])
+
+
+def _replace(pattern: str, content: str) -> dict[str, Any]:
+    return {"type": "Replace", "pattern": {"Regex": pattern}, "content": content}
+
+
+def _ranges(codes: list[int]) -> str:
+    """Code points, sorted, as the inside of a character class."""
+    ranges: list[tuple[int, int]] = []
+    for code in codes:
+        if ranges and ranges[-1][1] == code - 1:
+            ranges[-1] = (ranges[-1][0], code)
+        else:
+            ranges.append((code, code))
+    return "".join(f"\\x{{{first:X}}}-\\x{{{last:X}}}" for first, last in ranges)
+
+
+def _scores(tokenizer: Tokenizer) -> list[tuple[str, float]]:
+    """Each piece with its score; what SentencePiece never takes from text, and what is split again, is out of reach."""
+    pieces, normalizer = _read_model(tokenizer.model)
+    if normalizer != "nmt_nfkc":
+        raise UserError(
+            f"{tokenizer.where} normalises text by the rule '{normalizer}', but tokenizer.json can only be written for "
+            "nmt_nfkc, which ALBERT's vocabularies have"
+        )
+    highest = max(score for _, score, kind in pieces if kind == _NORMAL)
+    scores = []
+    for number, (piece, score, kind) in enumerate(pieces):
+        if kind == _USER_DEFINED:
+            # SentencePiece's rule; it is what makes such a symbol win over any piece that holds it.
+            scores.append((piece, len(piece.encode()) * highest - 0.1))
+        else:
+            scores.append((piece, score if kind == _NORMAL and number not in tokenizer.splits else NEVER))
+    return scores
+
+
+def _comma_cuts(tokenizer: Tokenizer) -> list[dict[str, Any]]:
+    """Cuts behind a comma that bring back what is lost with the pieces that are out of reach.
+
+    `▁11,` is split again into `▁11` and `,`. Where it is out of reach that is almost always what is chosen anyway; but
+    in 11,200 the piece `1,2` would be chosen, which SentencePiece passes over for `▁11,`. A model without these pieces
+    shows where, for a word that begins with one and goes on with up to three digits.
+    """
+    without = tokenizer.model
+    heads = {}
+    for number, split in tokenizer.splits.items():
+        piece = tokenizer.pieces([number])[0]
+        tag = piece.encode() + b"\x15"  # the field of a score follows the field of its piece
+        score = struct.pack("<f", tokenizer.processor.get_score(number))
+        without = without.replace(tag + score, tag + struct.pack("<f", NEVER))
+        if piece.startswith(SPACE):
+            heads[piece.strip(SPACE + ",")] = number, split
+    other = sentencepiece.SentencePieceProcessor(model_proto=without)
+    rests = [f"{number:0{digits}d}" for digits in (1, 2, 3) for number in range(10**digits)]
+    cuts = []
+    for head, (number, split) in heads.items():
+        texts = [f"{head},{rest}" for rest in rests]
+        chosen, left = (model.encode(texts, num_threads=1) for model in (tokenizer.processor, other))
+        both = zip(rests, chosen, left, strict=True)
+        lost = [rest for rest, first, second in both if first[0] == number and [*split, *first[1:]] != second]
+        if lost:
+            cuts.append(f"(?<={SPACE}{head}),(?=(?:{'|'.join(lost)})(?![0-9]))")
+    if not cuts:
+        return []
+    pattern = {"Regex": "|".join(cuts)}
+    return [{"type": "Split", "pattern": pattern, "behavior": "MergedWithPrevious", "invert": False}]
+
+
+def _read_model(model: bytes) -> tuple[list[tuple[str, float, int]], str]:
+    """Piece, score and kind of every entry of a SentencePiece model, and the name of its normaliser."""
+    pieces, normalizer = [], ""
+    for number, value in _fields(model):
+        if number == 1 and isinstance(value, bytes):
+            entry = {1: b"", 2: b"\0\0\0\0", 3: _NORMAL} | dict(_fields(value))
+            piece, score, kind = entry[1], entry[2], entry[3]
+            assert isinstance(piece, bytes)
+            assert isinstance(score, bytes)
+            assert isinstance(kind, int)
+            pieces.append((piece.decode(), struct.unpack("<f", score)[0], kind))
+        elif number == 3 and isinstance(value, bytes):
+            name = dict(_fields(value)).get(1, b"")
+            normalizer = name.decode() if isinstance(name, bytes) else ""
+    return pieces, normalizer
+
+
+def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """The fields of a protocol buffer, number and value; the protobuf package is not needed for so little."""
+    place = 0
+    while place < len(message):
+        key, place = _varint(message, place)
+        if key & 7 == 0:
+            value, place = _varint(message, place)
+            yield key >> 3, value
+            continue
+        if key & 7 == 2:
+            size, place = _varint(message, place)
+        else:
+            size = {1: 8, 5: 4}[key & 7]
+        yield key >> 3, message[place : place + size]
+        place += size
+
+
+def _varint(message: bytes, place: int) -> tuple[int, int]:
+    """A number of seven bits a byte, and where the next field begins."""
+    value = shift = 0
+    while message[place] >= 0x80:
+        value |= (message[place] & 0x7F) << shift
+        shift += 7
+        place += 1
+    return value | message[place] << shift, place + 1
+
+
+def _post_processor(tokenizer: Tokenizer) -> dict[str, Any]:
+    def special(piece: str, kind: int) -> dict[str, Any]:
+        return {"SpecialToken": {"id": piece, "type_id": kind}}
+
+    def sequence(name: str, kind: int) -> dict[str, Any]:
+        return {"Sequence": {"id": name, "type_id": kind}}
+
+    single = [special("[CLS]", 0), sequence("A", 0), special("[SEP]", 0)]
+    ids = {"[CLS]": tokenizer.cls_id, "[SEP]": tokenizer.sep_id}
+    return {
+        "type": "TemplateProcessing",
+        "single": single,
+        "pair": [*single, sequence("B", 1), special("[SEP]", 1)],
+        "special_tokens": {piece: {"id": piece, "ids": [number], "tokens": [piece]} for piece, number in ids.items()},
+    }

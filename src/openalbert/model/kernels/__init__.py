@@ -1,0 +1,1 @@
+"""Fused linear maps and attention for GPUs, with Triton sources."""

@@ -1,0 +1,1 @@
+"""Pretraining: batches from shards, masked LM and sentence order, the run."""

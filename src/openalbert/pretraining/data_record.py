@@ -1,0 +1,110 @@
+"""Which data a run is trained on, by content: it is resumed on the same data, or on purpose on other data.
+
+The record stands in facts.json and in every checkpoint. Data are compared by the checksums that the manifest of the
+shards holds, so nothing is read for it, and a folder may be moved.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from openalbert.errors import UserError
+from openalbert.pretraining.batches import Batches
+from openalbert.pretraining.loss import unigram_entropy
+from openalbert.train.device import Device
+from openalbert.train.state import Running
+
+RECORDED = ("data", "earlier_data", "unigram_entropy")
+"""What facts.json and a checkpoint say of the data."""
+
+
+def data_record(folder: Path, train: Batches, heldout: Batches | None) -> dict[str, Any]:
+    """What is known of the data of a run that begins with them."""
+    shards = train.shard_set
+    return {
+        "folder": str(folder),
+        "train_tokens": shards.num_tokens,
+        "train_documents": sum(entry.documents for entry in shards.entries),
+        "unusable_documents": train.unusable_documents,
+        "unusable_tokens": train.unusable_tokens,
+        "heldout_tokens": heldout.shard_set.num_tokens if heldout else 0,
+        "examples_per_epoch": train.examples_per_epoch,
+        "tokenizer": shards.manifest.tokenizer,
+        "train_sha256": shards.sha256,
+        "heldout_sha256": heldout.shard_set.sha256 if heldout else None,
+        "from_step": 0,
+        "from_tokens": 0,
+    }
+
+
+def check_same_on_all_ranks(record: Mapping[str, Any], device: Device) -> None:
+    """Refuse processes that see different data, as copies on several machines may be."""
+    content = [record[name] for name in ("tokenizer", "train_sha256", "heldout_sha256")]
+    # 48 bits, which a float64 holds exactly.
+    mark = float(int(hashlib.sha256(json.dumps(content).encode()).hexdigest()[:12], 16))
+    differs = device.any_rank(mark != device.from_main(mark))
+    problem = UserError(
+        f"the processes of this run see different data in {record['folder']}: give all of them the same shards"
+    )
+    device.raise_together(problem if differs else None)
+
+
+def check_same_data(before: Mapping[str, Any], now: Mapping[str, Any], where: Path, allow_new_data: bool) -> None:
+    """Refuse to resume a checkpoint on other data than its own, unless that is allowed and the vocabulary is the same.
+
+    Held-out data may change: nothing is learned from them.
+    """
+    if not before:
+        raise UserError(
+            f"{where}: it does not say what it was trained on, so it cannot be resumed: give another --out, with "
+            "--warm-start to begin with its weights, or --fresh to start over"
+        )
+    if before["tokenizer"] != now["tokenizer"]:
+        raise UserError(
+            f"{where}: it was trained with the vocabulary {before['tokenizer'][:12]}, but the shards in "
+            f"{now['folder']} were made with {now['tokenizer'][:12]}, and weights belong to their vocabulary: give "
+            "--data with shards of the first, another --out, or --fresh to start over"
+        )
+    if before["train_sha256"] != now["train_sha256"] and not allow_new_data:
+        raise UserError(
+            f"{where}: it was trained on data with {_checksum(before)}, but those in {now['folder']} have "
+            f"{_checksum(now)}: give --data with the first, --allow-new-data to continue on the second on purpose, or "
+            "another --out or --fresh to start over"
+        )
+
+
+def _checksum(record: Mapping[str, Any]) -> str:
+    return f"the checksum {record['train_sha256'][:12]} ({record['train_tokens']:,} tokens)"
+
+
+def take_over(facts: dict[str, Any], now: Mapping[str, Any], train: Batches, running: Running) -> dict[str, str]:
+    """Have the facts of a resumed run say which data it reads from here on; return an event for each change.
+
+    New training data are read from their beginning: their order has nothing to do with the earlier one, and an epoch
+    has another number of examples.
+    """
+    before, events = facts["data"], {}
+    if before["train_sha256"] != now["train_sha256"]:
+        seen = running.tokens - before["from_tokens"]
+        earlier = {**before, "steps": running.step - before["from_step"], "tokens_seen": seen}
+        facts["earlier_data"] = [*facts.get("earlier_data", []), earlier]
+        facts["data"] = {**now, "from_step": running.step, "from_tokens": running.tokens}
+        facts["unigram_entropy"] = unigram_entropy(train.shard_set)
+        running.forget()  # other text, another loss
+        events["new_data"] = (
+            f"from step {running.step:,} on it is trained on data with {_checksum(now)}, up to here on data with "
+            f"{_checksum(before)}"
+        )
+    else:
+        facts["data"] = {**now, "from_step": before["from_step"], "from_tokens": before["from_tokens"]}
+    if before["heldout_sha256"] != now["heldout_sha256"]:
+        events["new_heldout"] = (
+            f"from step {running.step:,} on it is evaluated on other held-out data: losses before and after cannot be "
+            "compared, and the best checkpoint is looked for anew"
+            if now["heldout_sha256"]
+            else f"from step {running.step:,} on there are no held-out data to evaluate on"
+        )
+    train.first_step = facts["data"]["from_step"]
+    return events

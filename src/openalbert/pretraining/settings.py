@@ -1,0 +1,130 @@
+"""All settings of a pretraining run: what is learned, how fast, and how it is watched. Needs no torch to be read."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+from tyro.conf import Positional, Suppress
+
+from openalbert.errors import UserError
+from openalbert.model.config import AlbertConfig
+from openalbert.optim.schedule import Budget, DepthSchedule, DepthStage, Schedule
+from openalbert.optim.settings import OptimizerSettings, scaled_learning_rate
+from openalbert.pretraining.batches import Objective
+from openalbert.train.device import Speed
+
+
+@dataclass(frozen=True)
+class Pretrain:
+    """Pretrain a model on shards. The same command again goes on where it was, or says that all is done."""
+
+    preset: Positional[str] = ""
+    """A recipe or preset for a fresh model, or a model, by folder or name, whose weights to begin with. Right after the
+    verb."""
+    data: Path = Path("shards")
+    """Folder of token shards, made by `openalbert prepare`."""
+    out: Path = Path("runs/pretraining")
+    """Folder of the run: settings, metrics, checkpoints, and at the end the model."""
+    steps: int | None = None
+    """Length of the run in steps. Give one of steps, tokens and minutes, or none for the recipe's own length."""
+    tokens: int | None = None
+    """Length of the run in tokens seen."""
+    minutes: float | None = None
+    """Length of the run in minutes of training."""
+    recipe_budget: Annotated[Budget, Suppress] = Budget(steps=125_000)  # noqa: RUF009 - frozen
+    """The recipe's own length."""
+
+    model: AlbertConfig = field(default_factory=AlbertConfig)
+    """The model."""
+    objective: Objective = field(default_factory=Objective)
+    """What it learns from the text."""
+    optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
+    """How it learns."""
+    schedule: Schedule = field(default_factory=Schedule)
+    """How the learning rate goes."""
+    batch_size: int = 4096
+    """Examples of a step over all devices and micro-batches."""
+    reference_batch: int = 4096
+    """The batch that the learning rate belongs to; for another it is scaled by the square-root rule."""
+    depth_schedule: str = ""
+    """Start shallow and grow: `3,6@0.25,12@0.5` runs 3 layers, 6 from a quarter of the run on, 12 from its half on."""
+    warm_start: str = ""
+    """A model's folder or name, or a run, to take the weights from. The shards must have its vocabulary. It may have
+    fewer positions than the new model, and fewer layers if they are shared."""
+    seed: int = 1
+    """Everything drawn at random hangs on it."""
+
+    heldout: Path | None = None
+    """Shards to evaluate on; not given: the held-out split of `data`, if it has one."""
+    allow_new_data: bool = False
+    """Resume on other training data than those of the checkpoint, which is refused otherwise. They are read from their
+    beginning, and the run and its model record the change. The vocabulary must be the same."""
+    evaluate_every: int | None = None
+    """Steps between two evaluations; not given: as often as checkpoints are saved."""
+    evaluation_examples: int = 1024
+    """Held-out examples in an evaluation."""
+    save_every: int = 1000
+    """Steps between two checkpoints."""
+    keep_last: int = 2
+    """Checkpoints that are kept, beside the best."""
+    log_every: int = 10
+    """Steps between two records in metrics.jsonl."""
+    tensorboard: bool = False
+    """Write TensorBoard files too."""
+    dry_run: bool = False
+    """Build everything, take up to nine steps, print what the run would take, and leave nothing behind."""
+    fresh: bool = False
+    """Start over: remove what an earlier run left in `out`."""
+    speed: Speed = field(default_factory=Speed)
+    """How fast it goes."""
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "reference_batch", "evaluation_examples", "save_every", "keep_last", "log_every"):
+            if getattr(self, name) < 1:
+                raise UserError(f"{name} is {getattr(self, name)}: it must be at least 1")
+        if self.evaluate_every is not None and self.evaluate_every < 1:
+            raise UserError(f"evaluate_every is {self.evaluate_every}: it must be at least 1")
+        if self.objective.max_length > self.model.max_positions:
+            raise UserError(
+                f"objective.max_length is {self.objective.max_length} but model.max_positions is "
+                f"{self.model.max_positions}: shorten the examples or give the model more positions"
+            )
+        self.budget  # noqa: B018 - refuses more than one
+        self.depths  # noqa: B018 - refuses what it cannot read
+
+    @property
+    def budget(self) -> Budget:
+        """How long the run is."""
+        if (self.steps, self.tokens, self.minutes) == (None, None, None):
+            return self.recipe_budget
+        return Budget(self.steps, self.tokens, self.minutes)
+
+    @property
+    def depths(self) -> DepthSchedule:
+        """How deep the model is run over the budget."""
+        if not self.depth_schedule:
+            return DepthSchedule((DepthStage(self.model.num_layers),))
+        return DepthSchedule.parse(self.depth_schedule, self.model.num_layers)
+
+    @property
+    def learning_rate(self) -> float:
+        """The highest learning rate, for this batch."""
+        return scaled_learning_rate(self.optimizer.learning_rate, self.batch_size, self.reference_batch)
+
+
+# What may change when a run goes on: none of it changes what is learned. Data are compared by content, not by folder.
+FREE_TO_CHANGE = (
+    "out",
+    "data",
+    "heldout",
+    "allow_new_data",
+    "evaluate_every",
+    "evaluation_examples",
+    "save_every",
+    "keep_last",
+    "log_every",
+    "tensorboard",
+    "dry_run",
+    "fresh",
+    "speed",
+)

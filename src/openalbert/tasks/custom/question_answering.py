@@ -1,0 +1,65 @@
+"""A user's own questions whose answers are stretches of a passage, in SQuAD's JSON or in a table."""
+
+from dataclasses import replace
+
+from openalbert.tasks.custom.columns import Columns, Layout, layout_of
+from openalbert.tasks.custom.text import own_openings
+from openalbert.tasks.data.source import Source, assemble
+from openalbert.tasks.data.tables import Table
+from openalbert.tasks.metrics import measure_answers
+from openalbert.tasks.squad import has_no_answer, questions, read_questions
+from openalbert.tasks.task import Known, Reading, Task
+
+
+def open_question_answering(source: Source, known: Known) -> Task:
+    """The task. Whether questions may have no answer is seen in the training file, or else in what is scored on, unless
+    it is known what a model can."""
+    opened = own_openings("question_answering", source, read_questions)
+    layout = layout_of(known, opened, lambda table: _columns(table, source, True, None)[1])
+    may_have_no_answer = known.may_have_no_answer
+    if may_have_no_answer is None:
+        first = next((split for split in ("train", "dev") if split in opened), None)
+        may_have_no_answer = False
+        if first is not None:
+            table = opened[first]()
+            columns, *_ = _columns(table, source, True, layout)
+            may_have_no_answer = any(has_no_answer(row, columns) for row in table.rows)
+    without = may_have_no_answer
+
+    def parse(table: Table, labelled: bool) -> Reading:
+        columns, roles, remarks = _columns(table, source, labelled, layout)
+        reading = questions(table, labelled, without, columns)
+        return replace(reading, remarks=(*remarks, *reading.remarks), layout=roles)
+
+    return assemble(
+        "question_answering",
+        "question_answering",
+        source,
+        opened,
+        parse,
+        measure_answers(without),
+        "f1",
+        may_have_no_answer=without,
+    )
+
+
+def _columns(
+    table: Table, source: Source, labelled: bool, layout: Layout | None
+) -> tuple[dict[str, str], dict[str, str], tuple[str, ...]]:
+    """The table's names for SQuAD's columns, the same by role, and what to say about guesses."""
+    columns = Columns(table, layout)
+    found = {
+        "id": columns.find("id", source.id_column),
+        "question": columns.find("question", source.question_column),
+        "answers": columns.find("answer", source.answer_column if labelled else None),
+        "answer_start": columns.find("answer_start", None),
+        "context": columns.find("passage", source.passage_column),
+    }
+    for role, name in (("question", "question"), ("passage", "context"), ("answer", "answers")):
+        if found[name] is None and (labelled or role != "answer"):
+            raise columns.missing(role)
+    # What SQuAD's own reading takes by these names: the article, and where it counts that there is no answer.
+    for name in ("title", *(("is_impossible",) if labelled else ())):
+        if name in columns.free:
+            columns.take(name, name)
+    return {name: column for name, column in found.items() if column is not None}, columns.roles, columns.remark()

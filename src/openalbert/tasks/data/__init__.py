@@ -1,0 +1,1 @@
+"""Rows of a task from files and datasets."""

@@ -1,0 +1,72 @@
+"""The splits of a Hugging Face dataset as tables, by the dataset's name or from a folder where it is saved."""
+
+import functools
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from openalbert.errors import UserError, suggestion
+from openalbert.tasks.data.source import Opening, Source
+from openalbert.tasks.data.tables import Row, Table, table_of
+
+
+def dataset_openings(source: Source, names: Mapping[str, str]) -> dict[str, Opening]:
+    """How each split is read that the dataset has; `names` are its names for them."""
+    dataset = _loaded(source)
+    if source.dataset_dev is not None:
+        if source.dataset_dev not in dataset:
+            known = suggestion(source.dataset_dev, list(dataset))
+            raise UserError(f"{source.dataset} has no split '{source.dataset_dev}' (--dataset-dev): {known}")
+        train = {"train": names["train"]} if "train" in names else {}
+        names = {**train, "dev": source.dataset_dev}
+    found: dict[str, Opening] = {
+        split: functools.partial(_table, f"{source.dataset}, {name}", dataset[name])
+        for split, name in names.items()
+        if name in dataset
+    }
+    if not found:
+        raise UserError(
+            f"{source.dataset} has none of the splits {', '.join(names.values())}: it has {', '.join(dataset)}; "
+            "name the one to score on with --dataset-dev"
+        )
+    return found
+
+
+def _loaded(source: Source) -> Mapping[str, Any]:
+    try:
+        import datasets
+    except ImportError:
+        raise UserError(
+            f"{source.dataset}: reading datasets needs an extra: pip install 'openalbert[datasets]'"
+        ) from None
+    name = str(source.dataset)
+    try:
+        if any((Path(name) / mark).is_file() for mark in ("state.json", "dataset_dict.json")):
+            loaded = datasets.load_from_disk(name)
+        else:
+            loaded = datasets.load_dataset(name, source.dataset_config)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise UserError(f"{name}: Hugging Face datasets cannot read it: {error}") from None
+    return loaded if isinstance(loaded, dict) else {"train": loaded}
+
+
+def _table(name: str, rows: Any) -> Table:
+    names_of = {column: names for column, feature in rows.features.items() if (names := _class_names(feature))}
+    plain = [
+        Row(f"{name}, row", number, {**row, **{column: named(row[column]) for column, named in names_of.items()}})
+        for number, row in enumerate(rows, 1)
+    ]
+    return table_of(name, plain)
+
+
+def _class_names(feature: Any) -> Callable[[Any], Any] | None:
+    """What turns a column's class numbers into their names; None where it has none."""
+    if hasattr(feature, "int2str"):
+
+        def named(number: int | None) -> str | None:
+            # Datasets say -1 where there is no label.
+            return None if number is None or number < 0 else str(feature.int2str(number))
+
+        return named
+    inner = _class_names(feature.feature) if hasattr(feature, "feature") else None
+    return None if inner is None else lambda numbers: [inner(number) for number in numbers or ()]

@@ -1,0 +1,303 @@
+"""Where the examples of a task come from: its folder, files, or a dataset; and how it all becomes a `Task`."""
+
+import fnmatch
+import hashlib
+import shlex
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+
+from openalbert.errors import UserError, suggestion
+from openalbert.formatting import are, counted, share
+from openalbert.tasks.data.tables import Table, check_is_there
+from openalbert.tasks.task import Example, Kind, QuestionExample, Reading, Task, TextExample, of_pairs
+
+MANY_KNOWN = 0.1  # of what is scored on: so many that are learned from as well decide the score
+FEW_ARTICLES = 20  # with fewer, articles are too coarse to hold a share out by, and passages are taken
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where the examples come from."""
+
+    data: Path | None = None
+    """The folder of a known task, as it was published, or one that holds its folder: GLUE, SQuAD, RACE."""
+    train: Path | None = None
+    """A file to learn from: CSV, TSV, JSONL or Parquet; SQuAD's JSON; a file or folder of RACE."""
+    dev: Path | None = None
+    """A file to score on. Without one, a part of the training examples is held out."""
+    test: Path | None = None
+    """A file to predict for; it needs no labels."""
+    dataset: str | None = None
+    """A Hugging Face dataset instead of files: its name, which may use the network, or a folder where one is saved."""
+    dataset_config: str | None = None
+    """The configuration of a Hugging Face dataset that has several."""
+    dataset_dev: str | None = None
+    """The split of a Hugging Face dataset to score on, where it is not validation; its labels are needed."""
+    text_column: str | None = None
+    """The column of the text, or of the first of two; given without --second-column, there is one text only.
+    Columns that are not named are guessed, and shown; where the guess is not clear, you are asked."""
+    second_column: str | None = None
+    """The column of the second text of a pair."""
+    label_column: str | None = None
+    """The column of the label, of the value, or of all labels that apply."""
+    label_columns: tuple[str, ...] = ()
+    """Where every label of multi_label has a column of its own with 0 or 1: those columns."""
+    label_separator: str | None = None
+    """What stands between labels of multi_label, or options of multiple_choice, that share a column.
+    Not given: whichever of ; | , is found."""
+    passage_column: str | None = None
+    """The column of the passage that a question is on."""
+    question_column: str | None = None
+    """The column of the question."""
+    options_columns: tuple[str, ...] = ()
+    """The columns of the options of multiple_choice, one for each; or the one that holds them all."""
+    answer_column: str | None = None
+    """The column of the answer: its text, or for multiple_choice its letter, its number from 0, or the option."""
+    id_column: str | None = None
+    """The column that names each row in files of predictions; without one, rows are counted from 0 there.
+    Pages count them from 1, without the header."""
+    heldout_share: float = 0.1
+    """The share of the training examples that is held out where there is nothing else to score on."""
+    heldout_seed: int = 0
+    """Which examples are held out: another seed, another part."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.heldout_share < 1:
+            raise UserError(f"heldout_share is {self.heldout_share}: it is a share, above 0 and below 1")
+
+    @property
+    def files(self) -> dict[str, Path]:
+        """The files that were named, by split."""
+        named = {"train": self.train, "dev": self.dev, "test": self.test}
+        return {split: path for split, path in named.items() if path is not None}
+
+    @property
+    def is_given(self) -> bool:
+        """Whether anything says where the examples are."""
+        return self.data is not None or self.dataset is not None or bool(self.files)
+
+    @property
+    def words(self) -> str:
+        """How it is written on a command line."""
+        said: list[str] = []
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if value != one.default:
+                several = value if isinstance(value, tuple) else (value,)
+                said += [f"--{one.name.replace('_', '-')}", *map(str, several)]
+        return shlex.join(said)
+
+    @property
+    def named_columns(self) -> list[str]:
+        """The settings that name columns and are given."""
+        return [
+            one.name for one in fields(self) if one.name.endswith(("_column", "_columns")) and getattr(self, one.name)
+        ]
+
+
+Opening = Callable[[], Table]
+"""Reads the rows of a split."""
+
+
+def openings(
+    task: str,
+    source: Source,
+    read: Callable[[Path], Table],
+    patterns: Mapping[str, tuple[str, ...]],
+    folders: tuple[str, ...] = (),
+    hub_splits: Mapping[str, str] | None = None,
+) -> dict[str, Opening]:
+    """How each split is read that there is: files named by the user, files found in the folder, or a dataset.
+
+    `patterns` are the names of each split's files, all of which are read that fit the first pattern that fits any;
+    `folders` are the names that the task's folder has; `hub_splits` are a dataset's names for the splits.
+    """
+    if source.data is not None and not patterns:
+        raise UserError(f"{task} is of your own files, not of a folder: name them with --train and --dev")
+    if patterns and source.named_columns:
+        setting = source.named_columns[0].replace("_", "-")
+        raise UserError(
+            f"{task} has columns of its own, and --{setting} is for other files: leave it out, or take a task of your "
+            "own files, such as --task classification"
+        )
+    if source.dataset is not None:
+        if source.data is not None or source.files:
+            raise UserError(f"examples of {task} come from --dataset or from files, not from both: leave one out")
+        from openalbert.tasks.data.hf_datasets import dataset_openings
+
+        return dataset_openings(source, hub_splits or {"train": "train", "dev": "validation", "test": "test"})
+    found: dict[str, Opening] = {}
+    if source.data is not None:
+        folder = _folder(source.data, folders)
+        for split, names in patterns.items():
+            if files := _matches(folder, names):
+                found[split] = _reader(read, files)
+        if not found and not source.files:
+            wanted = ", ".join(name for names in patterns.values() for name in names)
+            raise UserError(f"{folder} has no file of {task}: one of these is expected: {wanted}")
+    for split, path in source.files.items():
+        check_is_there(path)  # one that is never read would not be missed
+        found[split] = _reader(read, [path])
+    if not found:
+        known = "its folder with --data, or " if patterns else ""
+        raise UserError(f"{task} needs examples: give {known}files with --train and --dev, or --dataset")
+    if source.dev is not None:
+        # What the user names to score on comes first: it decides.
+        found = {"dev": found.pop("dev"), **found}
+    return found
+
+
+def _folder(data: Path, folders: tuple[str, ...]) -> Path:
+    if not data.is_dir():
+        kind = "is a file, and the task's folder is needed: name files with --train and --dev" if data.exists() else ""
+        raise UserError(f"{data} {kind}" if kind else f"there is no folder {data}")
+    below = {path.name.lower(): path for path in sorted(data.iterdir()) if path.is_dir()}
+    return next((below[name.lower()] for name in folders if name.lower() in below), data)
+
+
+def _matches(folder: Path, patterns: tuple[str, ...]) -> list[Path]:
+    names = sorted(path.name for path in folder.iterdir())
+    for pattern in patterns:
+        if found := fnmatch.filter(names, pattern):
+            return [folder / name for name in found]
+    return []
+
+
+def _reader(read: Callable[[Path], Table], files: Sequence[Path]) -> Opening:
+    def opened() -> Table:
+        tables = [read(path) for path in files]
+        if len(tables) == 1:
+            return tables[0]
+        columns = dict.fromkeys(column for table in tables for column in table.columns)
+        rows = [row for table in tables for row in table.rows]
+        excluded = {reason: count for table in tables for reason, count in table.excluded.items()}
+        remarks = tuple(remark for table in tables for remark in table.remarks)
+        return Table(", ".join(table.name for table in tables), tuple(columns), rows, excluded, remarks)
+
+    return opened
+
+
+def assemble(
+    name: str,
+    kind: Kind,
+    source: Source,
+    opened: Mapping[str, Opening],
+    parse: Callable[[Table, bool], Reading],
+    measure: Callable[[Sequence[Example], Sequence[object]], dict[str, float]],
+    main_metric: str,
+    *,
+    labels: tuple[str, ...] = (),
+    may_have_no_answer: bool = False,
+) -> Task:
+    """A task from how its splits are opened, how rows become examples (`parse`, which is told whether labels are
+    needed) and how it is scored. Where there is nothing to score on, a part of train is held out."""
+    scored = tuple(split for split in opened if split != "train" and not split.startswith("test"))
+    holds_out = "train" in opened and not scored
+    whole: list[Reading] = []  # of train, kept where two splits are made of it
+    forms: dict[bool, str] = {}  # the first file with pairs of texts, and the first with single ones
+    learned: set[int] = set()  # the texts and passages of train, once it was read
+
+    def read(split: str) -> Reading:
+        known = (*opened, "dev") if holds_out else tuple(opened)
+        if split == "test" and split not in opened:
+            split = next((other for other in opened if other.startswith("test")), split)
+        if split not in known:
+            advice = f", or give it with --{split}" if split in ("train", "dev", "test") else ""
+            raise UserError(f"{name} has no split '{split}' here: {suggestion(split, known)}{advice}")
+        if holds_out and split in ("train", "dev"):
+            if not whole:
+                whole.append(_read("train"))
+            return divided(whole[0], source.heldout_share, source.heldout_seed)[split == "dev"]
+        return _read(split)
+
+    def _read(split: str) -> Reading:
+        table = opened[split]()
+        reading = replace(parse(table, not split.startswith("test")), file=table.name)
+        if not reading.examples:
+            reasons = "; ".join(f"{count:,} {reason}" for reason, count in reading.excluded.items())
+            raise UserError(f"{table.name} gives no example to {name}: {reasons or 'it has no rows'}")
+        if (pairs := of_pairs(reading.examples)) is not None:
+            forms.setdefault(pairs, table.name)
+            if len(forms) == 2:
+                raise UserError(
+                    f"{forms[True]} has pairs of texts, but {forms[False]} has single ones: if the columns are not "
+                    "right, name them with --text-column and --second-column"
+                )
+        texts = [hash(_belongs_to(example, by_article=False)) for example in reading.examples]
+        if split == "train":
+            learned.update(texts)
+        elif twice := sum(text in learned for text in texts):
+            number = f"{twice:,} of {counted(len(texts), 'example')} ({share(twice, len(texts))})"
+            so = ": a score there says little" if twice >= MANY_KNOWN * len(texts) else ""
+            remark = f"{table.name}: {number} {are(twice)} on a text that is also learned from{so}"
+            return replace(reading, remarks=(*reading.remarks, remark))
+        return reading
+
+    splits = ("dev",) if holds_out else scored
+    return Task(name, kind, labels, splits, read, measure, main_metric, may_have_no_answer)
+
+
+def divided(
+    reading: Reading,
+    share: float,
+    seed: int,
+    otherwise: str = "give a file to score on with --dev",
+    articles_stay_whole: bool = True,
+) -> tuple[Reading, Reading]:
+    """A reading in two: what stays, and about a share that is held out; `otherwise` says what to do where it cannot be.
+
+    Who is held out is a function of seed and text alone. Examples of the same text or passage stay together, and those
+    of the same article where there are many and it is wished, so that nothing is scored that was learned; each class
+    gives its share.
+    """
+    articles = {example.title for example in reading.examples if isinstance(example, QuestionExample)}
+    by_article = articles_stay_whole and len(articles) >= FEW_ARTICLES
+    groups: dict[str, list[Example]] = {}
+    for example in reading.examples:
+        groups.setdefault(_belongs_to(example, by_article), []).append(example)
+    if len(groups) < 2:
+        raise UserError(
+            f"{reading.origin}: {counted(len(reading.examples), 'example')} of one text cannot be divided: {otherwise}"
+        )
+    strata: dict[Hashable, list[str]] = {}
+    for key, members in groups.items():
+        first = members[0]
+        # Values and sets of labels are too many to be classes: there all are of one kind.
+        label = first.label if isinstance(first, TextExample) and isinstance(first.label, int) else None
+        strata.setdefault(label, []).append(key)
+
+    def drawn(key: str) -> bytes:
+        return hashlib.blake2b(f"{seed}\0{key}".encode()).digest()
+
+    held: set[str] = set()
+    for keys in strata.values():
+        wanted = share * sum(len(groups[key]) for key in keys)
+        for key in sorted(keys, key=drawn)[:-1]:
+            if 2 * wanted >= len(groups[key]):
+                held.add(key)
+                wanted -= len(groups[key])
+    if not held:
+        largest = max(strata.values(), key=len)
+        held = {min(largest if len(largest) > 1 else groups, key=drawn)}
+    parts = tuple(
+        tuple(example for example in reading.examples if (_belongs_to(example, by_article) in held) == is_held)
+        for is_held in (False, True)
+    )
+    number = len(parts[1])
+    remark = (
+        f"{number:,} of {counted(len(reading.examples), 'example')} {are(number)} held out to score on: "
+        "no file was given"
+    )
+    return (
+        replace(reading, examples=parts[0], remarks=(*reading.remarks, remark)),
+        Reading(parts[1], {}, (remark,), reading.file),
+    )
+
+
+def _belongs_to(example: Example, by_article: bool) -> str:
+    if isinstance(example, QuestionExample):
+        return example.title if by_article else example.passage
+    if isinstance(example, TextExample):
+        return f"{example.first}\0{example.second or ''}"
+    return example.passage or f"{example.question}\0{example.options}"

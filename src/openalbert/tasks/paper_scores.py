@@ -1,0 +1,141 @@
+"""What the paper reports for each task, to stand beside a score (its Table 2, and its best single models on GLUE).
+
+Scores on the dev sets after pretraining on 262 G tokens; a model that read less is not to be expected to reach them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from openalbert.formatting import counted
+from openalbert.model.config import AlbertConfig
+from openalbert.model.presets import PRESETS
+
+TABLE_2: dict[str, dict[str, dict[str, float]]] = {
+    "albert-base": {
+        "squad1": {"f1": 89.3, "exact_match": 82.3},
+        "squad2": {"f1": 80.0, "exact_match": 77.1},
+        "mnli": {"accuracy": 81.6},
+        "sst2": {"accuracy": 90.3},
+        "race": {"accuracy": 64.0},
+    },
+    "albert-large": {
+        "squad1": {"f1": 90.6, "exact_match": 83.9},
+        "squad2": {"f1": 82.3, "exact_match": 79.4},
+        "mnli": {"accuracy": 83.5},
+        "sst2": {"accuracy": 91.7},
+        "race": {"accuracy": 68.5},
+    },
+    "albert-xlarge": {
+        "squad1": {"f1": 92.5, "exact_match": 86.1},
+        "squad2": {"f1": 86.1, "exact_match": 83.1},
+        "mnli": {"accuracy": 86.4},
+        "sst2": {"accuracy": 92.4},
+        "race": {"accuracy": 74.8},
+    },
+    "albert-xxlarge": {
+        "squad1": {"f1": 94.1, "exact_match": 88.3},
+        "squad2": {"f1": 88.1, "exact_match": 85.1},
+        "mnli": {"accuracy": 88.0},
+        "sst2": {"accuracy": 95.2},
+        "race": {"accuracy": 82.3},
+    },
+    "bert-base": {
+        "squad1": {"f1": 90.4, "exact_match": 83.2},
+        "squad2": {"f1": 80.4, "exact_match": 77.6},
+        "mnli": {"accuracy": 84.5},
+        "sst2": {"accuracy": 92.8},
+        "race": {"accuracy": 68.2},
+    },
+    "bert-large": {
+        "squad1": {"f1": 92.2, "exact_match": 85.5},
+        "squad2": {"f1": 85.0, "exact_match": 82.2},
+        "mnli": {"accuracy": 86.6},
+        "sst2": {"accuracy": 93.0},
+        "race": {"accuracy": 73.9},
+    },
+}
+BEST_SINGLE: dict[str, dict[str, float]] = {
+    "mnli": {"accuracy": 90.8},
+    "qnli": {"accuracy": 95.3},
+    "qqp": {"accuracy": 92.2},
+    "rte": {"accuracy": 89.2},
+    "sst2": {"accuracy": 96.9},
+    "mrpc": {"accuracy": 90.9},
+    "cola": {"matthews": 71.4},
+    "stsb": {"pearson": 93.0},
+    "squad1": {"f1": 94.8, "exact_match": 89.3},
+    "squad2": {"f1": 90.2, "exact_match": 87.4},
+    "race": {"accuracy": 86.5},
+}
+BEST_ON_TEST = ("race",)
+"""Where the scores of the best single model are of the test set."""
+OFFICIAL: dict[str, dict[str, int]] = {
+    "cola": {"dev": 1_043},
+    "sst2": {"dev": 872},
+    "mrpc": {"dev": 408},
+    "stsb": {"dev": 1_500},
+    "qqp": {"dev": 40_430},
+    "mnli": {"dev_matched": 9_815, "dev_mismatched": 9_832},
+    "qnli": {"dev": 5_463},
+    "rte": {"dev": 277},
+    "wnli": {"dev": 71},
+    "squad1": {"dev": 10_570},
+    "squad2": {"dev": 11_873},
+    "race": {"dev": 4_887},
+}
+"""How many examples the dev sets have that the paper scores on."""
+
+
+@dataclass(frozen=True)
+class Reported:
+    """A row of the paper for one task."""
+
+    model: str
+    scores: dict[str, float]
+
+
+def shape_of(config: AlbertConfig) -> str:
+    """The paper's model that a configuration has the shape of, "" for none."""
+    for name in TABLE_2:
+        other = PRESETS[name]
+        sizes = ("num_layers", "hidden_size", "embedding_size", "ffn_size", "sharing")
+        if all(getattr(config, size) == getattr(other, size) for size in sizes):
+            return name
+    return ""
+
+
+def reported(task: str, shape: str) -> list[Reported]:
+    """What the paper has for a task: its model of the same shape first, ALBERT-base where the shape is another."""
+    rows = []
+    same = TABLE_2.get(shape or "albert-base", {}).get(task)
+    if same is not None:
+        rows.append(Reported(f"the paper's {shape or 'albert-base'}", same))
+    if task in BEST_SINGLE:
+        where = "test set, " if task in BEST_ON_TEST else ""
+        rows.append(Reported(f"the paper's best single model ({where}albert-xxlarge, 1.5 M steps)", BEST_SINGLE[task]))
+    return rows
+
+
+def on_what(task: str, scored: Mapping[str, int | None]) -> str:
+    """A sentence on what a task's scores are of, by split, and whether the paper's are of the same examples."""
+    known = OFFICIAL[task]
+    sizes = " and ".join(f"{number:,}" for number in known.values())
+    official = f"official dev set{'s' if len(known) > 1 else ''} of {sizes} examples"
+    official += ", except those of its best single model, which are on the test set" if task in BEST_ON_TEST else ""
+    same = [split for split, number in scored.items() if number is not None and known.get(split) == number]
+    others = [
+        f"{split} of {counted(number, 'example')}"
+        for split, number in scored.items()
+        if number is not None and known.get(split) != number
+    ]
+    if not others:
+        whose = "The paper's scores are" if None in scored.values() or task in BEST_ON_TEST else "Scores"
+        return f"{whose} on the {official}."
+    verb, one, whose = ("is", "that one" if len(known) == 1 else "one of those", "its")
+    if len(others) > 1:
+        verb, one, whose = ("are", "those", "their")
+    as_here = f", as {' and '.join(same)} here {'is' if len(same) == 1 else 'are'}" if same else ""
+    return (
+        f"The paper's scores are on the {official}{as_here}; {' and '.join(others)} {verb} not {one}, "
+        f"so {whose} figures are not comparable with the paper's example by example."
+    )

@@ -1,0 +1,114 @@
+"""What a model says of its pretraining: all runs behind it, oldest first, and every token counted once."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from tests.pretraining.micro_runs import command, facts, micro_run
+
+from openalbert import cli, included
+from openalbert.interop import huggingface
+from openalbert.interop.pretraining_json import NONE, read_pretraining
+from openalbert.model.albert import AlbertModel
+from openalbert.model.config import PRETRAINING_HEADS
+from openalbert.pretraining.history import beginning
+from openalbert.pretraining.settings import Pretrain
+from openalbert.settings import to_dict
+
+
+def card_of(run: Path) -> str:
+    return (run / "model" / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory, easy_shards: Path) -> Path:
+    return micro_run(easy_shards, tmp_path_factory.mktemp("runs") / "first", "--steps 4")
+
+
+def test_the_model_of_a_run_says_what_that_run_took(first: Path) -> None:
+    known, told = read_pretraining(first / "model"), facts(first)
+    assert known is not None
+    assert known.tokens == told["truth"]["tokens"] > 0
+    assert known.text_tokens == told["data"]["train_tokens"]
+    assert known.steps == 4
+    assert known.minutes == pytest.approx(60 * told["truth"]["hours"])
+    assert (known.device, known.precision, known.length) == (told["device"], "fp32", 32)
+    assert (known.begun_with, known.before) == ("", ())
+    assert "| begun with | weights drawn at random |" in card_of(first)
+
+
+def test_runs_that_go_on_from_one_another_add_up(first: Path, easy_shards: Path, tmp_path: Path) -> None:
+    second = micro_run(easy_shards, tmp_path / "second", f"--steps 3 --warm-start {first}")
+    # Copied away from its run, the model still tells.
+    copied = Path(shutil.copytree(second / "model", tmp_path / "taken away"))
+    third = micro_run(easy_shards, tmp_path / "third", "--steps 2 --objective.max-length 24", preset=str(copied))
+    runs = [read_pretraining(run / "model") for run in (first, second, third)]
+    assert all(run is not None for run in runs)
+    seen = [facts(run)["truth"]["tokens"] for run in (first, second, third)]
+    assert [run.tokens for run in runs if run] == [seen[0], seen[0] + seen[1], sum(seen)]
+    last = runs[2]
+    assert last is not None
+    assert [run.steps for run in (*last.before, last)] == [4, 3, 2]
+    assert [run.begun_with for run in (*last.before, last)] == ["", "first", "taken away"]
+    assert [run.length for run in (*last.before, last)] == [32, 32, 24]
+    card = card_of(third)
+    assert f"| tokens seen | {seen[2]:,}, after {seen[0] + seen[1]:,} in the runs before this one |" in card
+    assert f"over {sum(seen):,} tokens of text" in card
+    assert f"It saw {sum(seen):,} tokens; the paper's" in card
+    assert "| begun with | the weights of taken away |" in card
+    assert "It read inputs of at most 32 tokens" in card
+    assert "unknown and not counted" not in card
+
+
+def test_what_a_run_began_with_is_asked_when_it_begins(first: Path, easy_shards: Path, tmp_path: Path) -> None:
+    source = Path(shutil.copytree(first / "model", tmp_path / "source"))
+    words = f"--warm-start {source} --steps 6 --save-every 2 --keep-last 9"
+    run = micro_run(easy_shards, tmp_path / "run", words)
+    expected = read_pretraining(run / "model")
+    # Killed before its last steps; meanwhile the source says something else.
+    shutil.rmtree(run / "model")
+    for step in (4, 6):
+        shutil.rmtree(run / "checkpoints" / f"step-{step:08d}")
+    told = facts(run)
+    del told["truth"]
+    (run / "facts.json").write_text(json.dumps(told))
+    (source / "pretraining.json").write_text(json.dumps(to_dict(NONE)))
+    again = read_pretraining(micro_run(easy_shards, run, words) / "model")
+    assert expected is not None
+    assert again is not None
+    assert (again.before, again.tokens, again.steps) == (expected.before, expected.tokens, 6)
+
+
+def test_a_start_that_says_nothing_is_named_as_unknown(easy_shards: Path, tmp_path: Path, first: Path) -> None:
+    source = Path(shutil.copytree(first / "model", tmp_path / "theirs"))
+    (source / "pretraining.json").unlink()
+    run = micro_run(easy_shards, tmp_path / "run", f"--steps 2 --warm-start {source}")
+    known = read_pretraining(run / "model")
+    assert known is not None
+    assert (known.tokens, known.before) == (facts(run)["truth"]["tokens"], ())
+    assert known.unknown_start == "theirs"
+    assert "What theirs had read, whose weights it goes back to, is unknown and not counted." in card_of(run)
+
+
+def test_a_damaged_start_is_refused_before_anything_is_learned(
+    easy_shards: Path, tmp_path: Path, first: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = Path(shutil.copytree(first / "model", tmp_path / "damaged"))
+    (source / "pretraining.json").write_text("{")
+    with pytest.raises(SystemExit):
+        cli.main(command(easy_shards, tmp_path / "run", f"--steps 2 --warm-start {source}"))
+    assert f"{source / 'pretraining.json'}: not JSON" in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
+def test_a_name_is_a_model_only_where_one_goes_by_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("albert-base", "albert-base-budget"):
+        assert beginning(Pretrain(preset=name)) == {"begun_with": "", "before": []}
+    monkeypatch.setattr(included, "PRETRAINED", tmp_path)
+    huggingface.save(
+        AlbertModel(huggingface.PRESETS["albert-micro"], PRETRAINING_HEADS), tmp_path / "of-ours", pretraining=NONE
+    )
+    [alone] = beginning(Pretrain(preset="of-ours"))["before"]
+    assert alone == {name: value for name, value in to_dict(NONE).items() if name != "before"}
+    assert beginning(Pretrain(preset="of-ours"))["begun_with"] == "of-ours"

@@ -1,0 +1,210 @@
+"""What a run tells: plain lines and a bar, means over windows, TensorBoard."""
+
+import json
+import math
+import os
+import pty
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.pretraining.micro_runs import command, micro_run, records
+
+from openalbert import cli
+from openalbert.errors import UserError
+from openalbert.formatting import throughput
+from openalbert.train.metrics_log import Journal, Window
+from openalbert.train.state import Running, Step
+
+LINE = re.compile(
+    r"step [\d,]+  loss \d+\.\d{3}  words \d+\.\d %  order \d+\.\d %  ([\d,]+\.\d ktok/s|\d+ tok/s)  "
+    r"rate \d\.\d\de[-+]\d\d(  left \d+:\d\d:\d\d)?"
+)
+
+
+def step(number: int, loss: float = 2.0, is_skipped: bool = False, right: int = 1) -> Step:
+    return Step(
+        number, {"masked_lm": (loss * 4, 4, right), "sentence_order": (1.4, 2, 1)}, loss + 0.7, 1.5, 0.001, 2,
+        (number - 1) / 10, is_skipped, False,
+    )  # fmt: skip
+
+
+def test_a_record_holds_the_means_since_the_one_before(tmp_path: Path) -> None:
+    journal = Journal(tmp_path, True, False, flops_per_token=lambda depth: 100.0, peak=1e6)
+    running = Running()
+    for number, loss in enumerate((3.0, 1.0, 8.0, 5.0), 1):
+        running.step, running.tokens, running.seconds = number, 1000 * number, 0.5 * number
+        journal.take(step(number, loss, is_skipped=number == 3, right=number), running, number / 10)
+        if number in (2, 4):
+            journal.write_window(step(number, loss), running)
+    first, second = records(tmp_path, "train")
+    assert (first["step"], first["masked_lm_loss"], first["masked_lm_accuracy"]) == (2, 2.0, 3 / 8)
+    assert first["gradient_norm"] == 1.5
+    assert first["tokens_per_second"] == 2000.0
+    assert first["share_of_peak"] == 0.2
+    # The third step was skipped: it has no part in the mean.
+    assert (second["masked_lm_loss"], second["masked_lm_accuracy"]) == (5.0, 1.0)
+
+
+def test_a_window_whose_steps_were_all_skipped_has_no_loss_norm_or_accuracy(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    monkeypatch.setattr("openalbert.train.metrics_log.SECONDS_BETWEEN_LINES", 0.0)
+    journal = Journal(tmp_path, True, True, flops_per_token=lambda depth: 100.0, peak=1e6)
+    running = Running()
+    for number in range(1, 7):
+        running.step, running.tokens, running.seconds = number, 1000 * number, 0.5 * number
+        journal.take(step(number, 2.0, is_skipped=number in (3, 4)), running, number / 10)
+        if number % 2 == 0:
+            journal.write_window(step(number), running)
+    journal.close()
+    before, gap, after = records(tmp_path, "train")
+    means = {"loss", "gradient_norm", "masked_lm_loss", "masked_lm_accuracy"}
+    means |= {"sentence_order_loss", "sentence_order_accuracy"}
+    assert set(before) - set(gap) == means
+    assert set(after) == set(before)
+    assert (gap["step"], gap["tokens"], gap["tokens_per_second"]) == (4, 4000, 2000.0)
+    lines = capsys.readouterr().err.splitlines()
+    assert "step 3  loss –  words –  order –  2.0 ktok/s" in lines[2]
+    # A NaN breaks TensorBoard's line; a step without a value would not.
+    board = EventAccumulator(str(tmp_path / "tensorboard"))
+    board.Reload()
+    for name in means:
+        values = [event.value for event in board.Scalars(f"train/{name}")]
+        assert [math.isnan(value) for value in values] == [False, True, False]
+
+
+def test_a_window_reads_back_equal_and_goes_on(tmp_path: Path) -> None:
+    window = Window()
+    window.add(step(1, 3.0))
+    again = Window(json.loads(json.dumps(window.state())))
+    window.add(step(2, 1.0))
+    again.add(step(2, 1.0))
+    assert again.figures() == window.figures()
+
+
+def test_what_was_recorded_after_a_checkpoint_is_cut_off_when_a_run_goes_on(tmp_path: Path) -> None:
+    journal = Journal(tmp_path, True, False, lambda depth: 1.0, 1.0)
+    journal.record({"kind": "event", "step": 1, "what": "depth", "text": "kept"})
+    size = journal.size
+    journal.record({"kind": "event", "step": 2, "what": "depth", "text": "not kept"})
+    journal.resume(size, {}, Running())
+    assert [event["text"] for event in records(tmp_path, "event")] == ["kept"]
+    with pytest.raises(UserError, match="it was changed"):
+        journal.resume(size + 1, {}, Running())
+
+
+@pytest.mark.parametrize("deepens", [True, False])
+def test_the_depth_is_told_only_where_it_changes(
+    deepens: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    journal = Journal(tmp_path, True, False, lambda depth: 1.0, 1.0, deepens)
+    journal.take(step(1), Running(step=1, tokens=10, seconds=1.0), 0.1)
+    line = capsys.readouterr().err
+    assert "step 1  loss 2.7" in line
+    assert ("depth 2" in line) == deepens
+
+
+@pytest.mark.parametrize(
+    ("tokens_per_second", "written"),
+    [
+        (0.26, "0.3 tok/s"),
+        (38.2, "38 tok/s"),
+        (999.4, "999 tok/s"),
+        (999.6, "1.0 ktok/s"),
+        (1_234_567.0, "1,234.6 ktok/s"),
+    ],
+)
+def test_a_line_tells_the_throughput_in_a_unit_that_fits(tokens_per_second: float, written: str) -> None:
+    assert throughput(tokens_per_second) == written
+
+
+def test_the_fraction_of_the_peak_is_told_where_the_peak_is_known(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for peak in (400.0, None):
+        journal = Journal(tmp_path, True, False, lambda depth: 10.0, peak)
+        journal.take(step(1), Running(step=1, tokens=10, seconds=1.0), 0.1)
+        journal.write_window(step(1), Running(step=1, tokens=10, seconds=1.0))
+    known, unknown = capsys.readouterr().err.splitlines()
+    assert "10 tok/s  MFU 25 %  rate" in known
+    assert "10 tok/s  rate" in unknown
+    assert [record.get("share_of_peak") for record in records(tmp_path, "train")] == [0.25, None]
+
+
+def test_only_the_main_process_speaks_and_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    journal = Journal(tmp_path, False, True, lambda depth: 1.0, 1.0)
+    journal.take(step(1), Running(step=1, tokens=10, seconds=1.0), 0.1)
+    journal.write_window(step(1), Running(step=1, tokens=10, seconds=1.0))
+    journal.say("something")
+    said = capsys.readouterr()
+    assert (said.out, said.err) == ("", "")
+    assert not list(tmp_path.iterdir())
+
+
+def test_where_there_is_no_terminal_plain_lines_tell_everything(
+    tmp_path: Path, easy_shards: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("openalbert.train.metrics_log.SECONDS_BETWEEN_LINES", 0.0)
+    micro_run(easy_shards, tmp_path / "run", "--steps 4")
+    said = capsys.readouterr()
+    lines = [line for line in said.err.splitlines() if " tok/s " in line or " ktok/s " in line]
+    assert len(lines) == 4
+    for number, line in enumerate(lines, 1):
+        assert line.startswith(f"{25 * number:5.1f} %  ")
+        assert LINE.fullmatch(line[9:]), line
+        assert ("  left " in line) == (number > 1)  # what the first step took says nothing of the others
+    assert lines[-1].endswith("left 0:00:00")
+    assert "\x1b" not in said.err
+    assert said.out == ""  # results only, and here there are none
+
+
+def test_on_a_terminal_a_bar_tells_everything(tmp_path: Path, easy_shards: Path) -> None:
+    main, terminal = pty.openpty()
+    environment = {**os.environ, "COLUMNS": "200", "TERM": "xterm", "OMP_NUM_THREADS": "1"}
+    words = [sys.executable, "-m", "openalbert", *command(easy_shards, tmp_path / "run", "--steps 12")]
+    process = subprocess.Popen(words, stderr=terminal, stdout=subprocess.DEVNULL, env=environment)
+    os.close(terminal)
+    shown = b""
+    while True:
+        try:
+            piece = os.read(main, 65536)
+        except OSError:  # how a pseudo-terminal says that the other side has gone
+            break
+        if not piece:
+            break
+        shown += piece
+    os.close(main)
+    assert process.wait() == 0
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode())
+    assert "training ━" in text
+    assert LINE.search(text), text
+    bars = re.findall(r"training ([━╸╺]+)", text)
+    assert bars[-1] == "━" * 20, "a run that is done has a bar that is full"
+    assert "step 12, held-out:" in text
+    assert "done: the model is in" in text
+
+
+def test_tensorboard_files_hold_what_the_metrics_hold(tmp_path: Path, easy_shards: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    out = micro_run(easy_shards, tmp_path / "run", "--steps 10 --tensorboard")
+    board = EventAccumulator(str(out / "tensorboard"))
+    board.Reload()
+    for kind, name in (("train", "masked_lm_loss"), ("train", "learning_rate"), ("evaluation", "perplexity")):
+        shown = [(event.step, event.value) for event in board.Scalars(f"{kind}/{name}")]
+        assert shown == [(record["step"], pytest.approx(record[name], rel=1e-6)) for record in records(out, kind)]
+
+
+def test_without_tensorboard_a_sentence_says_how_to_get_it(
+    tmp_path: Path, easy_shards: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(SystemExit) as stop:
+        cli.main(command(easy_shards, tmp_path / "run", "--steps 5 --tensorboard"))
+    assert stop.value.code == 1
+    assert "pip install 'openalbert[tensorboard]'" in capsys.readouterr().err
