@@ -2,8 +2,8 @@
 
     python bench/demo.py
 
-To be run on an otherwise idle machine. Writes run.json, facts.json and metrics.jsonl of the run, output.txt (all that
-the demo printed), times.json (the wall time of each stage) and report.md.
+To be run on an otherwise idle machine. Writes run.json, run_info.json and metrics.jsonl of the run, output.txt (all
+that the demo printed), times.json (the wall time of each stage) and report.md.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from textwrap import fill
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-RUN_FILES = ("run.json", "facts.json", "metrics.jsonl")
+RUN_FILES = ("run.json", "run_info.json", "metrics.jsonl")
 HEADING = re.compile(r"--- \d/\d  ([^:,]+)")
 END = "--- done in"
 
@@ -51,19 +51,20 @@ def carry_out(folder: Path, more: list[str]) -> tuple[str, dict[str, Any]]:
 
 def report(folder: Path) -> str:
     """The report that the files in the folder make."""
-    times, facts = (json.loads((folder / name).read_text()) for name in ("times.json", "facts.json"))
+    times, run_info = (json.loads((folder / name).read_text()) for name in ("times.json", "run_info.json"))
     records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     train = [record for record in records if record["kind"] == "train"][-1]
     last = [record for record in records if record["kind"] == "evaluation"][-1]
-    data = facts["data"]
+    data = run_info["data"]
     stages = "\n".join(f"| {name} | {seconds:.0f} |" for name, seconds in times["stages"].items())
     setup = (
         f"`python bench/demo.py`, which runs `{times['command']}` as `make demo` does, in an empty folder with the "
-        f"environment installed. {facts['device']}, torch {facts['torch']}, Python {facts['python']}; load average "
-        f"before the start {times['load_before']:.1f} on {times['cores']} cores. The corpus is the documentation "
-        f"installed on that machine: {data['train_tokens']:,} training tokens and {data['heldout_tokens']:,} held-out "
-        f"ones, with a vocabulary of {facts['vocab_size']:,} pieces trained on it. The model has "
-        f"{facts['parameters']:,} parameters and was trained for {train['step']:,} steps."
+        f"environment installed. {run_info['device']}, torch {run_info['torch']}, Python {run_info['python']}; load "
+        f"average before the start {times['load_before']:.1f} on {times['cores']} cores. The corpus is the "
+        f"documentation installed on that machine: {data['train_tokens']:,} training tokens and "
+        f"{data['heldout_tokens']:,} held-out "
+        f"ones, with a vocabulary of {run_info['vocab_size']:,} pieces trained on it. The model has "
+        f"{run_info['parameters']:,} parameters and was trained for {train['step']:,} steps."
     )
     limits = (
         "It is a demonstration, not a useful model: what it fills in stands in output.txt. The settings were chosen on "
@@ -81,7 +82,7 @@ def report(folder: Path) -> str:
 | wall time of all stages, minutes | {times["seconds"] / 60:.1f} |
 | of which training steps, minutes | {train["seconds"] / 60:.1f} |
 | held-out MLM loss | {last["masked_lm_loss"]:.2f} |
-| entropy of single tokens (loss of a unigram model) | {facts["unigram_entropy"]:.2f} |
+| entropy of single tokens (loss of a unigram model) | {run_info["unigram_entropy"]:.2f} |
 | held-out MLM accuracy, % | {100 * last["masked_lm_accuracy"]:.1f} |
 | held-out SOP accuracy, % | {100 * last["sentence_order_accuracy"]:.1f} |
 | held-out examples | {last["examples"]:,} |

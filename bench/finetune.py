@@ -29,14 +29,14 @@ from finetune_report import write
 from finetune_sides import LABELS, SHAPES, WARM_STEPS, Clock, made_up, our_steps, trainer_of
 
 from openalbert.errors import UserError
-from openalbert.finetuning.data import Part, gather
+from openalbert.finetuning.data import Part, load_data
 from openalbert.finetuning.scoring import score_part
 from openalbert.finetuning.settings import Finetune
 from openalbert.interop import huggingface
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import AlbertConfig, Head
 from openalbert.model.presets import preset
-from openalbert.tasks.data.source import Source
+from openalbert.tasks.data.source import TaskSource
 from openalbert.tasks.task import Task
 from openalbert.train.device import Device, Speed, open_device
 
@@ -93,18 +93,18 @@ def speed_of(arguments: argparse.Namespace, device: Device, shape: str) -> dict[
 
 def scores_of(arguments: argparse.Namespace, device: Device) -> Iterator[dict[str, Any]]:
     """The dev score of both after the same number of steps from the same weights, for some seeds."""
-    settings = Finetune(model=str(arguments.model), task=arguments.score_task, source=Source(data=arguments.data))
+    settings = Finetune(model=str(arguments.model), task=arguments.score_task, source=TaskSource(data=arguments.data))
     settings = replace(settings, max_length=128, dropout=0.0)
-    material = gather(settings)
-    task, (split, dev) = material.task, next(iter(material.scored.items()))
+    task_data = load_data(settings)
+    task, (split, dev) = task_data.task, next(iter(task_data.scored.items()))
     sequences, steps, batch, rate = (
-        material.train.encoding.sequences,
+        task_data.train.encoding.sequences,
         arguments.score_steps,
         arguments.batch,
         arguments.score_rate,
     )
     for seed in range(1, arguments.seeds + 1):
-        model = material.make_model(seed, from_scratch=False)
+        model = task_data.make_model(seed, from_scratch=False)
         folder = Path(tempfile.mkdtemp()) / "model"
         huggingface.save(model, folder)
         model.to(device.torch_device)

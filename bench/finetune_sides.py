@@ -21,8 +21,8 @@ from openalbert.optim.schedule import Budget, DepthSchedule, DepthStage, Schedul
 from openalbert.optim.settings import OptimizerSettings
 from openalbert.tasks.task import Sequences
 from openalbert.train.device import Device
-from openalbert.train.loop import Pace, training_steps
-from openalbert.train.state import Running
+from openalbert.train.loop import LoopConfig, training_steps
+from openalbert.train.state import TrainState
 
 # How many of a hundred training examples have at most so many of ALBERT's own pieces. Lengths drawn from this have the
 # mean of the real ones, and batches the same share of padding, to one percent.
@@ -73,9 +73,11 @@ def our_steps(
     )
     learning = finetuning(model, Recording(model) if is_recorded else None)
     depths = DepthSchedule((DepthStage(model.config.num_layers),))
-    pace = Pace(Budget(steps=steps), Schedule(kind="linear", warmup_share=0.06), rate, 1.0, depths, seed)
+    loop_config = LoopConfig(
+        Budget(steps=steps), Schedule(kind="linear", warmup_fraction=0.06), rate, 1.0, depths, seed
+    )
     optimizer = make_optimizer(model, settings_of(rate))
-    return training_steps(model, optimizer, packing, learning, pace, device, Running())
+    return training_steps(model, optimizer, packing, learning, loop_config, device, TrainState())
 
 
 class Features(torch.utils.data.Dataset[dict[str, Tensor]]):

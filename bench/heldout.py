@@ -42,7 +42,7 @@ def question(text: str) -> Question:
     """`512:whole:1024` or `128:whole:2048:0`: length, chunks, examples, share of shortened ones."""
     try:
         length, chunks, examples, *share = text.split(":")
-        short = {"short_share": float(share[0])} if len(share) == 1 else {}
+        short = {"short_fraction": float(share[0])} if len(share) == 1 else {}
         pairs = SentenceOrder(chunks=chunks, **short)  # type: ignore[arg-type]
         asked = Question(Objective(max_length=int(length), sentence_order=pairs), int(examples))
     except ValueError:
@@ -68,8 +68,8 @@ def judged(model: AlbertModel, shards: ShardSet, asked: Question, batch: int, de
     started = time.perf_counter()
     found = evaluate(pretraining(model), model, batches, asked.examples // size, model.config.num_layers, device)
     pairs, length = asked.objective.sentence_order, asked.objective.max_length
-    print(f"length {length}, {pairs.chunks}, {pairs.short_share:.0%} shorter: {found}", flush=True)
-    told = {"length": length, "chunks": pairs.chunks, "short_share": pairs.short_share}
+    print(f"length {length}, {pairs.chunks}, {pairs.short_fraction:.0%} shorter: {found}", flush=True)
+    told = {"length": length, "chunks": pairs.chunks, "short_fraction": pairs.short_fraction}
     return {**told, **found.figures(), "seconds": time.perf_counter() - started}
 
 

@@ -80,7 +80,7 @@ def main() -> None:
     weights = {name: tensor.detach() for name, tensor in model.named_parameters()}
     known = weights[POSITIONS][: arguments.known]
     longer_model = AlbertModel(replace(model.config, max_positions=arguments.length), PRETRAINING_HEADS)
-    objective = Objective(arguments.length, sentence_order=SentenceOrder(chunks="whole", short_share=0.0))
+    objective = Objective(arguments.length, sentence_order=SentenceOrder(chunks="whole", short_fraction=0.0))
     rows = []
     with open_device(Speed()) as device:
         batches = Batches(open_shards(arguments.shards), objective, BATCH, 0)

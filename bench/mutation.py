@@ -42,19 +42,20 @@ from mutants import make
 
 ROOT = Path(__file__).resolve().parents[1]
 SUITES = {  # a mutated file, and the tests that are asked about it
-    "objectives/*.py": "tests/objectives tests/train/test_batches.py",
-    "optim/*.py": "tests/optim tests/train/test_steps.py",
-    "model/*.py": "tests/model tests/optim/test_groups.py tests/interop/test_huggingface.py tests/train/test_passes.py",
-    "train/steps.py": "tests/train/test_steps.py tests/train/test_passes.py",
-    "train/running.py": "tests/train/test_running.py tests/train/test_steps.py tests/train/test_saving.py",
-    "train/passes.py": "tests/train/test_passes.py tests/train/test_steps.py",
-    "train/batches.py": "tests/train/test_batches.py tests/train/test_passes.py",
-    "train/checkpoint.py": "tests/train/test_checkpoint.py tests/train/test_saving.py",
-    "train/saving.py": "tests/train/test_saving.py tests/train/test_checkpoint.py",
-    "durable.py": "tests/test_durable.py tests/train/test_checkpoint.py",
+    "objectives/*.py": "tests/objectives tests/pretraining/test_batches.py",
+    "optim/*.py": "tests/optim tests/train/test_loop.py",
+    "model/*.py": "tests/model tests/optim/test_groups.py tests/interop/test_huggingface.py "
+    "tests/train/test_micro_batch.py",
+    "train/loop.py": "tests/train/test_loop.py tests/train/test_micro_batch.py",
+    "train/state.py": "tests/train/test_state.py tests/train/test_loop.py tests/train/test_checkpointer.py",
+    "train/micro_batch.py": "tests/train/test_micro_batch.py tests/train/test_loop.py",
+    "pretraining/batches.py": "tests/pretraining/test_batches.py tests/train/test_micro_batch.py",
+    "train/checkpoint.py": "tests/train/test_checkpoint.py tests/train/test_checkpointer.py",
+    "train/checkpointer.py": "tests/train/test_checkpointer.py tests/train/test_checkpoint.py",
+    "atomic_io.py": "tests/test_atomic_io.py tests/train/test_checkpoint.py",
     "tasks/metrics.py": "tests/tasks/test_metrics.py tests/tasks/test_race.py",
     "tasks/squad_score.py": "tests/tasks/test_squad_score.py",
-    "tasks/answers.py": "tests/tasks/test_answers.py",
+    "finetuning/span_decoding.py": "tests/finetuning/test_span_decoding.py",
 }
 NOT_MUTATED = {"optim/lamb_kernel.py", "model/fused_kernels.py"}  # Triton: only a GPU executes them
 GPU_ONLY, EQUIVALENT, LEFT, NEW_TEST = "only a GPU executes it", "equivalent", "left", "killed by a test added"
@@ -150,14 +151,14 @@ def in_parallel(
 
     for worker in workers:
         threading.Thread(target=serve, args=(worker,), daemon=True).start()
-    running = len(workers)
-    while running:
+    train_state = len(workers)
+    while train_state:
         try:
             one = done.get(timeout=max(0.1, until - time.monotonic() + 1))
         except queue.Empty:
             return
         if one is None:
-            running -= 1
+            train_state -= 1
         else:
             yield one
 

@@ -121,7 +121,7 @@ def as_google_does(
             continue
         for place in places:
             covered.add(place)
-            if rng.random() < masking.mask_share:
+            if rng.random() < masking.mask_fraction:
                 output[place] = MASK
             elif rng.random() >= 0.5:
                 output[place] = rng.randint(0, len(word_starts) - 1)
@@ -162,7 +162,7 @@ def on_one_core(text: Text, length: int, batch_size: int, repeats: int) -> dict[
 
     def plain(collate: Callable[[one_by_one.Example, random.Random], tuple[list[int], list[int], list[int]]]) -> int:
         rng, made, held = random.Random(0), 0, []
-        for example in one_by_one.sentence_pairs(documents, length, order.short_share, rng):
+        for example in one_by_one.sentence_pairs(documents, length, order.short_fraction, rng):
             held.append(collate(example, rng))
             made += len(example.first) + len(example.second) + 3
             if len(held) == 64:

@@ -52,15 +52,15 @@ def run(words: list[str], cores: list[int], **how: Any) -> dict[str, float]:
     """Run a command on some cores, watching its memory."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     started = time.perf_counter()
-    running = subprocess.Popen(words, preexec_fn=lambda: os.sched_setaffinity(0, cores), **how)
+    train_state = subprocess.Popen(words, preexec_fn=lambda: os.sched_setaffinity(0, cores), **how)
     peak = most = 0
-    while running.poll() is None:
-        processes = family(running.pid)
+    while train_state.poll() is None:
+        processes = family(train_state.pid)
         peak, most = max(peak, memory(processes)), max(most, len(processes))
         time.sleep(SECONDS_BETWEEN_LOOKS)
     seconds = time.perf_counter() - started
-    if running.returncode:
-        sys.exit(running.returncode)
+    if train_state.returncode:
+        sys.exit(train_state.returncode)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     processor_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     return {"wall_s": seconds, "processor_s": processor_s, "peak_pss_bytes": peak, "processes": most}

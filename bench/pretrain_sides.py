@@ -26,8 +26,8 @@ from openalbert.pretraining.setup import compiled_part, is_recorded, make_model
 from openalbert.text.shards import Vocabulary, open_shards, write_shards
 from openalbert.text.tokenizer import Tokenizer
 from openalbert.train.device import Speed, measure_matmul_peak, open_device
-from openalbert.train.loop import Pace, training_steps
-from openalbert.train.state import Running
+from openalbert.train.loop import LoopConfig, training_steps
+from openalbert.train.state import TrainState
 
 WARM_STEPS = 8  # after the first: allocator, clocks and caches settle
 
@@ -109,7 +109,7 @@ class OneBatch:
 def ours(job: Job, arguments: argparse.Namespace, turn: Turn) -> dict[str, Any]:
     """Our step as `openalbert pretrain` takes it."""
     length, config = arguments.length, job.config
-    objective = Objective(length, sentence_order=SentenceOrder(short_share=0.0))
+    objective = Objective(length, sentence_order=SentenceOrder(short_fraction=0.0))
     settings = Pretrain(
         preset=job.model,
         model=config,
@@ -126,11 +126,11 @@ def ours(job: Job, arguments: argparse.Namespace, turn: Turn) -> dict[str, Any]:
         compiled = compiled_part(settings, device)
         batches = Batches(shards, objective, job.batch, 1, device=device.torch_device, compiled=compiled == "whole")
         assert (batches.at(0).lengths == length).float().mean() > 0.99  # all but the document's last
-        pace = Pace(Budget(steps=10**6), settings.schedule, 1e-4, 1.0, settings.depths, 1)
+        loop_config = LoopConfig(Budget(steps=10**6), settings.schedule, 1e-4, 1.0, settings.depths, 1)
         optimizer = make_optimizer(model, settings.optimizer)
         learning = pretraining(model, is_compiled=compiled != "none", is_recorded=is_recorded(settings, device))
         source = OneBatch(batches.at(0)) if job.kind == "ours-one-batch" else batches
-        steps = training_steps(model, optimizer, source, learning, pace, device, Running())
+        steps = training_steps(model, optimizer, source, learning, loop_config, device, TrainState())
         next(steps)
         torch.cuda.synchronize()
         figures = measured(steps, job, length, time.perf_counter() - started)

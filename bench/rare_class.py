@@ -53,11 +53,11 @@ def main() -> None:
     subprocess.run([sys.executable, "-m", "openalbert", *words], check=True)
     scores = json.loads((run / "scores.json").read_text())
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    facts = json.loads((run / "facts.json").read_text())
+    run_info = json.loads((run / "run_info.json").read_text())
     found = {
         "model": arguments.model,
-        "device": facts["device"],
-        "torch": facts["torch"],
+        "device": run_info["device"],
+        "torch": run_info["torch"],
         "steps": scores["steps"],
         "skipped_steps": [record["skipped"] for record in records if record["kind"] == "train"][-1],
         "scores": scores["scores"]["dev"],

@@ -128,7 +128,7 @@ def carry_out(plan: Plan, mode: str, way: str, out: Path) -> dict[str, Any]:
         done |= {"last_record_before": last_step(out), "resumed_from": found.step if found else 0}
         attempt = Attempt(plan, mode, out)
     attempt.expect(0)
-    restarts = json.loads((out / "facts.json").read_text())["restarts"]
+    restarts = json.loads((out / "run_info.json").read_text())["restarts"]
     if restarts != int(way.startswith("SIG")):
         raise UserError(f"{out}: this run was resumed {restarts} times, which is not what was meant")
     seconds = round(time.monotonic() - started, 1)
@@ -201,8 +201,8 @@ def measure(plan: Plan, modes: list[str], jobs: int, folder: Path) -> dict[str, 
     rows = [
         {**done[mode, way], **compare(places[mode, WAYS[0]], places[mode, way])} for mode, way in product(modes, WAYS)
     ]
-    facts = {mode: json.loads((places[mode, WAYS[0]] / "facts.json").read_text()) for mode in modes}
-    machine = {mode: {name: facts[mode].get(name) for name in MACHINE} for mode in modes}
+    run_info = {mode: json.loads((places[mode, WAYS[0]] / "run_info.json").read_text()) for mode in modes}
+    machine = {mode: {name: run_info[mode].get(name) for name in MACHINE} for mode in modes}
     settings = shlex.join(plan.settings())
     return {"script": "bench/resume.py", "settings": settings, "jobs": jobs, "machine": machine, "rows": rows}
 

@@ -138,13 +138,13 @@ def read(folder: Path) -> dict[str, Any] | None:
         return None
     runs = [json.loads(scores.read_text()) for scores in ended]
     # Which folders the files were in is nobody else's concern.
-    facts = [
-        json.loads(re.sub(r'(?<=[ "])/[^\s"]*/', "", (scores.parent / "facts.json").read_text())) for scores in ended
+    run_info = [
+        json.loads(re.sub(r'(?<=[ "])/[^\s"]*/', "", (scores.parent / "run_info.json").read_text())) for scores in ended
     ]
     curves = [compact(scores.parent / "metrics.jsonl") for scores in ended]
     for one, curve in zip(runs, curves, strict=True):
         one["skipped_steps"] = curve["skipped"]
-    return {"runs": runs, "facts": facts[0], "places": list(dict.fromkeys(map(place, facts))), "curves": curves}
+    return {"runs": runs, "facts": run_info[0], "places": list(dict.fromkeys(map(place, run_info))), "curves": curves}
 
 
 def compact(metrics: Path) -> dict[str, Any]:
@@ -161,11 +161,11 @@ def compact(metrics: Path) -> dict[str, Any]:
     }
 
 
-def place(facts: dict[str, Any]) -> str:
+def place(run_info: dict[str, Any]) -> str:
     """What a run was on, in words."""
     from openalbert.report.summary import over_all_starts
 
-    device, precision, torch = (over_all_starts(facts, name) for name in ("device", "precision", "torch"))
+    device, precision, torch = (over_all_starts(run_info, name) for name in ("device", "precision", "torch"))
     return f"{device}, {precision}, torch {torch}"
 
 
@@ -182,12 +182,12 @@ def report(arguments: argparse.Namespace) -> None:
         if (outcome := read(arguments.runs / f"{job.task}{via(job.task) if kind == 'via' else ''}")) is not None
     }
     summaries = {key: summarize(outcome["runs"]) for key, outcome in found.items()}
-    facts = next(iter(found.values()))["facts"]
+    run_info = next(iter(found.values()))["facts"]
     places = dict.fromkeys(place for outcome in found.values() for place in outcome["places"])
     skipped = sum(run["skipped_steps"] for outcome in found.values() for run in outcome["runs"])
     num_runs = sum(len(outcome["runs"]) for outcome in found.values())
     lines = [
-        f"# {facts['model']}, fine-tuned on the paper's tasks",
+        f"# {run_info['model']}, fine-tuned on the paper's tasks",
         "",
         "## Result",
         "",
@@ -211,7 +211,7 @@ def report(arguments: argparse.Namespace) -> None:
         cells += [VIA[job.task] if row["median_via"] is not None else None, row["median_via"], base, best]
         lines.append(f"| {job.task} | {row['metric']} | {row['seeds']} | {' | '.join(map(written, cells))} |")
         rows.append(row)
-    lines += ["", *further_scores(summaries), "", *setup(found, facts, list(places))]
+    lines += ["", *further_scores(summaries), "", *setup(found, run_info, list(places))]
     lines += [
         f"{skipped} of all steps of the {num_runs} runs were skipped (run.json has the number of each run; "
         "curves.jsonl has their curves).",
@@ -287,9 +287,9 @@ def further_scores(summaries: dict[tuple[str, str], dict[str, Any]]) -> list[str
     return lines
 
 
-def setup(found: dict[tuple[str, str], dict[str, Any]], facts: dict[str, Any], places: list[str]) -> list[str]:
+def setup(found: dict[tuple[str, str], dict[str, Any]], run_info: dict[str, Any], places: list[str]) -> list[str]:
     """How the scores were made."""
-    tokens = (facts["pretraining"] or {}).get("tokens", 0) / 1e9
+    tokens = (run_info["pretraining"] or {}).get("tokens", 0) / 1e9
     lines = [
         "## Setup",
         "",
@@ -336,14 +336,14 @@ def picture(rows: list[dict[str, Any]], file: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     verbs = parser.add_subparsers(required=True)
-    running = verbs.add_parser("run")
-    running.add_argument("model")
-    running.add_argument("--data", type=Path, required=True)
-    running.add_argument("--out", type=Path, required=True)
-    running.add_argument("--parallel", type=int, default=4)
-    running.add_argument("--tasks", nargs="+", default=[job.task for job in JOBS])
-    running.add_argument("--more", default="", help="further words for every command, in one string")
-    running.set_defaults(does=run)
+    train_state = verbs.add_parser("run")
+    train_state.add_argument("model")
+    train_state.add_argument("--data", type=Path, required=True)
+    train_state.add_argument("--out", type=Path, required=True)
+    train_state.add_argument("--parallel", type=int, default=4)
+    train_state.add_argument("--tasks", nargs="+", default=[job.task for job in JOBS])
+    train_state.add_argument("--more", default="", help="further words for every command, in one string")
+    train_state.set_defaults(does=run)
     reporting = verbs.add_parser("report")
     reporting.add_argument("runs", type=Path)
     reporting.add_argument("--out", type=Path, required=True)

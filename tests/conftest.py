@@ -48,3 +48,34 @@ def cased(tmp_path_factory: pytest.TempPathFactory) -> "Tokenizer":
 
     folder = tmp_path_factory.mktemp("cased")
     return trained_tokenizer(folder, vocab_size=700, cased=True, keep_accents=True, byte_fallback=True)
+
+
+@pytest.fixture(scope="session")
+def easy_shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Shards of a text that is easily learned, with a held-out split."""
+    from tests.pretraining.made_shards import easy_text, made_shards
+
+    return made_shards(tmp_path_factory.mktemp("easy"), easy_text(150), heldout=easy_text(40, seed=1))
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory, small: "Tokenizer") -> Path:
+    """The folder of a tiny model."""
+    from tests.finetuning.made_lessons import made_model
+
+    return made_model(tmp_path_factory.mktemp("tiny") / "model", small)
+
+
+@pytest.fixture(scope="session")
+def quick_runs(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> dict[str, Path]:
+    """A short run of every kind of task, with its data next to it as `data`. Tests do not write into it."""
+    from tests.finetuning.made_lessons import KINDS, learn, lesson
+
+    runs = {}
+    for kind in (*KINDS, "some_without_answer"):
+        folder = tmp_path_factory.mktemp(kind)
+        name = "question_answering" if kind == "some_without_answer" else kind
+        file = lesson(name, folder / "data", 120, may_have_no_answer=kind == "some_without_answer")
+        learn(tiny, name, file, folder / "run", "--steps 30 --evaluate-every 10")
+        runs[kind] = folder / "run"
+    return runs

@@ -21,7 +21,7 @@ from openalbert.text.shards import open_shards
 from openalbert.text.tokenizer import Tokenizer
 
 NAME = "albert-base-wikibooks"
-RESULTS = Path(__file__).parents[2] / "results" / NAME
+RESULTS = Path(__file__).parents[1] / "results" / NAME
 RUNS = (RESULTS, RESULTS / "longer", RESULTS / "25-minutes")  # each begun with the weights of the one before it
 
 
@@ -63,8 +63,8 @@ def test_it_fills_in_words_that_make_sense() -> None:
 
 
 def test_its_vocabulary_is_the_one_it_was_trained_with() -> None:
-    facts = json.loads((RESULTS / "facts.json").read_text())
-    assert Tokenizer.load(PRETRAINED / NAME).fingerprint == facts["data"]["tokenizer"]
+    run_info = json.loads((RESULTS / "run_info.json").read_text())
+    assert Tokenizer.load(PRETRAINED / NAME).fingerprint == run_info["data"]["tokenizer"]
 
 
 def test_text_of_ones_own_is_prepared_with_its_vocabulary_by_its_name_and_read_by_it(
@@ -121,9 +121,9 @@ def test_a_longer_text_than_it_has_positions_for_is_refused() -> None:
 def test_it_tells_how_much_it_was_pretrained() -> None:
     told = read_pretraining(find_folder(NAME))
     assert told is not None
-    runs = [json.loads((folder / "facts.json").read_text()) for folder in RUNS]
-    assert [run.steps for run in (*told.before, told)] == [run["truth"]["steps"] for run in runs]
-    assert told.tokens == sum(run["truth"]["tokens"] for run in runs)
+    runs = [json.loads((folder / "run_info.json").read_text()) for folder in RUNS]
+    assert [run.steps for run in (*told.before, told)] == [run["actual"]["steps"] for run in runs]
+    assert told.tokens == sum(run["actual"]["tokens"] for run in runs)
     assert told.text_tokens == runs[-1]["data"]["train_tokens"]
 
 

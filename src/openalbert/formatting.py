@@ -108,7 +108,7 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def share(part: int, whole: int) -> str:
+def percent_of(part: int, whole: int) -> str:
     """How much of a whole a part is, in percent; what there is of is never told as 0."""
     percent = 100 * part / whole
     return "under 0.1 %" if 0 < percent < 0.1 else f"{percent:.1f} %"

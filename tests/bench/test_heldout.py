@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.pretraining.made_shards import easy_text, made_shards
-from tests.pretraining.micro_runs import facts, micro_run, records
+from tests.pretraining.micro_runs import micro_run, records, run_info
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "bench"))  # as `python bench/SCRIPT.py` has it
 
@@ -21,7 +21,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def run(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     words = "--steps 20 --evaluation-examples 32 --objective.sentence-order.chunks whole"
-    words += " --objective.sentence-order.short-share 0"
+    words += " --objective.sentence-order.short-fraction 0"
     return micro_run(data, tmp_path_factory.mktemp("runs") / "run", words)
 
 
@@ -33,10 +33,10 @@ def test_a_run_is_judged_again_as_it_judged_itself(data: Path, run: Path, tmp_pa
     own = records(run, "evaluation")[-1]
     for name in ("masked_lm_loss", "masked_lm_accuracy", "sentence_order_loss", "sentence_order_accuracy"):
         assert first[name] == pytest.approx(own[name], rel=1e-5)
-    assert (first["examples"], first["chunks"], first["short_share"]) == (32, "whole", 0.0)
-    assert (second["examples"], second["chunks"], second["short_share"]) == (16, "google", 0.1)
+    assert (first["examples"], first["chunks"], first["short_fraction"]) == (32, "whole", 0.0)
+    assert (second["examples"], second["chunks"], second["short_fraction"]) == (16, "google", 0.1)
     assert second["masked_lm_loss"] != first["masked_lm_loss"]
-    assert told["heldout"]["tokens"] == facts(run)["data"]["heldout_tokens"]
+    assert told["heldout"]["tokens"] == run_info(run)["data"]["heldout_tokens"]
 
 
 def test_fewer_examples_at_a_time_are_the_same_examples(data: Path, run: Path, tmp_path: Path) -> None:

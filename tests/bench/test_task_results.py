@@ -91,7 +91,7 @@ def test_all_places_that_a_jobs_seeds_were_on_are_told(tmp_path: Path) -> None:
         folder = tmp_path / f"seed-{number}"
         folder.mkdir()
         (folder / "scores.json").write_text(json.dumps(run_of(4.0)))
-        (folder / "facts.json").write_text(json.dumps({**here, "moves": moves}))
+        (folder / "run_info.json").write_text(json.dumps({**here, "moves": moves}))
         (folder / "metrics.jsonl").write_text(json.dumps({"kind": "train", "step": 1, "loss": 2.0, "skipped": 2}))
     outcome = task_results.read(tmp_path)
     assert outcome is not None

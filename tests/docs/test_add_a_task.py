@@ -11,7 +11,7 @@ from tests.docs.test_guides import ROOT, commands, namespace, run
 from openalbert.errors import UserError
 from openalbert.tasks import registry
 from openalbert.tasks.data.fields import class_number
-from openalbert.tasks.data.source import Source
+from openalbert.tasks.data.source import TaskSource
 from openalbert.tasks.data.tables import Row
 from openalbert.tasks.task import Task
 
@@ -30,13 +30,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def opened(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Source], Task]:
+def opened(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[TaskSource], Task]:
     """What the guide's file opens."""
     run(*commands(GUIDE)[0], folder)
     import boolq
 
     monkeypatch.chdir(folder)
-    found: Callable[[Source], Task] = boolq.open_boolq
+    found: Callable[[TaskSource], Task] = boolq.open_boolq
     return found
 
 
@@ -73,20 +73,20 @@ def test_the_task_of_the_guide_is_read_scored_and_known_by_name(folder: Path) ->
     ],
 )  # fmt: skip
 def test_the_task_of_the_guide_refuses_wrong_files_with_their_place(
-    rows: list[dict[str, object]], sentence: str, opened: Callable[[Source], Task]
+    rows: list[dict[str, object]], sentence: str, opened: Callable[[TaskSource], Task]
 ) -> None:
     path = Path("mine.jsonl")
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     with pytest.raises(UserError, match=sentence):
-        opened(Source(dev=path)).read("dev")
+        opened(TaskSource(dev=path)).read("dev")
 
 
 def test_a_row_of_the_guides_task_without_a_text_is_left_out_of_training_and_predicted_in_a_test_file(
-    opened: Callable[[Source], Task],
+    opened: Callable[[TaskSource], Task],
 ) -> None:
     path = Path("mine.jsonl")
     path.write_text(json.dumps(ROW) + "\n" + json.dumps({"question": "is it so", "label": False, "idx": 1}) + "\n")
-    task = opened(Source(dev=path, test=path))
+    task = opened(TaskSource(dev=path, test=path))
     reading = task.read("dev")
     assert (len(reading.examples), reading.excluded) == (1, {"without a text (first: mine.jsonl, line 2)": 1})
     reading = task.read("test")

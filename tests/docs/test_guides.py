@@ -114,7 +114,7 @@ def test_the_commands_of_half_an_hour_run_from_text_to_a_model(own_text: Path) -
     assert (own_text / "runs" / "rehearsal" / "report.html").stat().st_size > 10_000
     assert "[MASK]:" in said[3]
     told = json.loads((own_text / "runs" / "further-rehearsal" / "model" / "pretraining.json").read_text())
-    assert told["begun_with"] == "albert-base-wikibooks"
+    assert told["initialized_from"] == "albert-base-wikibooks"
 
 
 @pytest.fixture
@@ -141,7 +141,7 @@ def test_the_commands_of_the_guides_on_pretraining_make_the_models_they_speak_of
     for line in ("estimate", "steps                    100", "memory", "disk", "step 3: loss"):
         assert line in said[0]
     assert "step 50, held-out: masked-LM loss" in said[1]
-    assert "truth" in said[1]
+    assert "actual" in said[1]
     assert "runs/first: this run is done; its model is in runs/first/model" in said[2]
     assert "from now on 2 layers are run, up to here 1" in said[3]
     assert list((own_shards / "runs" / "second" / "tensorboard").iterdir())

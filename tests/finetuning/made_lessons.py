@@ -21,7 +21,7 @@ PLAIN = [word for word in WORDS if word.isalpha() and word.islower() and word no
 KINDS = ("classification", "regression", "multi_label", "multiple_choice", "question_answering")
 # A tiny model with wide first weights learns fast at a rate that would ruin a large one.
 SETTINGS = (
-    "--steps 100 --batch-size 8 --optimizer.learning-rate 0.004 --schedule.warmup-share 0.1 --dropout 0 "
+    "--steps 100 --batch-size 8 --optimizer.learning-rate 0.004 --schedule.warmup-fraction 0.1 --dropout 0 "
     "--classifier-dropout 0 --speed.threads 1"
 )
 

@@ -15,12 +15,18 @@ from openalbert.finetuning.closer_look import LONGEST_SHOWN, MOST_MISTAKES, Pred
 from openalbert.finetuning.encode import encode
 from openalbert.finetuning.predict import Outputs, decide, softmax
 from openalbert.finetuning.span_decoding import best_answers
-from openalbert.report.error_analysis import FINDINGS_FILE, Findings, Mark, read_findings, write_findings
+from openalbert.report.error_analysis import (
+    ERROR_ANALYSIS,
+    ErrorAnalysis,
+    Mark,
+    read_error_analyses,
+    write_error_analyses,
+)
 from openalbert.tasks.task import Answer, ChoiceExample, Example, Kind, QuestionExample, TextExample
 from openalbert.text.tokenizer import Tokenizer
 
 
-def look(kind: Kind, examples: list[Example], scores: dict[str, np.ndarray], tokenizer: Tokenizer) -> Findings:
+def look(kind: Kind, examples: list[Example], scores: dict[str, np.ndarray], tokenizer: Tokenizer) -> ErrorAnalysis:
     task = made_task(kind, examples)
     encoding = encode(task, examples, tokenizer, 64)
     outputs = Outputs(scores)
@@ -34,16 +40,16 @@ def test_classes_are_counted_as_scikit_learn_counts_them(small: Tokenizer) -> No
     gold = dice.integers(0, 3, 200)
     scores = dice.normal(size=(200, 3)).astype(np.float32) + 1.5 * np.eye(3, dtype=np.float32)[gold]
     examples: list[Example] = [TextExample(str(n), f"text {n}", None, int(label)) for n, label in enumerate(gold)]
-    findings = look("classification", examples, {"classification": scores}, small)
+    analyses = look("classification", examples, {"classification": scores}, small)
     predicted = scores.argmax(1)
-    assert (np.array(findings.confusion) == confusion_matrix(gold, predicted)).all()
+    assert (np.array(analyses.confusion) == confusion_matrix(gold, predicted)).all()
     for figure, expected in zip(
         ("precision", "recall", "f1"), precision_recall_fscore_support(gold, predicted)[:3], strict=True
     ):
-        assert [part.figures[figure] for part in findings.parts] == pytest.approx(100 * expected)
-    assert [part.name for part in findings.parts] == list(CLASSES)
-    assert findings.num_mistakes == (gold != predicted).sum()
-    assert findings.scores == {"right": pytest.approx(100 * (gold == predicted).mean())}
+        assert [part.figures[figure] for part in analyses.parts] == pytest.approx(100 * expected)
+    assert [part.name for part in analyses.parts] == list(CLASSES)
+    assert analyses.num_mistakes == (gold != predicted).sum()
+    assert analyses.scores == {"right": pytest.approx(100 * (gold == predicted).mean())}
 
 
 def test_the_mistakes_that_the_model_was_surest_of_come_first(small: Tokenizer) -> None:
@@ -51,12 +57,12 @@ def test_the_mistakes_that_the_model_was_surest_of_come_first(small: Tokenizer) 
     gold = dice.integers(0, 3, 300)
     scores = 3 * dice.normal(size=(300, 3)).astype(np.float32)
     examples: list[Example] = [TextExample(str(n), f"text {n}", None, int(label)) for n, label in enumerate(gold)]
-    findings = look("classification", examples, {"classification": scores}, small)
+    analyses = look("classification", examples, {"classification": scores}, small)
     shares = softmax(scores)
     gaps = shares.max(1) - shares[np.arange(300), gold]
     worst = sorted(range(300), key=lambda number: -gaps[number])[:MOST_MISTAKES]
-    assert [int(mistake.id) for mistake in findings.mistakes] == worst
-    first = findings.mistakes[0]
+    assert [int(mistake.id) for mistake in analyses.mistakes] == worst
+    first = analyses.mistakes[0]
     assert first.gold == CLASSES[gold[worst[0]]]
     assert first.predicted == CLASSES[scores[worst[0]].argmax()]
     assert f"{first.predicted} {100 * shares[worst[0]].max():.1f} %" in first.how_sure
@@ -66,11 +72,11 @@ def test_the_mistakes_that_the_model_was_surest_of_come_first(small: Tokenizer) 
 def test_values_are_shown_by_how_far_they_are_off(small: Tokenizer) -> None:
     examples: list[Example] = [TextExample(str(n), "a", "b", float(n)) for n in range(4)]
     scores = np.array([[0.5], [1.0], [-2.0], [3.1]], np.float32)
-    findings = look("regression", examples, {"regression": scores}, small)
-    assert [mistake.id for mistake in findings.mistakes] == ["2", "0", "3", "1"]
-    assert findings.mistakes[0].how_sure == "off by −4"
-    assert findings.values[2] == (2.0, -2.0)
-    assert findings.confusion == ()
+    analyses = look("regression", examples, {"regression": scores}, small)
+    assert [mistake.id for mistake in analyses.mistakes] == ["2", "0", "3", "1"]
+    assert analyses.mistakes[0].how_sure == "off by −4"
+    assert analyses.values[2] == (2.0, -2.0)
+    assert analyses.confusion == ()
 
 
 def test_labels_are_counted_each_by_itself_as_scikit_learn_counts_them(small: Tokenizer) -> None:
@@ -79,12 +85,12 @@ def test_labels_are_counted_each_by_itself_as_scikit_learn_counts_them(small: To
     examples: list[Example] = [
         TextExample(str(n), "a", None, tuple(map(int, np.flatnonzero(row)))) for n, row in enumerate(gold)
     ]
-    findings = look("multi_label", examples, {"multi_label": scores}, small)
+    analyses = look("multi_label", examples, {"multi_label": scores}, small)
     expected = precision_recall_fscore_support(gold, scores > 0)
     for place, figure in enumerate(("precision", "recall", "f1")):
-        assert [part.figures[figure] for part in findings.parts] == pytest.approx(100 * expected[place])
-    assert [part.num_examples for part in findings.parts] == gold.sum(0).tolist()
-    assert findings.num_mistakes == (gold != (scores > 0)).any(1).sum()
+        assert [part.figures[figure] for part in analyses.parts] == pytest.approx(100 * expected[place])
+    assert [part.num_examples for part in analyses.parts] == gold.sum(0).tolist()
+    assert analyses.num_mistakes == (gold != (scores > 0)).any(1).sum()
 
 
 def test_a_wrong_choice_is_shown_with_all_of_its_options(small: Tokenizer) -> None:
@@ -93,10 +99,10 @@ def test_a_wrong_choice_is_shown_with_all_of_its_options(small: Tokenizer) -> No
         ChoiceExample("b", "", "What is small?", ("the world", "a hand", "war"), 1),
     ]
     scores = {"multiple_choice": np.array([[0], [1], [0], [3], [0]], np.float32)}
-    findings = look("multiple_choice", examples, scores, small)
-    assert findings.labels == ("A", "B", "C")
-    assert findings.confusion == ((0, 1, 0), (0, 1, 0), (0, 0, 0))
-    [mistake] = findings.mistakes
+    analyses = look("multiple_choice", examples, scores, small)
+    assert analyses.labels == ("A", "B", "C")
+    assert analyses.confusion == ((0, 1, 0), (0, 1, 0), (0, 0, 0))
+    [mistake] = analyses.mistakes
     assert (mistake.gold, mistake.predicted) == ("A: home", "B: out")
     assert [(shown.name, shown.text) for shown in mistake.texts] == [
         ("passage", "He went home."),
@@ -115,15 +121,15 @@ def test_a_wrong_answer_is_marked_in_the_passage_beside_the_right_one(small: Tok
     place = PASSAGE.index("house")
     span[np.flatnonzero(encoding.windows.begin == place)[0], 0] = 20
     span[np.flatnonzero(encoding.windows.end == place + 5)[-1], 1] = 20
-    findings = look("question_answering", examples, {"span": span}, small)
-    [mistake] = findings.mistakes
+    analyses = look("question_answering", examples, {"span": span}, small)
+    [mistake] = analyses.mistakes
     question, passage = mistake.texts
     assert question.text == "When was it?"
     marked = {mark.kind: passage.text[mark.start : mark.end] for mark in passage.marks}
     assert marked == {"gold": "January 1900", "predicted": "house"}
     assert (mistake.gold, mistake.predicted) == ("January 1900", "house")
     assert "“house” 100.0 %" in mistake.how_sure
-    assert [(part.name, part.num_examples) for part in findings.parts] == [("when", 1)]
+    assert [(part.name, part.num_examples) for part in analyses.parts] == [("when", 1)]
 
 
 def test_a_question_left_without_an_answer_says_so(small: Tokenizer) -> None:
@@ -136,14 +142,14 @@ def test_a_question_left_without_an_answer_says_so(small: Tokenizer) -> None:
         "span": np.zeros((len(encoding.sequences.ids), 2), np.float32),
         "answerability": np.array([[9.0], [-9.0]], np.float32),
     }
-    findings = look("question_answering", examples, scores, small)
-    by_id = {mistake.id: mistake for mistake in findings.mistakes}
+    analyses = look("question_answering", examples, scores, small)
+    by_id = {mistake.id: mistake for mistake in analyses.mistakes}
     assert by_id["a"].predicted == "(no answer)"
     assert [mark.kind for mark in by_id["a"].texts[1].marks] == ["gold"]
     assert by_id["b"].gold == "(no answer)"
     assert "null score +4.50" in by_id["a"].how_sure
-    assert findings.labels == ("an answer", "no answer")
-    assert findings.confusion == ((0, 1), (1, 0))
+    assert analyses.labels == ("an answer", "no answer")
+    assert analyses.confusion == ((0, 1), (1, 0))
     answers = best_answers(cast("list[QuestionExample]", examples), encoding, scores)
     assert by_id["b"].predicted == answers[1].candidates[0].text
 
@@ -160,10 +166,10 @@ def test_a_long_passage_is_shown_around_its_marks_which_still_mark_the_same(a: i
 
 def test_findings_read_back_as_they_were_written(small: Tokenizer, tmp_path: Path) -> None:
     examples: list[Example] = [TextExample("</script>é", 'a "quoted" text\u2028', None, 1)]
-    findings = look("classification", examples, {"classification": np.array([[1, 0, 0]], np.float32)}, small)
-    write_findings(tmp_path, [findings, findings])
-    assert read_findings(tmp_path) == (findings, findings)
-    assert read_findings(tmp_path / "nowhere") == ()
-    (tmp_path / FINDINGS_FILE).write_text('{"splits": [{"task": 1}]}')
-    with pytest.raises(UserError, match=f"{FINDINGS_FILE}: "):
-        read_findings(tmp_path)
+    analyses = look("classification", examples, {"classification": np.array([[1, 0, 0]], np.float32)}, small)
+    write_error_analyses(tmp_path, [analyses, analyses])
+    assert read_error_analyses(tmp_path) == (analyses, analyses)
+    assert read_error_analyses(tmp_path / "nowhere") == ()
+    (tmp_path / ERROR_ANALYSIS).write_text('{"splits": [{"task": 1}]}')
+    with pytest.raises(UserError, match=f"{ERROR_ANALYSIS}: "):
+        read_error_analyses(tmp_path)

@@ -13,9 +13,9 @@ from tests.finetuning.made_sequences import made_sequences
 
 from openalbert import cli
 from openalbert.finetuning.collapse import baseline_loss, collapse
-from openalbert.finetuning.run import Run
+from openalbert.finetuning.run import FinetuningRun
 from openalbert.tasks.task import Answer, ChoiceExample, Example, Kind, QuestionExample, Sequences, Task, TextExample
-from openalbert.train.metrics_log import Journal
+from openalbert.train.metrics_log import MetricsLog
 
 
 def task(kind: Kind) -> Task:
@@ -145,22 +145,22 @@ def test_a_run_that_is_stopped_between_its_attempts_ends_as_if_it_had_not_been(
     out = tmp_path / "stopped"
     with monkeypatch.context() as patch:
         if moment == "while it is tried again":
-            record = Journal.record
+            record = MetricsLog.record
             seen: list[str] = []
 
-            def stopping(self: Journal, values: dict[str, Any]) -> None:
+            def stopping(self: MetricsLog, values: dict[str, Any]) -> None:
                 record(self, values)
                 seen.append(values.get("what", ""))
                 if "collapsed" in seen and values["kind"] == "train" and values["step"] == 50:
                     signal.raise_signal(signal.SIGTERM)
 
-            patch.setattr(Journal, "record", stopping)
+            patch.setattr(MetricsLog, "record", stopping)
         else:
 
-            def killed(_: Run) -> None:
+            def killed(_: FinetuningRun) -> None:
                 raise KeyboardInterrupt
 
-            patch.setattr(Run, "_remove_checkpoints", killed)
+            patch.setattr(FinetuningRun, "_remove_checkpoints", killed)
         with pytest.raises(SystemExit):
             cli.main(command(tiny, "classification", file, out, words))
     assert learn(tiny, "classification", file, out, words) == whole

@@ -7,7 +7,7 @@ import pytest
 from tests.finetuning.made_lessons import learn
 from tests.report.parsed_page import Page
 
-from openalbert.formatting import are, counted, share, were
+from openalbert.formatting import are, counted, percent_of, were
 from openalbert.optim.schedule import Budget
 
 PLURAL_OF_ONE = re.compile(r"(?<![\d.,])1 [a-z]{3,}s\b|(?<![\d.,])1 example\b[^.,;]* (?:are|were)\b")
@@ -20,7 +20,7 @@ def test_one_is_one_and_more_are_many() -> None:
         "2 examples",
         "1,000 examples",
     ]
-    assert [share(part, 10_000) for part in (0, 1, 10, 1250)] == ["0.0 %", "under 0.1 %", "0.1 %", "12.5 %"]
+    assert [percent_of(part, 10_000) for part in (0, 1, 10, 1250)] == ["0.0 %", "under 0.1 %", "0.1 %", "12.5 %"]
     assert (are(1), are(2), were(1), were(0)) == ("is", "are", "was", "were")
     assert [str(Budget(steps=1)), str(Budget(steps=2)), str(Budget(minutes=1.0))] == ["1 step", "2 steps", "1 minute"]
 

@@ -24,11 +24,11 @@ from openalbert.finetuning.examine import examine
 from openalbert.interop import huggingface
 from openalbert.interop.huggingface import TASK
 from openalbert.interop.pretraining_json import read_pretraining
-from openalbert.interop.task_json import Tuned, read_tuned, write_tuned
+from openalbert.interop.task_json import TaskInfo, read_task_info, write_task_info
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import Head
 from openalbert.report.finetuning_reader import amount_in_words
-from openalbert.tasks.registry import Source, open_task
+from openalbert.tasks.registry import TaskSource, open_task
 from openalbert.text.tokenizer import Tokenizer
 from openalbert.train.device import Device
 
@@ -91,8 +91,8 @@ def test_a_run_that_is_evaluated_without_examples_names_the_command_with_its_own
 
 
 def test_where_examples_are_is_written_as_it_is_read() -> None:
-    source = Source(train=Path("my file.csv"), label_columns=("a", "b c"), heldout_share=0.2)
-    assert source.words == "--train 'my file.csv' --label-columns a 'b c' --heldout-share 0.2"
+    source = TaskSource(train=Path("my file.csv"), label_columns=("a", "b c"), heldout_fraction=0.2)
+    assert source.words == "--train 'my file.csv' --label-columns a 'b c' --heldout-fraction 0.2"
 
 
 @pytest.mark.parametrize("kind", ALL)
@@ -106,15 +106,15 @@ def test_an_ensemble_of_one_model_twice_is_that_model(
 
 def test_an_ensemble_averages_what_its_models_say(quick_runs: dict[str, Path], tmp_path: Path) -> None:
     run = quick_runs["classification"]
-    tiny = json.loads((run / "facts.json").read_text())["model"]
+    tiny = json.loads((run / "run_info.json").read_text())["model"]
     learn(tiny, "classification", file_of(run), tmp_path / "other", "--steps 20 --seed 7")
     scores = []
     for names in ([str(run)], [str(tmp_path / "other")], [str(run), str(tmp_path / "other")]):
         loaded = load_models(names)
-        task = open_for(loaded, "", Source(train=file_of(run)))
+        task = open_for(loaded, "", TaskSource(train=file_of(run)))
         found = examine(loaded.models, task, "dev", loaded.tokenizer, CPU, max_length=64)
-        assert found.findings is not None
-        assert found.findings.num_models == len(names)
+        assert found.analyses is not None
+        assert found.analyses.num_models == len(names)
         scores.append(found.outputs.scores["classification"])
     np.testing.assert_allclose(scores[2], (scores[0] + scores[1]) / 2, rtol=1e-4, atol=1e-5)
     assert not np.allclose(scores[0], scores[1], atol=0.01)
@@ -153,7 +153,7 @@ def test_predictions_are_written_one_for_each_example_in_words(
     task = "question_answering" if kind == "some_without_answer" else kind
     lines = [json.loads(line) for line in (tmp_path / "out" / f"{task}.dev.jsonl").read_text().splitlines()]
     loaded = load_models([str(run)])
-    opened = open_for(loaded, "", Source(train=file_of(run)))
+    opened = open_for(loaded, "", TaskSource(train=file_of(run)))
     examples = opened.read("dev").examples
     assert [line["id"] for line in lines] == [example.id for example in examples]
     found = {
@@ -194,8 +194,8 @@ def test_predictions_come_with_how_likely_they_are(kind: str, quick_runs: dict[s
         for line in (tmp_path / "out" / f"{name}.dev.jsonl").read_text().splitlines()
     ]
     loaded = load_models([str(run), str(other)])
-    task = open_for(loaded, "", Source(train=file_of(run)))
-    tuned = read_tuned(other)
+    task = open_for(loaded, "", TaskSource(train=file_of(run)))
+    tuned = read_task_info(other)
     assert tuned is not None
     found = examine(
         loaded.models, task, "dev", loaded.tokenizer, CPU, max_length=64, null_threshold=tuned.null_threshold
@@ -241,13 +241,13 @@ def test_examples_without_labels_are_predicted_and_not_scored(
     words = ["--test", tmp_path / "new.csv", "--splits", "test", "--predictions", tmp_path / "out"]
     found = printed(capsys, quick_runs["classification"], *words)
     assert found["splits"]["test"] == {"examples": 2, "truncated": 0, "excluded": {}, "scores": {}}
-    only_test = Evaluate((str(quick_runs["classification"]),), source=Source(test=tmp_path / "new.csv"))
+    only_test = Evaluate((str(quick_runs["classification"]),), source=TaskSource(test=tmp_path / "new.csv"))
     with pytest.raises(UserError, match="nothing with labels here to score on: predict for it with --splits test"):
         evaluate(only_test)
     assert len((tmp_path / "out" / "classification.test.jsonl").read_text().splitlines()) == 2
     asked = Evaluate(
         (str(quick_runs["classification"]),),
-        source=Source(test=tmp_path / "new.csv"),
+        source=TaskSource(test=tmp_path / "new.csv"),
         splits=("test",),
         report=tmp_path / "page.html",
     )
@@ -311,16 +311,16 @@ def test_without_a_threshold_each_half_is_judged_by_the_one_of_the_other(
 ) -> None:
     run = quick_runs["some_without_answer"]
     loaded = load_models([str(run)])
-    task = open_for(loaded, "", Source(dev=file_of(run)))
+    task = open_for(loaded, "", TaskSource(dev=file_of(run)))
     found = examine(loaded.models, task, "dev", loaded.tokenizer, CPU, max_length=64)
-    assert found.findings is not None
-    assert "for each half of the passages fitted on the other" in found.findings.null_threshold
+    assert found.analyses is not None
+    assert "for each half of the passages fitted on the other" in found.analyses.null_threshold
     assert found.null_threshold is not None
     oracle = task.measure(found.reading.examples, [one.text(found.null_threshold) for one in found.answers])
     assert oracle["f1"] >= found.scores["f1"]  # the best of all on all: what must not be reported
     given = examine(loaded.models, task, "dev", loaded.tokenizer, CPU, max_length=64, null_threshold=1e6)
-    assert given.findings is not None
-    assert given.findings.null_threshold == "1000000.000"
+    assert given.analyses is not None
+    assert given.analyses.null_threshold == "1000000.000"
     assert "" not in given.predictions
 
 
@@ -359,7 +359,7 @@ def test_how_a_model_is_asked_comes_from_the_line_then_from_tuning_then_from_its
     quick_runs: dict[str, Path], tmp_path: Path
 ) -> None:
     folder = Path(shutil.copytree(quick_runs["some_without_answer"] / "model", tmp_path / "model"))
-    write_tuned(folder, Tuned("question_answering", "question_answering", 48, 20, 1.5, max_answer_tokens=7))
+    write_task_info(folder, TaskInfo("question_answering", "question_answering", 48, 20, 1.5, max_answer_tokens=7))
     loaded = load_models([str(folder)])
     assert asked_how(Evaluate((str(folder),)), loaded) == Asked(48, 20, 1.5, 7)
     asked = Evaluate((str(folder),), max_length=32, stride=9, null_threshold=0.25, max_answer_tokens=40)
@@ -369,7 +369,7 @@ def test_how_a_model_is_asked_comes_from_the_line_then_from_tuning_then_from_its
     (folder / TASK).unlink()
     assert asked_how(Evaluate((str(folder),)), load_models([str(folder)])) == Asked(64, 128, None, 30)
     with pytest.raises(UserError, match="does not say what it was tuned for: name the task with --task"):
-        open_for(load_models([str(folder)]), "", Source())
+        open_for(load_models([str(folder)]), "", TaskSource())
 
 
 def classifier(folder: Path, tokenizer: Tokenizer, *labels: str) -> str:
@@ -383,7 +383,7 @@ def test_classes_are_known_by_their_names_whatever_their_order_and_case(
     small: Tokenizer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "dev.tsv").write_text("sentence\tlabel\ngood\t1\nbad\t0\n")
-    source = Source(data=tmp_path)
+    source = TaskSource(data=tmp_path)
 
     def labels_of(*names: str) -> list[object]:
         task = open_for(load_models([classifier(tmp_path / "model", small, *names)]), "sst2", source)
@@ -416,9 +416,9 @@ def test_models_that_cannot_do_it_are_refused_in_a_sentence(
     with pytest.raises(UserError, match="has another vocabulary than"):
         load_models([str(run), other])
     with pytest.raises(UserError, match=r"regression needs a regression head, but .* has classification"):
-        open_for(load_models([str(run)]), "regression", Source(train=file_of(quick_runs["regression"])))
+        open_for(load_models([str(run)]), "regression", TaskSource(train=file_of(quick_runs["regression"])))
     with pytest.raises(UserError, match="'classificaton' is not a task: did you mean 'classification'"):
-        open_for(load_models([str(run)]), "classificaton", Source())
+        open_for(load_models([str(run)]), "classificaton", TaskSource())
     with pytest.raises(UserError, match=r"the page is HTML: give a name that ends in \.html"):
         Evaluate((str(run),), report=Path("page.pdf"))
     (tmp_path / "going").mkdir()
@@ -467,7 +467,7 @@ def test_pairs_are_refused_by_a_model_of_single_texts_and_the_other_way_round(
     singles.write_text(SINGLES)
     learn(tiny, "classification", pairs, tmp_path / "run", f"--dev {pairs} --steps 1")
     assert [one.of_pairs for one in load_models([str(run), str(tmp_path / "run")]).tuned if one] == [False, True]
-    of_questions = read_tuned(quick_runs["question_answering"] / "model")
+    of_questions = read_task_info(quick_runs["question_answering"] / "model")
     assert of_questions is not None
     assert of_questions.of_pairs is None
     capsys.readouterr()
@@ -487,23 +487,23 @@ def test_a_model_of_a_known_task_is_known_to_be_of_pairs_and_one_that_says_nothi
 ) -> None:
     folder = Path(shutil.copytree(quick_runs["classification"] / "model", tmp_path / "model"))
     (tmp_path / "singles.csv").write_text(SINGLES)
-    source = Source(dev=tmp_path / "singles.csv")
-    write_tuned(folder, Tuned("rte", "classification", 64))
+    source = TaskSource(dev=tmp_path / "singles.csv")
+    write_task_info(folder, TaskInfo("rte", "classification", 64))
     task = open_for(load_models([str(folder)]), "classification", source)
     with pytest.raises(UserError, match="learned from pairs of texts, but dev has single ones"):
         task.read("dev")
-    write_tuned(folder, Tuned("classification", "classification", 64))
+    write_task_info(folder, TaskInfo("classification", "classification", 64))
     assert len(open_for(load_models([str(folder)]), "", source).read("dev").examples) == 2
 
 
 def test_what_a_model_was_tuned_for_reads_back_and_damage_is_told(tmp_path: Path) -> None:
-    tuned = Tuned("squad2", "question_answering", 384, 64, -1.25, "dev", {"f1": 80.0, "exact_match": 77.0})
-    write_tuned(tmp_path, tuned)
-    assert read_tuned(tmp_path) == tuned
-    assert read_tuned(tmp_path / "nowhere") is None
+    tuned = TaskInfo("squad2", "question_answering", 384, 64, -1.25, "dev", {"f1": 80.0, "exact_match": 77.0})
+    write_task_info(tmp_path, tuned)
+    assert read_task_info(tmp_path) == tuned
+    assert read_task_info(tmp_path / "nowhere") is None
     (tmp_path / TASK).write_text('{"task": "squad2", "kind": "question_answering", "max_length": "long"}')
     with pytest.raises(UserError, match=r"task\.json: Tuned\.max_length does not fit: expected a whole number"):
-        read_tuned(tmp_path)
+        read_task_info(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["sst2", "mrpc", "squad1", "race"])
@@ -522,7 +522,7 @@ def test_known_tasks_are_evaluated_on_their_own_files(
         lines = (data / "dev.jsonl").read_text(encoding="utf-8").splitlines()[:20]
         data = tmp_path
         (data / "dev.jsonl").write_text("\n".join(lines))
-    task = open_task(name, Source(data=data))
+    task = open_task(name, TaskSource(data=data))
     huggingface.save(micro_model(task), tmp_path / "model", small)
     found = printed(capsys, tmp_path / "model", "--task", name, "--data", data, "--predictions", tmp_path / "out")
     scores = found["splits"]["dev"]["scores"]
@@ -543,7 +543,7 @@ def test_the_answers_of_choices_are_read_as_the_model_learned_them(
     dev = str(tmp_path / "dev.jsonl")
     run = tmp_path / "run"
     learned = learn(tiny, "multiple_choice", tmp_path / "train.jsonl", run, f"--steps 10 --dev {dev}")
-    tuned = read_tuned(run / "model")
+    tuned = read_task_info(run / "model")
     assert tuned is not None
     assert tuned.writing == "its number from 1"
     capsys.readouterr()

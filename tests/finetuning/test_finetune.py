@@ -19,9 +19,9 @@ import openalbert
 from openalbert import cli
 from openalbert.finetuning import losses
 from openalbert.interop.pretraining_json import NONE, read_pretraining
-from openalbert.interop.task_json import read_tuned
+from openalbert.interop.task_json import read_task_info
 from openalbert.train.device import Device
-from openalbert.train.metrics_log import Journal
+from openalbert.train.metrics_log import MetricsLog
 
 LEAST = {"accuracy": 95.0, "r2": 80.0, "f1": 55.0}
 QUICK = "--steps 30"
@@ -38,7 +38,7 @@ def test_a_tiny_model_learns_every_kind_of_task(kind: str, tiny: Path, tmp_path:
     assert scores["collapsed"] is None
     losses = [record["loss"] for record in records(tmp_path / "run", "train")]
     assert losses[-1] < 0.5 * losses[0]
-    tuned = read_tuned(tmp_path / "run" / "model")
+    tuned = read_task_info(tmp_path / "run" / "model")
     assert tuned is not None
     assert (tuned.task, tuned.kind, tuned.scores) == (name, name, scores["scores"]["dev"])
     assert (tuned.null_threshold is not None) == ("," in kind)
@@ -137,14 +137,14 @@ def test_a_run_that_was_killed_when_all_but_its_page_was_written_gets_it(tiny: P
 
 def stop_at(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have a run stopped by a signal once it has recorded this step; it ends after the next one."""
-    record = Journal.record
+    record = MetricsLog.record
 
-    def stopping(self: Journal, values: dict[str, Any]) -> None:
+    def stopping(self: MetricsLog, values: dict[str, Any]) -> None:
         record(self, values)
         if values["kind"] == "train" and values["step"] == step:
             signal.raise_signal(signal.SIGTERM)
 
-    monkeypatch.setattr(Journal, "record", stopping)
+    monkeypatch.setattr(MetricsLog, "record", stopping)
 
 
 @pytest.mark.parametrize("kind", [pytest.param("classification", marks=pytest.mark.slow), "multiple_choice"])
@@ -176,10 +176,10 @@ def test_where_a_run_goes_on_is_noted_and_said(
         stop_at(4, patch)
         with pytest.raises(SystemExit):
             cli.main(command(tiny, "classification", file, out, words))
-    assert json.loads((out / "facts.json").read_text())["moves"] == []
+    assert json.loads((out / "run_info.json").read_text())["moves"] == []
     monkeypatch.setattr(Device, "describe", lambda _: "1 x Abacus")
     learn(tiny, "classification", file, out, words)
-    [move] = json.loads((out / "facts.json").read_text())["moves"]
+    [move] = json.loads((out / "run_info.json").read_text())["moves"]
     assert (move["step"], move["device"]) == (5, "1 x Abacus")
     assert "parameters on 1 x Abacus" in capsys.readouterr().err
 
@@ -199,7 +199,7 @@ def test_a_run_that_is_killed_goes_on_to_the_same_bits(tiny: Path, tmp_path: Pat
     process.kill()
     process.wait()
     learn(tiny, "classification", file, out, words)
-    assert json.loads((out / "facts.json").read_text())["restarts"] == 1
+    assert json.loads((out / "run_info.json").read_text())["restarts"] == 1
     assert learned(out) == learned(tmp_path / "whole")
     for name, tensor in weights(tmp_path / "whole").items():
         assert torch.equal(tensor, weights(out)[name]), name

@@ -76,9 +76,9 @@ def test_a_task_of_the_paper_is_learned_from_its_own_files(
         assert scores["main_metric"] in figures
     losses = [record["loss"] for record in records(out, "train")]
     assert all(map(math.isfinite, losses))
-    facts = json.loads((out / "facts.json").read_text())
-    assert facts["data"]["train_examples"] >= 40
-    assert all(count >= 20 for count in facts["data"]["scored"].values())
+    run_info = json.loads((out / "run_info.json").read_text())
+    assert run_info["data"]["train_examples"] >= 40
+    assert all(count >= 20 for count in run_info["data"]["scored"].values())
     model = openalbert.load(out / "model")
     assert model.head_list[0].kind in (TASKS[task].kind, "span")
     if task in GLUE:

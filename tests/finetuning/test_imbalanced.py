@@ -12,10 +12,10 @@ from tests.finetuning.made_lessons import PLAIN, command, learn, lesson, records
 from tests.report.parsed_page import Page
 
 from openalbert import cli
+from openalbert.finetuning import judge, scoring
 from openalbert.finetuning.scoring import Scored
 from openalbert.finetuning.settings import Finetune
-from openalbert.report.error_analysis import read_findings
-from openalbert.tasks import judge, scoring
+from openalbert.report.error_analysis import read_error_analyses
 
 
 def imbalanced(folder: Path, num_examples: int = 200, every: int = 20) -> Path:
@@ -102,8 +102,8 @@ def test_scores_on_few_examples_have_an_interval_everywhere(
     said = capsys.readouterr().out
     assert said.startswith(f"dev: {written}")
     assert said.endswith("(in brackets: 95 % intervals, from 40 examples)\n")
-    [findings] = read_findings(tmp_path / "run")
-    assert {name: list(ends) for name, ends in findings.intervals.items()} == scores["intervals"]["dev"]
+    [analyses] = read_error_analyses(tmp_path / "run")
+    assert {name: list(ends) for name, ends in analyses.intervals.items()} == scores["intervals"]["dev"]
     page = Page((tmp_path / "run" / "report.html").read_text(encoding="utf-8")).text
     assert f"95 % interval: {low:.1f} to {high:.1f}" in page
     assert written in page
@@ -170,7 +170,7 @@ def test_a_class_that_is_learned_but_not_among_the_held_out_examples_is_warned_o
     cli.main(command(tiny, "classification", file, tmp_path / "run", "--steps 4 --dry-run"))
     said = " ".join(capsys.readouterr().err.split())
     assert "WARNING: there is no example of class Cancellation to score on, so no metric counts it" in said
-    cli.main(command(tiny, "classification", file, tmp_path / "run", "--steps 4 --dry-run --heldout-share 0.5"))
+    cli.main(command(tiny, "classification", file, tmp_path / "run", "--steps 4 --dry-run --heldout-fraction 0.5"))
     assert "to score on, so no metric" not in capsys.readouterr().err
 
 

@@ -68,8 +68,8 @@ def test_a_score_that_never_left_0_is_told_however_few_the_steps(
 def test_a_few_predictions_alike_say_nothing(num_examples: int, is_told: bool) -> None:
     examples = tuple(TextExample(str(number), "a text", None, number % 2) for number in range(num_examples))
     task = replace(made_task("classification", examples), labels=("cold", "warm"))
-    material = SimpleNamespace(task=task, scored={"dev": SimpleNamespace(examples=examples)})
-    judge = Judge(cast(Any, material), 0.69, cast(Any, None), cast(Any, None))
+    task_data = SimpleNamespace(task=task, scored={"dev": SimpleNamespace(examples=examples)})
+    judge = Judge(cast(Any, task_data), 0.69, cast(Any, None), cast(Any, None))
     alike = Scored({}, [1] * num_examples, Outputs({}), 0.0, 0.69)
     assert judge.sameness(alike, 29) is None
     assert judge.sameness(alike, 30) == ("100 % of the predictions are 'warm'" if is_told else None)

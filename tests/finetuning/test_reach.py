@@ -13,14 +13,14 @@ from tests.tasks.made_tasks import made_task
 
 from openalbert import cli
 from openalbert.errors import UserError
-from openalbert.finetuning.data import gather
+from openalbert.finetuning.data import load_data
 from openalbert.finetuning.encode import encode
 from openalbert.finetuning.reach import learnable, out_of_reach
 from openalbert.finetuning.settings import Finetune
 from openalbert.finetuning.span_decoding import best_answers
-from openalbert.interop.task_json import read_tuned
-from openalbert.report.error_analysis import read_findings
-from openalbert.tasks.data.source import Source
+from openalbert.interop.task_json import read_task_info
+from openalbert.report.error_analysis import read_error_analyses
+from openalbert.tasks.data.source import TaskSource
 from openalbert.tasks.task import Answer, QuestionExample, Reading
 from openalbert.text.tokenizer import Tokenizer
 
@@ -55,18 +55,18 @@ def test_a_question_whose_answer_every_window_cuts_is_not_learned_as_one_without
     with_articles(train, *(long_article(f"long-{number}", 80, seed=number) for number in range(3)))
     dev = lesson("question_answering", tmp_path / "dev", 40, 1, may_have_no_answer=may_have_no_answer)
     with_articles(dev, long_article("long-dev", 80, seed=9))
-    material = gather(Finetune(str(tiny), "question_answering", Source(train=train, dev=dev)))
-    held_out = material.threshold.examples if material.threshold is not None else ()
+    task_data = load_data(Finetune(str(tiny), "question_answering", TaskSource(train=train, dev=dev)))
+    held_out = task_data.threshold.examples if task_data.threshold is not None else ()
     lost = 3 - sum(example.id.startswith("long") for example in held_out)
     told = f"train: {lost} left out: whose answer is whole in no window of 64 tokens (first: 'long-"
-    assert any(remark.startswith(told) for remark in material.remarks)
-    sequences = material.train.encoding.sequences
-    assert sequences.num_examples == len(material.train.examples)
+    assert any(remark.startswith(told) for remark in task_data.remarks)
+    sequences = task_data.train.encoding.sequences
+    assert sequences.num_examples == len(task_data.train.examples)
     is_learned = np.bincount(sequences.example, sequences.targets["span"][:, 0] > 0) > 0
-    assert is_learned.tolist() == [bool(example.answers) for example in material.train.examples]
+    assert is_learned.tolist() == [bool(example.answers) for example in task_data.train.examples]
     # What is scored on stays as it is.
-    assert material.scored["dev"].examples[0].id == "long-dev"
-    assert "dev: 1 answer is cut by every window of 64 tokens and can never be given" in material.remarks
+    assert task_data.scored["dev"].examples[0].id == "long-dev"
+    assert "dev: 1 answer is cut by every window of 64 tokens and can never be given" in task_data.remarks
 
 
 def test_a_run_says_what_it_leaves_out_and_evaluation_what_can_never_be_given(
@@ -86,7 +86,7 @@ def test_where_no_question_is_left_a_sentence_says_so(tiny: Path, tmp_path: Path
     file = tmp_path / "a.json"
     file.write_text(json.dumps({"data": [long_article(str(number), 80, seed=number) for number in range(3)]}))
     with pytest.raises(UserError, match=r"a\.json \(3 left out: whose answer .*\): no question is left to learn from"):
-        gather(Finetune(str(tiny), "question_answering", Source(train=file, dev=file)))
+        load_data(Finetune(str(tiny), "question_answering", TaskSource(train=file, dev=file)))
 
 
 def test_the_first_right_answer_that_a_window_holds_is_learned(small: Tokenizer) -> None:
@@ -153,14 +153,14 @@ def test_how_long_an_answer_may_be_is_told_set_kept_and_used_again(
         told = f"{number} answers are longer than 9 tokens and can never be given: --max-answer-tokens {wanted}"
         assert f"{split}: {told}" in said
     assert short["scores"]["dev"]["exact_match"] == 0
-    (found,) = read_findings(tmp_path / "short")
+    (found,) = read_error_analyses(tmp_path / "short")
     assert found.mistakes
     most = max(lengths["train"] + lengths["dev"])
     long = learn(tiny, "question_answering", train, tmp_path / "long", f"--dev {dev} --max-answer-tokens {most}")
     assert "can never be given" not in capsys.readouterr().err
     assert long["scores"]["dev"]["exact_match"] > 50
     for name, tokens, scores in (("short", 9, short), ("long", most, long)):
-        tuned = read_tuned(tmp_path / name / "model")
+        tuned = read_task_info(tmp_path / name / "model")
         assert tuned is not None
         assert tuned.max_answer_tokens == tokens
         cli.main(["evaluate", str(tmp_path / name), "--dev", str(dev), "--json"])

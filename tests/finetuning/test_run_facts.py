@@ -5,37 +5,37 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from openalbert.train.checkpointer import Checkpointer
 from tests.finetuning.made_lessons import command, learn, lesson
 from tests.finetuning.test_finetune import QUICK, refused, stop_at
 
 from openalbert import cli
 from openalbert.finetuning.batches import fingerprint
-from openalbert.finetuning.run import Run
-from openalbert.train.saving import Saving
+from openalbert.finetuning.run import FinetuningRun
 
 
 def without_fingerprints(run: Path) -> None:
     """Have a run's facts be as they were before fingerprints stood there."""
-    facts = json.loads((run / "facts.json").read_text())
-    del facts["data"]["fingerprints"]
-    (run / "facts.json").write_text(json.dumps(facts))
+    run_info = json.loads((run / "run_info.json").read_text())
+    del run_info["data"]["fingerprints"]
+    (run / "run_info.json").write_text(json.dumps(run_info))
 
 
 @pytest.fixture
 def older(monkeypatch: pytest.MonkeyPatch) -> None:
     """Checkpoints have the fingerprint of what is learned from, as they had then."""
     current: list[str] = []
-    build, save = Run._build, Saving.save
+    build, save = FinetuningRun._build, Checkpointer.save
 
-    def building(self: Run) -> None:
+    def building(self: FinetuningRun) -> None:
         current.append(fingerprint(self.sequences))
         build(self)
 
-    def saving(self: Saving, running: Any, own: dict[str, Any], **more: Any) -> None:
-        save(self, running, {**own, "fingerprint": current[-1]}, **more)
+    def checkpointer(self: Checkpointer, train_state: Any, own: dict[str, Any], **more: Any) -> None:
+        save(self, train_state, {**own, "fingerprint": current[-1]}, **more)
 
-    monkeypatch.setattr(Run, "_build", building)
-    monkeypatch.setattr(Saving, "save", saving)
+    monkeypatch.setattr(FinetuningRun, "_build", building)
+    monkeypatch.setattr(Checkpointer, "save", checkpointer)
 
 
 @pytest.mark.usefixtures("older")
@@ -54,7 +54,7 @@ def test_a_run_begun_without_fingerprints_in_its_facts_notices_by_its_checkpoint
     lesson("classification", tmp_path)
     cli.main(words)
     # It went on with the same, and from then on it has them.
-    assert json.loads((out / "facts.json").read_text())["data"]["fingerprints"].keys() == {"train", "dev"}
+    assert json.loads((out / "run_info.json").read_text())["data"]["fingerprints"].keys() == {"train", "dev"}
 
 
 def test_a_run_done_without_fingerprints_counts_its_examples(

@@ -13,13 +13,13 @@ from tests.tasks.made_data import squad_json
 from tests.tasks.made_tasks import EXAMPLES, is_right, made_task
 
 from openalbert import cli
-from openalbert.finetuning.data import gather
+from openalbert.finetuning.data import load_data
 from openalbert.finetuning.encode import Encoding, encode
 from openalbert.finetuning.settings import Finetune
 from openalbert.finetuning.span_decoding import best_answers, best_cut, fit_threshold, how_sure
 from openalbert.interop.huggingface import TASK
-from openalbert.report.error_analysis import read_findings
-from openalbert.tasks.data.source import Source
+from openalbert.report.error_analysis import read_error_analyses
+from openalbert.tasks.data.source import TaskSource
 from openalbert.tasks.task import Example, QuestionExample
 from openalbert.text.tokenizer import Tokenizer
 
@@ -173,7 +173,7 @@ def test_a_threshold_that_few_questions_gave_is_told_as_unsure(
     learn(tiny, "question_answering", file, tmp_path / "run", "--steps 2 --evaluate-every 2")
     told = next(line for line in capsys.readouterr().err.splitlines() if "threshold of the null score" in line)
     assert ("so few that others would have given another threshold" in told) == is_few
-    (found,) = read_findings(tmp_path / "run")
+    (found,) = read_error_analyses(tmp_path / "run")
     assert ("so few that" in found.null_threshold) == is_few
     # Without a fitted one, evaluation fits its own.
     (tmp_path / "run" / "model" / TASK).unlink()
@@ -193,9 +193,9 @@ def test_a_threshold_is_fitted_on_questions_from_many_articles(tiny: Path, tmp_p
     files = {split: tmp_path / f"{split}.json" for split in ("train", "dev")}
     for split, chosen in (("train", articles[2:]), ("dev", articles[:2])):
         files[split].write_text(json.dumps({"version": "v2.0", "data": chosen}))
-    material = gather(Finetune(str(tiny), "squad2", Source(**files)))
-    assert material.threshold is not None
-    fitted_on = [example for example in material.threshold.examples if isinstance(example, QuestionExample)]
+    task_data = load_data(Finetune(str(tiny), "squad2", TaskSource(**files)))
+    assert task_data.threshold is not None
+    fitted_on = [example for example in task_data.threshold.examples if isinstance(example, QuestionExample)]
     assert len(fitted_on) == 56  # a twentieth
     assert len({example.title for example in fitted_on}) > 7
 

@@ -8,7 +8,7 @@ from tests.tasks.made_data import glue_files, made_source
 
 from openalbert.errors import UserError
 from openalbert.finetuning.submission import in_words, write_glue, write_lines, write_squad
-from openalbert.tasks.registry import GLUE, TASKS, Known, Source, open_task
+from openalbert.tasks.registry import GLUE, TASKS, Known, TaskSource, open_task
 from openalbert.tasks.task import QuestionExample
 
 # What the leaderboard takes: the file of each test split, and how its first classes are written.
@@ -27,7 +27,7 @@ LEADERBOARD = {
 
 @pytest.mark.parametrize("name", GLUE)
 def test_predictions_are_written_as_the_leaderboard_takes_them(name: str, tmp_path: Path) -> None:
-    task = open_task(name, Source(data=glue_files(tmp_path, name)))
+    task = open_task(name, TaskSource(data=glue_files(tmp_path, name)))
     files, words = LEADERBOARD[name]
     for split, file in files.items():
         examples = task.read(split).examples
@@ -40,7 +40,7 @@ def test_predictions_are_written_as_the_leaderboard_takes_them(name: str, tmp_pa
 
 
 def test_the_code_of_a_class_does_not_hang_on_the_models_order(tmp_path: Path) -> None:
-    source = Source(data=glue_files(tmp_path, "sst2"))
+    source = TaskSource(data=glue_files(tmp_path, "sst2"))
     task = open_task("sst2", source, Known(labels=("positive", "negative")))
     path = write_glue(task, "test", task.read("test").examples, [0] * 6, tmp_path)
     assert path.read_text().split("\n")[1] == "0\t1"
@@ -54,14 +54,14 @@ def test_answers_are_not_written_where_two_questions_have_one_id(tmp_path: Path)
 
 
 def test_values_stay_within_what_annotators_could_say(tmp_path: Path) -> None:
-    task = open_task("stsb", Source(data=glue_files(tmp_path, "stsb")))
+    task = open_task("stsb", TaskSource(data=glue_files(tmp_path, "stsb")))
     path = write_glue(task, "test", task.read("test").examples, [-1, 5.2, 3.14159, 0, 5, 2.0005], tmp_path)
     told = [line.split("\t")[1] for line in path.read_text().split("\n")[1:4]]
     assert told == ["0.000", "5.000", "3.142"]
 
 
 def test_predictions_of_dev_are_not_taken_for_the_leaderboards(tmp_path: Path) -> None:
-    task = open_task("rte", Source(data=glue_files(tmp_path, "rte")))
+    task = open_task("rte", TaskSource(data=glue_files(tmp_path, "rte")))
     path = write_glue(task, "dev", task.read("dev").examples, [0] * 6, tmp_path)
     assert path.name == "RTE.dev.tsv"
 
@@ -73,7 +73,7 @@ def test_only_glue_has_a_leaderboard_of_glue(tmp_path: Path) -> None:
 
 
 def test_every_example_needs_a_prediction(tmp_path: Path) -> None:
-    task = open_task("rte", Source(data=glue_files(tmp_path, "rte")))
+    task = open_task("rte", TaskSource(data=glue_files(tmp_path, "rte")))
     examples = task.read("dev").examples
     for write in (
         lambda: write_glue(task, "dev", examples, [0], tmp_path),

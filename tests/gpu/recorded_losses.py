@@ -14,8 +14,8 @@ from openalbert.pretraining.settings import Pretrain
 from openalbert.pretraining.setup import make_model
 from openalbert.text.shards import open_shards
 from openalbert.train.device import Speed, open_device
-from openalbert.train.loop import Pace, training_steps
-from openalbert.train.state import Running
+from openalbert.train.loop import LoopConfig, training_steps
+from openalbert.train.state import TrainState
 
 
 def main() -> None:
@@ -30,9 +30,9 @@ def main() -> None:
         optimizer = make_optimizer(model, settings.optimizer)
         batches = Batches(open_shards(shards), Objective(128), 64, seed=3, device=device.torch_device)
         depths = DepthSchedule((DepthStage(3), DepthStage(12, 0.5)))
-        pace = Pace(Budget(steps=30), Schedule(), 0.001, 1.0, depths, 1)
+        loop_config = LoopConfig(Budget(steps=30), Schedule(), 0.001, 1.0, depths, 1)
         learning = pretraining(model, is_compiled=True, is_recorded=is_recorded)
-        taken = list(training_steps(model, optimizer, batches, learning, pace, device, Running()))
+        taken = list(training_steps(model, optimizer, batches, learning, loop_config, device, TrainState()))
     remarks = [kind for step in taken for kind, _ in step.remarks]
     print(json.dumps({"losses": [step.loss for step in taken], "remarks": remarks}))
 

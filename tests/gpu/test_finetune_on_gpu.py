@@ -136,4 +136,4 @@ def test_a_run_on_a_gpu_learns_with_and_without_dropout_and_recorded(small: Toke
         words = f"--speed.device cuda --classifier-dropout 0.1 --steps 200 {more}"
         scores = learn(model, "classification", file, out, words)
         assert scores["scores"]["dev"]["accuracy"] > 90
-        assert json.loads((out / "facts.json").read_text())["precision"] == "bf16"
+        assert json.loads((out / "run_info.json").read_text())["precision"] == "bf16"

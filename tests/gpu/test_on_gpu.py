@@ -26,8 +26,8 @@ from openalbert.pretraining.batches import Batches, Objective
 from openalbert.pretraining.loss import pretraining
 from openalbert.text.shards import open_shards
 from openalbert.train.device import Speed, open_device
-from openalbert.train.loop import Pace, training_steps
-from openalbert.train.state import Running
+from openalbert.train.loop import LoopConfig, training_steps
+from openalbert.train.state import TrainState
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU"),
@@ -103,8 +103,8 @@ def test_the_loop_waits_for_nothing_but_the_figures_of_a_step() -> None:
         model = AlbertModel(SMALL, PRETRAINING_HEADS).cuda()
         optimizer = make_optimizer(model, OptimizerSettings())
         batches = Batches(open_shards(Path(SHARDS)), objective, 32, 1, device=device.torch_device)
-        pace = Pace(Budget(steps=8), Schedule(), 0.001, 1.0, DepthSchedule((DepthStage(3),)), 1)
-        steps = training_steps(model, optimizer, batches, pretraining(model), pace, device, Running())
+        loop_config = LoopConfig(Budget(steps=8), Schedule(), 0.001, 1.0, DepthSchedule((DepthStage(3),)), 1)
+        steps = training_steps(model, optimizer, batches, pretraining(model), loop_config, device, TrainState())
         losses = [next(steps).loss for _ in range(3)]  # the first one records and allocates
         try:
             torch.cuda.set_sync_debug_mode("error")

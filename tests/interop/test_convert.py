@@ -22,7 +22,7 @@ from openalbert.interop.convert import (
     compare_with_transformers,
     convert,
 )
-from openalbert.interop.task_json import read_tuned
+from openalbert.interop.task_json import read_task_info
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import Head
 from openalbert.model.presets import preset
@@ -161,7 +161,7 @@ def test_what_a_model_was_tuned_for_travels_with_it(tmp_path: Path) -> None:
     huggingface.save(AlbertModel(preset("albert-micro"), (Head("classification", ("no", "yes")),)), tmp_path / "tuned")
     (tmp_path / "tuned" / "task.json").write_text('{"task": "sst2", "kind": "classification", "max_length": 64}')
     convert(Convert(str(tmp_path / "tuned"), tmp_path / "target", precision="bfloat16"))
-    tuned = read_tuned(tmp_path / "target")
+    tuned = read_task_info(tmp_path / "target")
     assert tuned is not None
     assert (tuned.task, tuned.max_length) == ("sst2", 64)
 

@@ -17,7 +17,7 @@ from tests.pretraining.micro_runs import micro_run
 
 from openalbert import cli
 from openalbert.interop import huggingface
-from openalbert.interop.task_json import read_tuned
+from openalbert.interop.task_json import read_task_info
 from openalbert.interop.tokenizer_json import write_tokenizer_files
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import Sharing
@@ -54,7 +54,7 @@ def fine_tuned_on_short_inputs(folder: Path, tokenizer: Tokenizer) -> list[Path]
         cli.main(command(start, "classification", file, folder / out, f"--steps 2 --max-length 24 {words}"))
     tuned = [folder / "run" / "model", folder / "seeds" / "model", folder / "seeds" / "seed-1" / "model"]
     for model in tuned:  # what the task was cut to has a place of its own
-        told = read_tuned(model)
+        told = read_task_info(model)
         assert told is not None
         assert told.max_length == 24
     cli.main(["convert", str(tuned[0]), str(folder / "converted"), "--precision", "bfloat16"])

@@ -10,14 +10,14 @@ import torch
 import openalbert
 from openalbert import cli
 from openalbert.errors import UserError
-from openalbert.finetuning.data import gather
+from openalbert.finetuning.data import load_data
 from openalbert.finetuning.ensemble import load_models
 from openalbert.finetuning.settings import Finetune
 from openalbert.interop.huggingface import find_folder, save
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import PRETRAINING_HEADS
 from openalbert.model.presets import preset
-from openalbert.tasks.data.source import Source
+from openalbert.tasks.data.source import TaskSource
 from openalbert.text.tokenizer import Tokenizer
 
 BUNDLED = "albert-base-wikibooks"
@@ -52,8 +52,8 @@ def test_a_run_stands_for_its_model_in_every_verb_and_in_load(
     assert (tmp_path / "converted" / "spiece.model").exists()
     file = tmp_path / "own.csv"
     file.write_text("text,label\n" + "".join(f"number {n},{'ab'[n % 2]}\n" for n in range(40)))
-    settings = Finetune(str(run), task="classification", source=Source(train=file), max_length=64)
-    assert gather(settings).folder == run / "model"
+    settings = Finetune(str(run), task="classification", source=TaskSource(train=file), max_length=64)
+    assert load_data(settings).folder == run / "model"
     with pytest.raises(UserError, match="has no head for a task"):  # found, and it is a pretrained one
         load_models([str(run)])
 
@@ -68,7 +68,7 @@ def test_a_run_that_has_not_ended_says_how_far_it_is_and_what_to_do(
         event = {"kind": "event", "step": 341, "what": "skipped", "text": ""}
         lines = [json.dumps(line) for line in (first, last, event)]
         (run / "metrics.jsonl").write_text("\n".join(lines) + '\n{"kind": "tr')
-        (run / "facts.json").write_text(json.dumps({"command": "openalbert pretrain albert-micro --out runs/first"}))
+        (run / "run_info.json").write_text(json.dumps({"command": "openalbert pretrain albert-micro --out runs/first"}))
     for name in ("load", "fill", "show", "convert", "evaluate", "finetune"):
         if name == "load":
             with pytest.raises(UserError) as error:

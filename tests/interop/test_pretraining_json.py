@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from openalbert.errors import UserError
 from openalbert.interop import huggingface
 from openalbert.interop.convert import Convert, convert
-from openalbert.interop.pretraining_json import NONE, EarlierData, Pretraining, PretrainingRun, read_pretraining
+from openalbert.interop.pretraining_json import NONE, EarlierData, Pretraining, PretrainingStage, read_pretraining
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import PRETRAINING_HEADS
 from openalbert.model.presets import preset
@@ -24,7 +24,7 @@ from openalbert.settings import from_json, to_dict, to_json
 
 transformers.logging.disable_progress_bar()
 transformers.logging.set_verbosity_error()
-FIRST = PretrainingRun(1_000_000_000, 80_000_000, 20_000, 15.0, "1 x NVIDIA H200", "bf16", 128)
+FIRST = PretrainingStage(1_000_000_000, 80_000_000, 20_000, 15.0, "1 x NVIDIA H200", "bf16", 128)
 KNOWN = Pretraining(
     tokens=1_200_000_000,
     text_tokens=80_000_000,
@@ -33,7 +33,7 @@ KNOWN = Pretraining(
     device="1 x NVIDIA H200",
     precision="bf16",
     length=512,
-    begun_with="first",
+    initialized_from="first",
     before=(FIRST,),
 )
 
@@ -61,7 +61,7 @@ def test_the_file_of_a_model_folder_says_what_the_weights_have_had(tmp_path: Pat
         "device": "1 x NVIDIA H200",
         "precision": "bf16",
         "length": 512,
-        "begun_with": "first",
+        "initialized_from": "first",
         "earlier_data": [],
         "before": [
             {
@@ -72,7 +72,7 @@ def test_the_file_of_a_model_folder_says_what_the_weights_have_had(tmp_path: Pat
                 "device": "1 x NVIDIA H200",
                 "precision": "bf16",
                 "length": 128,
-                "begun_with": "",
+                "initialized_from": "",
                 "earlier_data": [],
             }
         ],
@@ -158,7 +158,7 @@ amounts = st.integers(0, 2**53 - 1)
 @given(
     st.lists(
         st.builds(
-            PretrainingRun,
+            PretrainingStage,
             amounts,
             amounts,
             amounts,
@@ -173,11 +173,11 @@ amounts = st.integers(0, 2**53 - 1)
         max_size=4,
     )
 )
-def test_every_history_reads_back_equal(runs: list[PretrainingRun]) -> None:
+def test_every_history_reads_back_equal(runs: list[PretrainingStage]) -> None:
     *before, last = sorted(runs, key=lambda run: run.tokens)
     whole = Pretraining(**vars(last), before=tuple(before))
     assert from_json(to_json(whole), Pretraining) == whole
-    assert whole.unknown_start == (before[0] if before else last).begun_with
+    assert whole.unknown_start == (before[0] if before else last).initialized_from
 
 
 def test_weights_drawn_at_random_have_had_none() -> None:

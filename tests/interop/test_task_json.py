@@ -9,7 +9,7 @@ import pytest
 from tests.finetuning.made_lessons import learn
 
 from openalbert.cli import main
-from openalbert.interop.task_json import read_tuned, write_tuned
+from openalbert.interop.task_json import read_task_info, write_task_info
 
 WORDS = "good people time water war old house day".split()
 
@@ -28,7 +28,7 @@ def test_the_columns_named_in_fine_tuning_are_those_that_are_scored_on(
     words = f"--dev {file} --text-column story --label-column cls --steps 60"
     scores = learn(tiny, "classification", file, tmp_path / "run", words)
     assert scores["scores"]["dev"]["accuracy"] > 90
-    tuned = read_tuned(tmp_path / "run" / "model")
+    tuned = read_task_info(tmp_path / "run" / "model")
     assert tuned is not None
     assert tuned.layout == {"id": "id", "label": "cls", "text": "story"}
     capsys.readouterr()
@@ -71,7 +71,7 @@ def test_the_sign_between_labels_is_that_of_fine_tuning(
     (tmp_path / "tags.csv").write_text("text,tags\nthe good war,a/b\nthe old war,a\nthe time,\n")
     words = f"--steps 1 --dev {tmp_path / 'tags.csv'} --label-separator /"
     learn(tiny, "multi_label", tmp_path / "tags.csv", tmp_path / "run", words)
-    tuned = read_tuned(tmp_path / "run" / "model")
+    tuned = read_task_info(tmp_path / "run" / "model")
     assert tuned is not None
     assert (tuned.separator, tuned.layout) == ("/", {"label": "tags", "text": "text"})
     capsys.readouterr()
@@ -100,7 +100,7 @@ def test_every_kind_of_file_of_ones_own_keeps_its_columns(kind: str, tiny: Path,
     file.write_text("".join(json.dumps(one) + "\n" for one in rows))
     learn(tiny, kind, file, tmp_path / "run", f"--steps 1 {words} --dev {file}")
     main(["evaluate", str(tmp_path / "run"), "--dev", str(file)])
-    tuned = read_tuned(tmp_path / "run" / "model")
+    tuned = read_task_info(tmp_path / "run" / "model")
     assert tuned is not None
     assert set(tuned.layout.values()) == row.keys() - {"text", "query"}
 
@@ -143,9 +143,9 @@ def test_a_model_that_does_not_say_how_answers_were_written_leaves_it_to_one_tha
     for name in ("one", "zero"):
         learn(tiny, "multiple_choice", tmp_path / f"{name}.jsonl", tmp_path / name, f"--steps 1 --dev {dev}")
     older = shutil.copytree(tmp_path / "zero" / "model", tmp_path / "older")
-    tuned = read_tuned(older)
+    tuned = read_task_info(older)
     assert tuned is not None
-    write_tuned(older, replace(tuned, writing=None))
+    write_task_info(older, replace(tuned, writing=None))
     one, zero = str(tmp_path / "one"), str(tmp_path / "zero")
     for models in ((str(older), one), (one, str(older))):
         capsys.readouterr()

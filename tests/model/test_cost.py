@@ -89,7 +89,7 @@ def test_the_estimate_grows_with_each_size_as_what_autograd_keeps_does(
     for config in (before, replace(before, **change)):  # type: ignore[arg-type]
         model = AlbertModel(config, PRETRAINING_HEADS).train()
         found.append(kept_bytes(model, ids, at, with_scores=True))
-        estimated.append(activation_bytes(config, ids.numel(), 4, recompute=False, masked_share=1.0))
+        estimated.append(activation_bytes(config, ids.numel(), 4, recompute=False, masked_fraction=1.0))
     assert estimated[1] - estimated[0] == pytest.approx(found[1] - found[0], rel=0.25)
 
 

@@ -30,14 +30,14 @@ def trim(first: list[int], second: list[int], limit: int, heads: Callable[[], bo
 
 
 def sentence_pairs(
-    documents: Sequence[Sequence[Sequence[int]]], max_length: int, short_share: float, rng: random.Random
+    documents: Sequence[Sequence[Sequence[int]]], max_length: int, short_fraction: float, rng: random.Random
 ) -> Iterator[Example]:
     """Sentence order pairs of all documents, a chunk taking at least two sentences."""
     limit = max_length - 3
     for document in documents:
         begin = 0
         while begin < len(document):
-            target = rng.randint(2, limit) if rng.random() < short_share else limit
+            target = rng.randint(2, limit) if rng.random() < short_fraction else limit
             end, length = begin, 0
             while end < len(document) and (length < target or end - begin < 2):
                 length += len(document[end])

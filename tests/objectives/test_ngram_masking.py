@@ -29,11 +29,11 @@ WAYS = [
 
 
 def made_up(
-    batch: int, length: int, seed: int = 0, word_share: float = 1 / 1.31, full: bool = False
+    batch: int, length: int, seed: int = 0, word_fraction: float = 1 / 1.31, full: bool = False
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """ids, length of both segments, keys, word starts."""
     rng = np.random.default_rng(seed)
-    word_starts = rng.random(VOCAB_SIZE) < word_share
+    word_starts = rng.random(VOCAB_SIZE) < word_fraction
     word_starts[:5] = True
     text = np.full(batch, length - 3) if full else rng.integers(2, length - 2, batch)
     first = 1 + (rng.random(batch) * (text - 1)).astype(np.int64)
@@ -117,7 +117,7 @@ def test_one_example_in_ten_thousand_differs_from_the_rule_one_by_one() -> None:
 @given(
     length=st.integers(5, 80),
     seed=st.integers(0, 10_000),
-    word_share=st.floats(0, 1),
+    word_fraction=st.floats(0, 1),
     how=st.builds(
         NgramMasking,
         unit=st.sampled_from(["word", "token"]),
@@ -129,9 +129,9 @@ def test_one_example_in_ten_thousand_differs_from_the_rule_one_by_one() -> None:
 )
 @settings(max_examples=150, deadline=None)
 def test_whatever_the_settings_only_whole_words_within_the_budget_are_hidden(
-    length: int, seed: int, word_share: float, how: NgramMasking
+    length: int, seed: int, word_fraction: float, how: NgramMasking
 ) -> None:
-    ids, first, second, keys, word_starts = made_up(4, length, seed, word_share)
+    ids, first, second, keys, word_starts = made_up(4, length, seed, word_fraction)
     hidden = mask(ids, first, second, keys, Vocabulary(word_starts, MASK), how)
     assert hidden.positions.shape == hidden.labels.shape == hidden.valid.shape == (4, how.budget(length))
     starts = word_starts.tolist()
@@ -195,7 +195,7 @@ def key_of(drawn: int, position: int) -> int:
 
 def test_a_share_of_zero_hides_nothing_even_for_the_lowest_draw() -> None:
     ids, first, second, keys, word_starts = made_up(1, 8, full=True)
-    how = NgramMasking(mask_share=0.0, random_share=0.0, rate=0.9)
+    how = NgramMasking(mask_fraction=0.0, random_fraction=0.0, rate=0.9)
     _, places, _, valid = mask(ids, first, second, keys, Vocabulary(word_starts, MASK), how)
     keys[0, 1] = key_of(0, int(places[0, 0]))
     assert bits(int(keys[0, 1]), places[:1, 0]).tolist() == [0]
@@ -223,10 +223,10 @@ def test_exactly_half_of_the_draws_give_each_of_two_lengths(low: int, length: in
 
 
 def test_shares_can_be_chosen() -> None:
-    everything = NgramMasking(mask_share=1.0, random_share=0.0)
+    everything = NgramMasking(mask_fraction=1.0, random_fraction=0.0)
     _, hidden = made(everything, 50, 128)
     assert bool((hidden.ids.gather(1, hidden.positions)[hidden.valid] == MASK).all())
-    ids, hidden = made(NgramMasking(mask_share=0.0, random_share=0.0), 50, 128)
+    ids, hidden = made(NgramMasking(mask_fraction=0.0, random_fraction=0.0), 50, 128)
     assert torch.equal(hidden.ids, ids)
 
 
@@ -237,7 +237,7 @@ def test_shares_can_be_chosen() -> None:
 def test_n_has_the_papers_probabilities(favor: str, expected: list[float]) -> None:
     how = NgramMasking(favor=favor, rate=0.02)  # type: ignore[arg-type]
     assert how.probabilities() == pytest.approx(expected)
-    ids, first, second, keys, word_starts = made_up(3000, 128, word_share=1.0, full=True)
+    ids, first, second, keys, word_starts = made_up(3000, 128, word_fraction=1.0, full=True)
     ngrams = chosen_one_by_one(ids, first, second, keys, word_starts, how)
     # The first n-gram is chosen freely: its budget of three tokens is not touched yet. It is cut at a segment's end.
     inside = [len(of_example[0]) for of_example in ngrams]
@@ -282,7 +282,7 @@ def test_runs_of_hidden_words_are_as_long_as_googles(how: NgramMasking, shares: 
 
 
 def test_every_place_is_hidden_equally_often() -> None:
-    ids, first, second, keys, word_starts = made_up(4000, 64, word_share=1.0, full=True)
+    ids, first, second, keys, word_starts = made_up(4000, 64, word_fraction=1.0, full=True)
     first, second = torch.full_like(first, 30), torch.full_like(second, 31)
     hidden = mask(ids, first, second, keys, Vocabulary(word_starts, MASK), NgramMasking(max_ngram=1))
     counts = torch.bincount(hidden.positions[hidden.valid], minlength=64).numpy()
@@ -345,8 +345,8 @@ def test_a_gpu_hides_the_same_tokens() -> None:
         {"rate": 0.0},
         {"rate": 1.0},
         {"max_predictions": 0},
-        {"mask_share": 0.95},
-        {"random_share": -0.1},
+        {"mask_fraction": 0.95},
+        {"random_fraction": -0.1},
     ],
     ids=str,
 )

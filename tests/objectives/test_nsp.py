@@ -60,7 +60,7 @@ def test_nsp_takes_a_half_of_the_same_length_where_another_document_has_one(
         document = int(document_of(documents, starts[begin]))
         last = sum(map(len, documents[: document + 1]))
         target = limit
-        if chance(drawn(Stream.SHORT, begin), how.short_share)[0]:
+        if chance(drawn(Stream.SHORT, begin), how.short_fraction)[0]:
             target = 2 + int(below(drawn(Stream.TARGET, begin), limit - 1)[0])
         end = begin + 2
         if chunks == "google":
@@ -88,7 +88,7 @@ def test_nsp_takes_the_nearest_length_that_fits_where_no_other_document_has_the_
     lengths: list[tuple[int, int]], max_length: int
 ) -> None:
     # Every document is one chunk of two sentences, and no two second halves are equally long.
-    how, limit = SentenceOrder("nsp", short_share=0.0), max_length - 3
+    how, limit = SentenceOrder("nsp", short_fraction=0.0), max_length - 3
     rows = paired([list(document) for document in lengths], how, max_length).rows
     seconds = [second for _, second in lengths]
     cut_to_fit = [min(second, limit) for second in seconds]
@@ -109,7 +109,7 @@ def test_nsp_takes_the_nearest_length_that_fits_where_no_other_document_has_the_
 
 def test_nsp_draws_from_all_documents_that_have_a_half_of_the_same_length() -> None:
     documents = [[5, 7]] * 1000
-    rows = paired(documents, SentenceOrder("nsp", short_share=0.0)).rows
+    rows = paired(documents, SentenceOrder("nsp", short_fraction=0.0)).rows
     swapped = rows[rows["swapped"]]
     own, other = (document_of(documents, swapped[name]) for name in ("first_begin", "second_begin"))
     ahead = (other - own) % 1000

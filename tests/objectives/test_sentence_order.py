@@ -81,7 +81,7 @@ def test_chunks_are_those_of_the_rule_one_by_one(documents: Documents, max_lengt
         while begin < len(document):
             key = np.array([number + begin])
             target = limit
-            if chance(bits(root(seed, epoch, Stream.SHORT), key), SOP.short_share)[0]:
+            if chance(bits(root(seed, epoch, Stream.SHORT), key), SOP.short_fraction)[0]:
                 target = 2 + int(below(bits(root(seed, epoch, Stream.TARGET), key), limit - 1)[0])
             end, length = begin, 0
             while end < len(document) and (length < target or end - begin < 2):
@@ -159,7 +159,7 @@ def test_whole_chunks_are_those_of_the_rule_one_by_one(
         while begin < len(document):
             key = np.array([number + begin])
             target = limit
-            if chance(bits(root(seed, epoch, Stream.SHORT), key), WHOLE.short_share)[0]:
+            if chance(bits(root(seed, epoch, Stream.SHORT), key), WHOLE.short_fraction)[0]:
                 target = 2 + int(below(bits(root(seed, epoch, Stream.TARGET), key), limit - 1)[0])
             end = begin
             while end < len(document) and sum(document[begin : end + 1]) <= target:
@@ -179,7 +179,7 @@ def lengths_at_the_ends(how: SentenceOrder) -> tuple[np.ndarray, np.ndarray]:
     """Of many chunks, in the order of the text, the lengths of the first and of the last sentence."""
     documents = english(3000)
     starts, _ = marks(documents)
-    rows = paired(documents, dataclasses.replace(how, short_share=0.0), max_length=128).rows
+    rows = paired(documents, dataclasses.replace(how, short_fraction=0.0), max_length=128).rows
     begin = np.minimum(rows["first_begin"], rows["second_begin"])
     end = np.maximum(rows["first_begin"] + rows["first_length"], rows["second_begin"] + rows["second_length"])
     of_sentence = np.diff(starts)
@@ -200,7 +200,7 @@ def test_the_lengths_of_sentences_tell_nothing_about_the_order_of_whole_chunks()
 def test_epochs_leave_out_different_sentences() -> None:
     documents = english(50)
     kept = [
-        set(paired(documents, dataclasses.replace(WHOLE, short_share=0.0), epoch=e).rows["example"]) for e in (0, 1)
+        set(paired(documents, dataclasses.replace(WHOLE, short_fraction=0.0), epoch=e).rows["example"]) for e in (0, 1)
     ]
     assert len(kept[0] & kept[1]) < 0.6 * len(kept[0])
 
@@ -211,7 +211,7 @@ def test_half_of_the_pairs_are_swapped() -> None:
 
 
 def test_the_cut_is_uniform_over_sentence_borders() -> None:
-    rows = paired([[3, 3, 3, 3, 3]] * 8000, SentenceOrder(short_share=0.0)).rows
+    rows = paired([[3, 3, 3, 3, 3]] * 8000, SentenceOrder(short_fraction=0.0)).rows
     firsts = np.where(rows["swapped"], rows["second_length"], rows["first_length"]) // 3
     counts = np.bincount(firsts, minlength=5)[1:]
     assert counts.sum() == 8000
@@ -231,7 +231,7 @@ def test_a_tenth_of_the_examples_is_short_and_evenly_so() -> None:
 
 def test_short_targets_are_even_from_two_tokens_to_what_fits() -> None:
     # Sentences of one token hit any target exactly, and each document opens with a chunk of its own target.
-    rows = paired([[1] * 5] * 20_000, SentenceOrder(short_share=1.0), max_length=8).rows
+    rows = paired([[1] * 5] * 20_000, SentenceOrder(short_fraction=1.0), max_length=8).rows
     opening = rows[rows["example"] % 5 == 0]
     counts = np.bincount(opening["first_length"] + opening["second_length"])
     assert counts.sum() == 20_000
@@ -339,8 +339,8 @@ def test_assembled_examples_read_as_their_segments(
 
 @pytest.mark.parametrize("share", [-0.1, 1.5])
 def test_an_impossible_share_is_refused(share: float) -> None:
-    with pytest.raises(UserError, match="short_share"):
-        SentenceOrder(short_share=share)
+    with pytest.raises(UserError, match="short_fraction"):
+        SentenceOrder(short_fraction=share)
 
 
 @pytest.mark.parametrize("weight", [0.0, -1.0, float("inf"), float("nan")])

@@ -61,11 +61,11 @@ def test_linear_and_constant_are_those_of_transformers(kind: str, warmup: int) -
 
 @given(st.sampled_from(["paper", "linear", "constant"]), st.floats(0, 0.99), shares)
 def test_the_rate_is_never_negative_nor_above_the_highest(kind: str, warmup: float, progress: float) -> None:
-    assert 0 <= Schedule(kind, warmup_share=warmup).factor(progress) <= 1
+    assert 0 <= Schedule(kind, warmup_fraction=warmup).factor(progress) <= 1
 
 
 def test_the_schedule_follows_the_budget_whatever_it_counts() -> None:
-    schedule = Schedule("linear", warmup_share=0.06)
+    schedule = Schedule("linear", warmup_fraction=0.06)
     half = [
         Budget(steps=1000).progress(Spent(steps=500, tokens=7, minutes=9.0)),
         Budget(tokens=10**12).progress(Spent(steps=3, tokens=5 * 10**11, minutes=9.0)),
@@ -106,11 +106,11 @@ def test_a_budget_is_exactly_one_number_above_zero() -> None:
 
 
 def test_a_warm_up_that_does_not_fit_is_refused() -> None:
-    with pytest.raises(UserError, match=r"warmup_share is 1\.0"):
-        Schedule(warmup_share=1.0)
+    with pytest.raises(UserError, match=r"warmup_fraction is 1\.0"):
+        Schedule(warmup_fraction=1.0)
     with pytest.raises(UserError, match="warmup_steps is -1"):
         Schedule(warmup_steps=-1)
-    with pytest.raises(UserError, match="warmup_steps is 10 but the budget is in minutes: give warmup_share"):
+    with pytest.raises(UserError, match="warmup_steps is 10 but the budget is in minutes: give warmup_fraction"):
         Schedule(warmup_steps=10).within(Budget(minutes=3.0))
     with pytest.raises(UserError, match="warmup_steps is 10 but the run has 10 steps"):
         Schedule(warmup_steps=10).within(Budget(steps=10))
@@ -121,9 +121,12 @@ def test_a_warm_up_that_does_not_fit_is_refused() -> None:
 
 
 def test_a_run_may_do_without_a_warm_up() -> None:
-    for schedule in (Schedule("linear", warmup_share=0.0), Schedule("linear", warmup_steps=0).within(Budget(steps=4))):
+    for schedule in (
+        Schedule("linear", warmup_fraction=0.0),
+        Schedule("linear", warmup_steps=0).within(Budget(steps=4)),
+    ):
         assert [schedule.factor(progress) for progress in (0.0, 0.25, 1.0)] == [1.0, 0.75, 0.0]
-    assert Schedule("constant", warmup_steps=3).within(Budget(steps=4)).warmup_share == 0.75
+    assert Schedule("constant", warmup_steps=3).within(Budget(steps=4)).warmup_fraction == 0.75
     with pytest.raises(ValueError, match=r"progress is -0\.25"):
         Schedule().factor(-0.25)
 

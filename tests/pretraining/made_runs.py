@@ -13,7 +13,7 @@ from openalbert.settings import to_dict
 ENTROPY, VOCABULARY = 6.97, 30000
 
 
-def facts(**others: Any) -> dict[str, Any]:
+def run_info(**others: Any) -> dict[str, Any]:
     return {
         "openalbert": "0.1.0",
         "torch": "2.13.0",
@@ -106,7 +106,7 @@ def make_run(
     folder.mkdir(parents=True)
     settings = settings or Pretrain(preset="albert-base", out=folder, steps=8000, depth_schedule="3,6@0.25,12@0.5")
     (folder / "run.json").write_text(json.dumps(to_dict(settings)))
-    (folder / "facts.json").write_text(json.dumps(facts(truth=TRUTH) if known is None else known))
+    (folder / "run_info.json").write_text(json.dumps(run_info(actual=TRUTH) if known is None else known))
     text = "".join(json.dumps(line) + "\n" for line in (metrics() if lines is None else lines))
     (folder / "metrics.jsonl").write_text(text)
     return folder

@@ -39,9 +39,9 @@ def curve(out: Path) -> list[float]:
     return [record["loss"] for record in records(out, "train")]
 
 
-def facts(out: Path) -> dict[str, Any]:
+def run_info(out: Path) -> dict[str, Any]:
     """What is known of a run beside its settings."""
-    known: dict[str, Any] = json.loads((out / "facts.json").read_text())
+    known: dict[str, Any] = json.loads((out / "run_info.json").read_text())
     return known
 
 

@@ -94,11 +94,11 @@ def test_batches_do_not_depend_on_ranks_and_micro_batches(shards: ShardSet, step
 
 def test_any_step_can_be_had_first(shards: ShardSet) -> None:
     # Step 40 lies some epochs on: a run that starts there sees what a run that comes there sees.
-    running = Batches(shards, SHORT, batch_size=32, seed=5)
+    train_state = Batches(shards, SHORT, batch_size=32, seed=5)
     for step in range(40):
-        running.at(step)
-    assert running.epoch_of(40) > 2
-    assert_same(Batches(shards, SHORT, batch_size=32, seed=5).at(40), running.at(40))
+        train_state.at(step)
+    assert train_state.epoch_of(40) > 2
+    assert_same(Batches(shards, SHORT, batch_size=32, seed=5).at(40), train_state.at(40))
 
 
 def test_resident_tokens_give_the_same_batches(shards: ShardSet) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from tests.pretraining.made_shards import easy_text, made_shards
-from tests.pretraining.micro_runs import command, curve, facts, micro_run, records, weights
+from tests.pretraining.micro_runs import command, curve, micro_run, records, run_info, weights
 from tests.pretraining.test_distributed import torchrun
 
 import openalbert.pretraining.run as pretrain_module
@@ -17,7 +17,7 @@ from openalbert.interop.pretraining_json import EarlierData, read_pretraining
 from openalbert.pretraining.batches import Batches, Objective
 from openalbert.pretraining.loss import unigram_entropy
 from openalbert.text.shards import open_shards
-from openalbert.train.state import Running
+from openalbert.train.state import TrainState
 
 WORDS = "--steps 8 --save-every 4 --evaluate-every 4 --log-every 1 --keep-last 9"
 
@@ -44,9 +44,9 @@ def half(tmp_path: Path, ended: Path) -> Path:
     run = Path(shutil.copytree(ended, tmp_path / "half"))
     shutil.rmtree(run / "model")
     shutil.rmtree(run / "checkpoints" / "step-00000008")
-    known = facts(run)
-    del known["truth"]
-    (run / "facts.json").write_text(json.dumps(known))
+    known = run_info(run)
+    del known["actual"]
+    (run / "run_info.json").write_text(json.dumps(known))
     return run
 
 
@@ -88,7 +88,7 @@ def test_the_same_data_at_another_place_are_resumed_to_the_same_bits(
     assert curve(half) == curve(ended)
     for name, tensor in weights(half).items():
         assert torch.equal(tensor, weights(ended)[name]), name
-    known = facts(half)
+    known = run_info(half)
     assert known["data"]["folder"] == str(moved)
     assert known["earlier_data"] == []
     assert not [event for event in records(half, "event") if event["what"].startswith("new_")]
@@ -100,7 +100,7 @@ def test_a_checkpoint_and_the_facts_hold_the_checksums(data: Path, ended: Path) 
         "train_sha256": open_shards(data).sha256,
         "heldout_sha256": open_shards(data, "heldout").sha256,
     }
-    assert expected.items() <= facts(ended)["data"].items()
+    assert expected.items() <= run_info(ended)["data"].items()
     assert expected.items() <= state(ended, 4)["data"].items()
     assert len({*expected.values()}) == 3
 
@@ -108,9 +108,9 @@ def test_a_checkpoint_and_the_facts_hold_the_checksums(data: Path, ended: Path) 
 def test_new_data_that_are_allowed_are_read_from_their_beginning_and_recorded(
     other: Path, half: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    before = facts(half)["data"]
+    before = run_info(half)["data"]
     micro_run(other, half, f"{WORDS} --allow-new-data")
-    known, shards = facts(half), open_shards(other)
+    known, shards = run_info(half), open_shards(other)
     assert (known["data"]["train_sha256"], known["data"]["from_step"]) == (shards.sha256, 4)
     tokens_before = known["data"]["from_tokens"]
     assert known["earlier_data"] == [{**before, "steps": 4, "tokens_seen": tokens_before}]
@@ -141,12 +141,12 @@ def test_new_data_that_are_allowed_are_read_from_their_beginning_and_recorded(
 def test_after_new_data_a_resume_needs_no_flag_and_gives_the_same_bits(other: Path, half: Path, tmp_path: Path) -> None:
     words = "--steps 8 --save-every 2 --log-every 1 --keep-last 9"
     micro_run(other, half, f"{words} --allow-new-data")
-    expected, losses, told = weights(half), curve(half), facts(half)["earlier_data"]
+    expected, losses, told = weights(half), curve(half), run_info(half)["earlier_data"]
     shutil.rmtree(half / "model")
     shutil.rmtree(half / "checkpoints" / "step-00000008")
     micro_run(other, half, words)
     assert curve(half) == losses
-    assert facts(half)["earlier_data"] == told
+    assert run_info(half)["earlier_data"] == told
     for name, tensor in weights(half).items():
         assert torch.equal(tensor, expected[name]), name
 
@@ -157,8 +157,8 @@ def test_new_data_whose_steps_were_lost_are_forgotten(data: Path, other: Path, h
     shutil.rmtree(half / "checkpoints" / "step-00000008")
     micro_run(data, half, WORDS)
     assert curve(half) == curve(ended)
-    assert facts(half)["earlier_data"] == []
-    assert facts(half)["unigram_entropy"] == facts(ended)["unigram_entropy"]
+    assert run_info(half)["earlier_data"] == []
+    assert run_info(half)["unigram_entropy"] == run_info(ended)["unigram_entropy"]
     assert not [event for event in records(half, "event") if event["what"] == "new_data"]
 
 
@@ -241,8 +241,8 @@ def test_what_was_usual_of_the_loss_is_forgotten_with_the_data_it_was_of(
     real = pretrain_module.training_steps
 
     def spied(*given: Any, **named: Any) -> Any:
-        [running] = [one for one in given if isinstance(one, Running)]
-        windows.append(running.recent)
+        [train_state] = [one for one in given if isinstance(one, TrainState)]
+        windows.append(train_state.recent)
         return real(*given, **named)
 
     monkeypatch.setattr(pretrain_module, "training_steps", spied)
@@ -250,8 +250,8 @@ def test_what_was_usual_of_the_loss_is_forgotten_with_the_data_it_was_of(
     micro_run(other, half, f"{WORDS} --allow-new-data")
     assert windows == [[]]
     watch = state(half, 8)["watch"]
-    assert "unigram_entropy" not in watch  # the new text's, which facts.json has
-    assert facts(half)["unigram_entropy"] == unigram_entropy(open_shards(other))
+    assert "unigram_entropy" not in watch  # the new text's, which run_info.json has
+    assert run_info(half)["unigram_entropy"] == unigram_entropy(open_shards(other))
 
 
 def test_two_processes_refuse_other_data_alike_and_continue_on_purpose_alike(half: Path, other: Path) -> None:
@@ -261,4 +261,4 @@ def test_two_processes_refuse_other_data_alike_and_continue_on_purpose_alike(hal
     words = f"{WORDS} --speed.device cpu --allow-new-data"
     done = torchrun("-m", "openalbert", *command(other, half, words))
     assert done.returncode == 0, done.stderr
-    assert facts(half)["data"]["from_step"] == 4
+    assert run_info(half)["data"]["from_step"] == 4

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.pretraining.micro_runs import command, facts, micro_run, records, weights
+from tests.pretraining.micro_runs import command, micro_run, records, run_info, weights
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 SCRIPT = Path(__file__).with_name("counted_reductions.py")
@@ -30,7 +30,7 @@ def test_two_processes_learn_what_one_learns_with_one_gradient_reduction_a_step(
     more = command(easy_shards, two, f"{words} --speed.micro-batch 2")
     done = torchrun(str(SCRIPT), str(tmp_path / "sizes.json"), *more)
     assert done.returncode == 0, done.stderr
-    assert facts(two)["world_size"] == 2
+    assert run_info(two)["world_size"] == 2
     for alone, together in zip(records(one, "train"), records(two, "train"), strict=True):
         assert alone["tokens"] == together["tokens"]
         assert math.isclose(alone["loss"], together["loss"], rel_tol=1e-5)
@@ -41,7 +41,7 @@ def test_two_processes_learn_what_one_learns_with_one_gradient_reduction_a_step(
     [alone], [together] = records(one, "evaluation"), records(two, "evaluation")
     assert math.isclose(alone["masked_lm_loss"], together["masked_lm_loss"], rel_tol=1e-4)
     sizes = json.loads((tmp_path / "sizes.json").read_text())
-    assert [size for size in sizes if size > 100] == [facts(two)["parameters"]] * 6
+    assert [size for size in sizes if size > 100] == [run_info(two)["parameters"]] * 6
     # Both processes work, one speaks.
     assert done.stderr.count("done: the model is in") == 1
 

@@ -5,14 +5,14 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.pretraining.micro_runs import command, facts, micro_run
+from tests.pretraining.micro_runs import command, micro_run, run_info
 
-from openalbert import cli, included
+from openalbert import cli, pretrained
 from openalbert.interop import huggingface
 from openalbert.interop.pretraining_json import NONE, read_pretraining
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import PRETRAINING_HEADS
-from openalbert.pretraining.history import beginning
+from openalbert.pretraining.history import initialization
 from openalbert.pretraining.settings import Pretrain
 from openalbert.settings import to_dict
 
@@ -27,14 +27,14 @@ def first(tmp_path_factory: pytest.TempPathFactory, easy_shards: Path) -> Path:
 
 
 def test_the_model_of_a_run_says_what_that_run_took(first: Path) -> None:
-    known, told = read_pretraining(first / "model"), facts(first)
+    known, told = read_pretraining(first / "model"), run_info(first)
     assert known is not None
-    assert known.tokens == told["truth"]["tokens"] > 0
+    assert known.tokens == told["actual"]["tokens"] > 0
     assert known.text_tokens == told["data"]["train_tokens"]
     assert known.steps == 4
-    assert known.minutes == pytest.approx(60 * told["truth"]["hours"])
+    assert known.minutes == pytest.approx(60 * told["actual"]["hours"])
     assert (known.device, known.precision, known.length) == (told["device"], "fp32", 32)
-    assert (known.begun_with, known.before) == ("", ())
+    assert (known.initialized_from, known.before) == ("", ())
     assert "| begun with | weights drawn at random |" in card_of(first)
 
 
@@ -45,12 +45,12 @@ def test_runs_that_go_on_from_one_another_add_up(first: Path, easy_shards: Path,
     third = micro_run(easy_shards, tmp_path / "third", "--steps 2 --objective.max-length 24", preset=str(copied))
     runs = [read_pretraining(run / "model") for run in (first, second, third)]
     assert all(run is not None for run in runs)
-    seen = [facts(run)["truth"]["tokens"] for run in (first, second, third)]
+    seen = [run_info(run)["actual"]["tokens"] for run in (first, second, third)]
     assert [run.tokens for run in runs if run] == [seen[0], seen[0] + seen[1], sum(seen)]
     last = runs[2]
     assert last is not None
     assert [run.steps for run in (*last.before, last)] == [4, 3, 2]
-    assert [run.begun_with for run in (*last.before, last)] == ["", "first", "taken away"]
+    assert [run.initialized_from for run in (*last.before, last)] == ["", "first", "taken away"]
     assert [run.length for run in (*last.before, last)] == [32, 32, 24]
     card = card_of(third)
     assert f"| tokens seen | {seen[2]:,}, after {seen[0] + seen[1]:,} in the runs before this one |" in card
@@ -70,9 +70,9 @@ def test_what_a_run_began_with_is_asked_when_it_begins(first: Path, easy_shards:
     shutil.rmtree(run / "model")
     for step in (4, 6):
         shutil.rmtree(run / "checkpoints" / f"step-{step:08d}")
-    told = facts(run)
-    del told["truth"]
-    (run / "facts.json").write_text(json.dumps(told))
+    told = run_info(run)
+    del told["actual"]
+    (run / "run_info.json").write_text(json.dumps(told))
     (source / "pretraining.json").write_text(json.dumps(to_dict(NONE)))
     again = read_pretraining(micro_run(easy_shards, run, words) / "model")
     assert expected is not None
@@ -86,7 +86,7 @@ def test_a_start_that_says_nothing_is_named_as_unknown(easy_shards: Path, tmp_pa
     run = micro_run(easy_shards, tmp_path / "run", f"--steps 2 --warm-start {source}")
     known = read_pretraining(run / "model")
     assert known is not None
-    assert (known.tokens, known.before) == (facts(run)["truth"]["tokens"], ())
+    assert (known.tokens, known.before) == (run_info(run)["actual"]["tokens"], ())
     assert known.unknown_start == "theirs"
     assert "What theirs had read, whose weights it goes back to, is unknown and not counted." in card_of(run)
 
@@ -104,11 +104,11 @@ def test_a_damaged_start_is_refused_before_anything_is_learned(
 
 def test_a_name_is_a_model_only_where_one_goes_by_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("albert-base", "albert-base-budget"):
-        assert beginning(Pretrain(preset=name)) == {"begun_with": "", "before": []}
-    monkeypatch.setattr(included, "PRETRAINED", tmp_path)
+        assert initialization(Pretrain(preset=name)) == {"initialized_from": "", "before": []}
+    monkeypatch.setattr(pretrained, "PRETRAINED", tmp_path)
     huggingface.save(
         AlbertModel(huggingface.PRESETS["albert-micro"], PRETRAINING_HEADS), tmp_path / "of-ours", pretraining=NONE
     )
-    [alone] = beginning(Pretrain(preset="of-ours"))["before"]
+    [alone] = initialization(Pretrain(preset="of-ours"))["before"]
     assert alone == {name: value for name, value in to_dict(NONE).items() if name != "before"}
-    assert beginning(Pretrain(preset="of-ours"))["begun_with"] == "of-ours"
+    assert initialization(Pretrain(preset="of-ours"))["initialized_from"] == "of-ours"

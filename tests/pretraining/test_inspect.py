@@ -50,9 +50,9 @@ def test_counts_are_those_of_the_shards(folder: Path, capsys: pytest.CaptureFixt
 
 def test_masks_are_reported_as_they_were_asked_for(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     masks = figures(folder, capsys)["masks"]
-    assert masks["predicted_share"] == pytest.approx(0.15, abs=0.005)
-    assert masks["masked_share"] == pytest.approx(0.8, abs=0.05)
-    assert masks["masked_share"] + masks["random_share"] + masks["kept_share"] == pytest.approx(1)
+    assert masks["predicted_fraction"] == pytest.approx(0.15, abs=0.005)
+    assert masks["masked_fraction"] == pytest.approx(0.8, abs=0.05)
+    assert masks["masked_fraction"] + masks["random_fraction"] + masks["kept_fraction"] == pytest.approx(1)
     runs = np.repeat(masks["run_words"]["words"], masks["run_words"]["count"])
     assert runs.mean() == pytest.approx(masks["run_words_mean"])
     assert 1.05 < runs.mean() < 2.2
@@ -142,10 +142,10 @@ def test_real_text_looks_as_albert_describes_it(
     pairs, masks = found["pairs"], found["masks"]
     examples = pairs["examples_per_epoch"]
     # Half are swapped, to five standard deviations.
-    assert pairs["swapped_share"] == pytest.approx(0.5, abs=5 * 0.5 / np.sqrt(examples))
+    assert pairs["swapped_fraction"] == pytest.approx(0.5, abs=5 * 0.5 / np.sqrt(examples))
     # 90 % aim at the full length; ends of documents, about one in nine chunks here, fall short of it.
-    assert 0.7 < pairs["full_length_share"] < 0.9
-    assert masks["predicted_share"] == pytest.approx(0.15, abs=0.001)
+    assert 0.7 < pairs["full_length_fraction"] < 0.9
+    assert masks["predicted_fraction"] == pytest.approx(0.15, abs=0.001)
     for name, share in (("masked", 0.8), ("random", 0.1), ("kept", 0.1)):
         assert masks[f"{name}_share"] == pytest.approx(share, abs=0.01)
     # Google's rule, 77 of 512: runs of 1, 2, 3 words 51.5, 26.7, 17.6 %, 1.77 on average; to 2 points and 0.06 words.

@@ -19,8 +19,8 @@ from openalbert.pretraining.batches import Batches, Objective, PretrainingBatch
 from openalbert.pretraining.loss import pretraining
 from openalbert.text.shards import open_shards
 from openalbert.train.device import Device
-from openalbert.train.loop import Pace, training_steps
-from openalbert.train.state import MAX_SPIKES, WINDOW, Running, Step
+from openalbert.train.loop import LoopConfig, training_steps
+from openalbert.train.state import MAX_SPIKES, WINDOW, Step, TrainState
 
 STEPS = 280
 SPIKE_AT = 180
@@ -70,11 +70,13 @@ def train(
     if change is not None:
         batches.change = change  # type: ignore[method-assign]
     settings = OptimizerSettings(kind="lamb", learning_rate=0.01)
-    pace = Pace(Budget(steps=steps), schedule or Raised(), 0.01, 1.0, DepthSchedule((DepthStage(1),)), 0, skips_spikes)
+    loop_config = LoopConfig(
+        Budget(steps=steps), schedule or Raised(), 0.01, 1.0, DepthSchedule((DepthStage(1),)), 0, skips_spikes
+    )
     taken = []
     for step in training_steps(
-        model, make_optimizer(model, settings), batches, pretraining(model), pace,
-        Device(torch.device("cpu"), "fp32"), Running(),
+        model, make_optimizer(model, settings), batches, pretraining(model), loop_config,
+        Device(torch.device("cpu"), "fp32"), TrainState(),
     ):  # fmt: skip
         look(step, model)
         taken.append(step)

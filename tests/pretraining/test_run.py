@@ -12,20 +12,21 @@ from typing import Any
 import pytest
 import torch
 from tests.pretraining.made_shards import easy_text, made_shards
-from tests.pretraining.micro_runs import command, curve, facts, micro_run, records, weights
+from tests.pretraining.micro_runs import command, curve, micro_run, records, run_info, weights
 
 from openalbert import cli
 from openalbert.formatting import number
 from openalbert.interop import huggingface
 from openalbert.interop.weights import read_tensors
 from openalbert.model.positions import continued
-from openalbert.pretraining.run import Run
+from openalbert.pretraining import setup
+from openalbert.pretraining.run import PretrainingRun
 from openalbert.pretraining.settings import Pretrain
 from openalbert.report.summary import over_all_starts
 from openalbert.settings import from_json
 from openalbert.text.normalization import Treatment
 from openalbert.text.tokenizer import Tokenizer
-from openalbert.train import setup, steps
+from openalbert.train import loop
 from openalbert.train.device import Device, open_device
 from openalbert.train.estimate import DRY_STEPS
 from openalbert.train.machine import note_move
@@ -65,14 +66,14 @@ def refused(words: list[str], capsys: pytest.CaptureFixture[str], code: int = 1)
 def test_a_run_leaves_settings_facts_metrics_checkpoints_and_a_model(ended: Path, easy_shards: Path) -> None:
     left = sorted(path.name for path in ended.iterdir())
     assert [name for name in left if not name.startswith(".")] == [
-        "checkpoints", "facts.json", "metrics.jsonl", "model", "run.json",
+        "checkpoints", "run_info.json", "metrics.jsonl", "model", "run.json",
     ]  # fmt: skip
     assert {path.name for path in (ended / "checkpoints").iterdir()} >= {"step-00000060", "step-00000120"}
     files = {path.name for path in (ended / "model").iterdir()}
     assert files >= {
         "config.json", "model.safetensors", "spiece.model", "tokenizer.json", "tokenizer_config.json", "README.md",
     }  # fmt: skip
-    known = facts(ended)
+    known = run_info(ended)
     assert known["data"]["folder"] == str(easy_shards)
     assert known["data"]["heldout_tokens"] > 0
     assert known["parameters"] == sum(tensor.numel() for tensor in huggingface.load(ended / "model").parameters())
@@ -89,10 +90,10 @@ def test_a_gpu_on_which_our_kernels_fail_their_trial_is_told(
     for is_right in (True, False):
         monkeypatch.setattr(setup, "can_fuse", lambda *_, is_right=is_right: is_right)
         with open_device(settings.speed) as device:
-            run = Run(settings, device)
-            run.facts = run._first_facts()
+            run = PretrainingRun(settings, device)
+            run.run_info = run._first_run_info()
             run._introduce()
-        assert run.facts["is_fused"] is is_right
+        assert run.run_info["is_fused"] is is_right
         assert ("torch's own" in capsys.readouterr().err) is not is_right
 
 
@@ -122,19 +123,19 @@ def test_every_record_is_whole_and_in_order(ended: Path) -> None:
 
 
 def test_the_loss_falls_far_below_word_frequencies_on_held_out_text_too(ended: Path) -> None:
-    entropy = facts(ended)["unigram_entropy"]
+    entropy = run_info(ended)["unigram_entropy"]
     first, last = records(ended, "train")[0], records(ended, "evaluation")[-1]
     assert abs(first["masked_lm_loss"] - math.log(300)) < 0.5
     assert last["masked_lm_loss"] < entropy - 0.5
 
 
 def test_the_estimate_and_the_truth_stand_side_by_side(ended: Path) -> None:
-    estimate, truth = facts(ended)["estimate"], facts(ended)["truth"]
-    assert set(estimate) == set(truth) == {"steps", "tokens", "hours", "memory_bytes", "disk_bytes"}
-    assert estimate["steps"] == truth["steps"] == 120
-    assert math.isclose(estimate["tokens"], truth["tokens"], rel_tol=0.1)
-    assert math.isclose(truth["hours"] * 3600, records(ended, "train")[-1]["seconds"], rel_tol=1e-9)
-    assert truth["tokens"] == records(ended, "train")[-1]["tokens"]
+    estimate, actual = run_info(ended)["estimate"], run_info(ended)["actual"]
+    assert set(estimate) == set(actual) == {"steps", "tokens", "hours", "memory_bytes", "disk_bytes"}
+    assert estimate["steps"] == actual["steps"] == 120
+    assert math.isclose(estimate["tokens"], actual["tokens"], rel_tol=0.1)
+    assert math.isclose(actual["hours"] * 3600, records(ended, "train")[-1]["seconds"], rel_tol=1e-9)
+    assert actual["tokens"] == records(ended, "train")[-1]["tokens"]
 
 
 def test_the_model_folder_gives_the_same_scores_here_and_in_transformers(ended: Path) -> None:
@@ -193,7 +194,7 @@ def test_any_number_of_micro_batches_gives_the_same_weights(tmp_path: Path, easy
 def test_the_learning_rate_for_another_batch_follows_the_square_root_and_is_printed(
     tmp_path: Path, easy_shards: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = "--steps 2 --log-every 1 --optimizer.learning-rate 0.008 --reference-batch 128 --schedule.warmup-share 0"
+    words = "--steps 2 --log-every 1 --optimizer.learning-rate 0.008 --reference-batch 128 --schedule.warmup-fraction 0"
     out = micro_run(easy_shards, tmp_path / "run", words)
     said = capsys.readouterr().err
     assert "learning rate 0.002 for batch 8: 0.008 at batch 128 times the square root of 8/128" in said
@@ -249,7 +250,7 @@ def test_documents_of_one_sentence_can_be_learnt_from_where_no_order_is_asked(
     assert "has the two sentences that a pair needs" in " ".join(said.replace("│", " ").split())
     out = micro_run(lines, tmp_path / "run", "--steps 40 --objective.sentence-order.objective none")
     assert curve(out)[-1] < curve(out)[0] - 0.5
-    known = facts(out)["data"]
+    known = run_info(out)["data"]
     assert (known["unusable_documents"], known["unusable_tokens"]) == (0, 0)
     assert "cannot be used" not in capsys.readouterr().err
     assert "one or two segments" in (out / "model" / "README.md").read_text()
@@ -261,11 +262,11 @@ def test_documents_that_cannot_be_used_are_named_at_the_start_and_are_not_counte
     alone = "Kalo minu persta."
     mixed = made_shards(tmp_path, "\n\n".join([easy_text(30).strip(), *[alone] * 20]) + "\n")
     out = micro_run(mixed, tmp_path / "run", "--steps 5")
-    known = facts(out)
+    known = run_info(out)
     unused = 20 * len(Tokenizer.load(mixed / "tokenizer").encode(alone))
     assert (known["data"]["unusable_documents"], known["data"]["unusable_tokens"]) == (20, unused)
     assert f"20 documents with {unused} tokens cannot be used: they have one sentence" in capsys.readouterr().err
-    times = known["truth"]["tokens"] / (known["data"]["train_tokens"] - unused)
+    times = known["actual"]["tokens"] / (known["data"]["train_tokens"] - unused)
     card = (out / "model" / "README.md").read_text()
     assert "20 of the training documents" in card
     assert f"The model saw the other training tokens {number(times, 3)} times." in card
@@ -301,7 +302,7 @@ def test_without_held_out_text_a_run_says_how_to_have_some(tmp_path: Path, capsy
     out = micro_run(made_shards(tmp_path, easy_text(30)), tmp_path / "run", "--steps 5")
     assert not records(out, "evaluation")
     assert "no held-out text: prepare the shards with --heldout 0.01" in capsys.readouterr().err
-    assert facts(out)["data"]["heldout_tokens"] == 0
+    assert run_info(out)["data"]["heldout_tokens"] == 0
 
 
 # Where it starts.
@@ -418,7 +419,7 @@ def test_a_dry_run_times_steps_of_full_depth(
     depths = []
 
     def training_steps(*given: Any) -> Iterator[Step]:
-        for step in steps.training_steps(*given):
+        for step in loop.training_steps(*given):
             depths.append(step.depth)
             yield step
 
@@ -450,7 +451,7 @@ def test_the_folder_of_another_run_is_refused_until_asked_to_start_over(
     assert "keep_last" not in said  # that changes nothing of what is learned
     assert curve(out) == before
     micro_run(easy_shards, out, f"{other} --fresh")
-    assert facts(out)["truth"]["steps"] == 6
+    assert run_info(out)["actual"]["steps"] == 6
     assert len(records(out, "train")) == 1
     assert curve(out) != before
     # --fresh is said once; the run does not remember it.
@@ -476,7 +477,7 @@ def test_the_folder_of_another_run_is_refused_until_asked_to_start_over(
         ("--steps 5 --model.vocab-size 200", "the shards have 300 pieces", 1),
         ("--steps 5 --speed.device tpu", "the device 'tpu' cannot be used", 1),
         ("--steps 5 --schedule.warmup-steps 9", "shorten the warm-up", 1),
-        ("--minutes 1 --schedule.warmup-steps 9", "give warmup_share instead", 1),
+        ("--minutes 1 --schedule.warmup-steps 9", "give warmup_fraction instead", 1),
     ],
 )
 def test_a_mistake_is_answered_with_a_sentence(
@@ -518,9 +519,9 @@ def test_where_a_run_is_taken_up_again_is_noted_if_it_is_another_place(
         for folder in (out / "checkpoints").glob("step-*"):
             if int(folder.name[5:13]) > last:
                 shutil.rmtree(folder)
-        return facts(micro_run(easy_shards, out, words))
+        return run_info(micro_run(easy_shards, out, words))
 
-    first = facts(micro_run(easy_shards, out, words))
+    first = run_info(micro_run(easy_shards, out, words))
     assert first["moves"] == again(2)["moves"] == []  # the same place
     capsys.readouterr()
     monkeypatch.setattr(Device, "describe", lambda _: "1 x Abacus")
@@ -536,7 +537,7 @@ def test_where_a_run_is_taken_up_again_is_noted_if_it_is_another_place(
     assert json.loads((out / "model" / "pretraining.json").read_text())["device"] == told
     assert f"| hardware | {told} |" in (out / "model" / "README.md").read_text().replace("\\", "")
     last["matmul_peak_flops"] = last["moves"][0]["matmul_peak_flops"] = last["moves"][1]["matmul_peak_flops"] = 1e12
-    (out / "facts.json").write_text(json.dumps(last))  # as on GPUs: of a CPU no peak is measured
+    (out / "run_info.json").write_text(json.dumps(last))  # as on GPUs: of a CPU no peak is measured
     cli.main(["report", str(out), "--out", str(tmp_path / "page.html")])
     page = (tmp_path / "page.html").read_text()
     assert told in page

@@ -79,8 +79,8 @@ def test_every_stage_shows_its_command_and_the_summary_its_figures(
     folder, _, printed = stopped_and_gone_on_with
     commands = [line.split()[2:4] for line in printed.splitlines() if line.startswith("$ openalbert")]
     assert [words[0] for words in commands] == ["tokenizer", "prepare", "pretrain", "report", "fill"]
-    facts = json.loads((folder / "run" / "facts.json").read_text())
-    assert f"word frequencies alone give {facts['unigram_entropy']:.2f}" in printed
+    run_info = json.loads((folder / "run" / "run_info.json").read_text())
+    assert f"word frequencies alone give {run_info['unigram_entropy']:.2f}" in printed
     assert "chance is 50%" in printed
     assert printed.count("(it was: ") == HELDOUT_TEXTS
     assert all(text in printed for text in FIXED_TEXTS)
@@ -96,10 +96,10 @@ def test_sentences_to_fill_in_are_held_out_and_read_back_as_they_are(
     corpus = " ".join((folder / "corpus.txt").read_text().lower().split())
     found = list(heldout_texts(open_shards(folder / "shards", "heldout"), tokenizer, 20))
     assert len(set(found)) == len(found) > 5
-    for text, truth in found:
+    for text, actual in found:
         assert text.count(MASK) == 1
-        assert text.replace(MASK, truth) in corpus
-        whole = tokenizer.encode(text.replace(MASK, truth))
+        assert text.replace(MASK, actual) in corpus
+        whole = tokenizer.encode(text.replace(MASK, actual))
         masked = encode_masked(tokenizer, text)
         assert [new for new, old in zip(masked, whole, strict=True) if new != old] == [tokenizer.mask_id]
 

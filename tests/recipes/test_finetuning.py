@@ -36,7 +36,7 @@ def test_a_full_training_set_is_trained_on_as_table_14_says(row: str) -> None:
     recipe = defaults_for(task)
     chosen = plan(recipe, recipe.recipe.num_examples, recipe.recipe.num_examples)
     assert (chosen.batch_size, chosen.budget.steps) == (batch, steps)
-    assert round(recipe.schedule.warmup_share * steps) == warmup
+    assert round(recipe.schedule.warmup_fraction * steps) == warmup
     assert (recipe.dropout, recipe.classifier_dropout, recipe.max_length) == (dropout, classifier_dropout, length)
     optimizer = recipe.optimizer
     assert (optimizer.kind, optimizer.learning_rate, optimizer.weight_decay) == ("adamw", rate, 0.01)

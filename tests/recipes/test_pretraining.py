@@ -61,7 +61,7 @@ def test_the_final_model_is_the_paper_s() -> None:
     assert (recipe.model.hidden_size, recipe.model.num_layers) == (4096, 12)
     assert (recipe.model.hidden_dropout, recipe.model.attention_dropout) == (0.0, 0.0)
     assert recipe.budget.steps == 1_500_000
-    assert recipe.schedule.within(recipe.budget).warmup_share == 3125 / 1_500_000
+    assert recipe.schedule.within(recipe.budget).warmup_fraction == 3125 / 1_500_000
     assert (recipe.learning_rate, recipe.batch_size, recipe.objective.max_length) == (0.00176, 4096, 512)
 
 

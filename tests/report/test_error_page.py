@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.report.parsed_page import Page
 
-from openalbert.report.error_analysis import Findings, Mark, Mistake, Part, Shown
-from openalbert.report.error_page import confusion, findings_section, marked, scatter
+from openalbert.report.error_analysis import ErrorAnalysis, Mark, Mistake, Part, Shown
+from openalbert.report.error_page import confusion, error_section, marked, scatter
 
-FOUND = Findings(
+FOUND = ErrorAnalysis(
     task="sst2",
     kind="classification",
     split="dev",
@@ -36,7 +36,7 @@ def parsed(markup: str) -> Page:
 
 
 def test_a_section_says_all_that_was_found() -> None:
-    page = parsed(findings_section(FOUND))
+    page = parsed(error_section(FOUND))
     assert "40 examples: accuracy 75.00, f1 70.00." in page.text
     assert "4 examples (10.0 %) were too long for the model, and cut." in page.text
     assert "2 left out: without a label, first in row 7." in page.text
@@ -50,11 +50,11 @@ def test_a_section_says_all_that_was_found() -> None:
 def test_a_mistake_names_its_row_as_an_editor_counts_and_its_id_where_it_has_one_of_its_own() -> None:
     first, second, third = FOUND.mistakes[:3]
     mistakes = (replace(first, id="0", row=1), replace(second, id="r-77", row=1234), third)
-    page = parsed(findings_section(replace(FOUND, mistakes=mistakes)))
+    page = parsed(error_section(replace(FOUND, mistakes=mistakes)))
     for place in ("· row 1 right", "· id r-77, row 1,234 right", "· id id2"):
         assert place in page.text
     assert "surest. Rows are counted from 1 and without the file's header." in page.text
-    assert "Rows are counted" not in parsed(findings_section(FOUND)).text
+    assert "Rows are counted" not in parsed(error_section(FOUND)).text
 
 
 def test_the_matrix_has_a_row_for_what_is_right_and_shades_by_its_shares() -> None:

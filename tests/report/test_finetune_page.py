@@ -16,10 +16,9 @@ from tests.report.parsed_page import Page
 from openalbert.cli import main
 from openalbert.errors import UserError
 from openalbert.interop.pretraining_json import NONE
-from openalbert.report.error_analysis import read_findings
-from openalbert.report.finetuning_reader import Tuning, open_tunings
-from openalbert.report.pretraining_report import Report
-from openalbert.report.report import report
+from openalbert.report.error_analysis import read_error_analyses
+from openalbert.report.finetuning_reader import FinetuningRecord, read_finetuning_runs
+from openalbert.report.report import Report, report
 from openalbert.settings import to_dict
 
 
@@ -40,12 +39,12 @@ def test_a_run_of_every_kind_ends_with_a_page_that_says_its_scores(
     for metric, value in scores["scores"]["dev"].items():
         assert f"{metric.replace('_', ' ')} on dev {value:.2f}" in page.text
     assert f"The weights of step {scores['step']}," in page.text
-    [findings] = read_findings(run)
-    assert findings.scores == scores["scores"]["dev"]
-    assert (findings.null_threshold != "") == (kind == "some_without_answer")
+    [analyses] = read_error_analyses(run)
+    assert analyses.scores == scores["scores"]["dev"]
+    assert (analyses.null_threshold != "") == (kind == "some_without_answer")
     assert "dev: a closer look" in page.text
-    assert f"{findings.num_examples} examples" in page.text
-    for mistake in findings.mistakes[:3]:
+    assert f"{analyses.num_examples} examples" in page.text
+    for mistake in analyses.mistakes[:3]:
         assert mistake.place in page.text
     # Every evaluation is a point of the main figure's curve, which is the first picture.
     evaluations = [record[scores["main_metric"]] for record in records(run, "evaluation")]
@@ -78,9 +77,9 @@ def test_the_row_of_a_mistake_is_the_one_that_a_spreadsheet_shows(quick_runs: di
 
 def test_a_page_names_what_the_run_began_with_be_it_nothing(quick_runs: dict[str, Path], tmp_path: Path) -> None:
     run = Path(shutil.copytree(quick_runs["classification"], tmp_path / "run"))
-    facts, settings = (json.loads((run / name).read_text()) for name in ("facts.json", "run.json"))
-    assert f"tuned from {Path(facts['model']).parent.name} on" in page_of(run, out=tmp_path / "page.html").text
-    (run / "facts.json").write_text(json.dumps(facts | {"model": "/far/away/albert-base-wikibooks"}))
+    run_info, settings = (json.loads((run / name).read_text()) for name in ("run_info.json", "run.json"))
+    assert f"tuned from {Path(run_info['model']).parent.name} on" in page_of(run, out=tmp_path / "page.html").text
+    (run / "run_info.json").write_text(json.dumps(run_info | {"model": "/far/away/albert-base-wikibooks"}))
     assert "tuned from albert-base-wikibooks on" in page_of(run, out=tmp_path / "page.html").text
     (run / "run.json").write_text(json.dumps(settings | {"from_scratch": True}))
     assert "tuned from weights drawn at random on" in page_of(run, out=tmp_path / "page.html").text
@@ -110,12 +109,12 @@ def test_a_browser_draws_the_page_without_a_complaint(quick_runs: dict[str, Path
 
 def test_a_run_that_is_going_has_a_page_without_scores(quick_runs: dict[str, Path], tmp_path: Path) -> None:
     run = shutil.copytree(quick_runs["classification"], tmp_path / "going")
-    for name in ("scores.json", "findings.json", "report.html"):
+    for name in ("scores.json", "error_analysis.json", "report.html"):
         (run / name).unlink()
     shutil.rmtree(run / "model")
-    facts = json.loads((run / "facts.json").read_text())
-    del facts["truth"]
-    (run / "facts.json").write_text(json.dumps(facts))
+    run_info = json.loads((run / "run_info.json").read_text())
+    del run_info["actual"]
+    (run / "run_info.json").write_text(json.dumps(run_info))
     with (run / "metrics.jsonl").open("a") as file:
         file.write('{"kind": "train", "st')
     page = page_of(run, out=tmp_path / "page.html")
@@ -164,7 +163,7 @@ def test_several_seeds_are_one_page_with_their_median_and_the_best_ones_mistakes
     assert f"The best is seed-{summary['best_seed']}" in page.text
     assert "<b>median</b>" in (tmp_path / "all" / "report.html").read_text(encoding="utf-8")
     assert page.data["runs"] == ["seed-1", "seed-2", "seed-3"]
-    best = read_findings(tmp_path / "all" / f"seed-{summary['best_seed']}")[0]
+    best = read_error_analyses(tmp_path / "all" / f"seed-{summary['best_seed']}")[0]
     assert best.mistakes == () or best.mistakes[0].place in page.text
     # Where all but one have collapsed there is no spread.
     for metric in figures:
@@ -176,7 +175,7 @@ def test_several_seeds_are_one_page_with_their_median_and_the_best_ones_mistakes
 
 def test_runs_are_compared_by_scores_and_settings(quick_runs: dict[str, Path], tmp_path: Path) -> None:
     file = quick_runs["classification"].parent / "data" / "classification.csv"
-    tiny = json.loads((quick_runs["classification"] / "facts.json").read_text())["model"]
+    tiny = json.loads((quick_runs["classification"] / "run_info.json").read_text())["model"]
     scores = learn(tiny, "classification", file, tmp_path / "other", "--steps 30 --optimizer.learning-rate 0.001")
     page = page_of(quick_runs["classification"], tmp_path / "other", out=tmp_path / "page.html")
     assert "2 fine-tuning runs compared" in page.text
@@ -202,28 +201,28 @@ def test_a_collapsed_run_is_named_as_one(quick_runs: dict[str, Path], tmp_path: 
     )
 
 
-def known_task(run: Path, tmp_path: Path, task: str) -> Tuning:
+def known_task(run: Path, tmp_path: Path, task: str) -> FinetuningRecord:
     """A run made out to be one of a known task."""
     copy = shutil.copytree(run, tmp_path / "known")
-    facts = json.loads((copy / "facts.json").read_text())
-    facts["task"]["name"] = task
-    (copy / "facts.json").write_text(json.dumps(facts))
-    return open_tunings([copy])[0]
+    run_info = json.loads((copy / "run_info.json").read_text())
+    run_info["task"]["name"] = task
+    (copy / "run_info.json").write_text(json.dumps(run_info))
+    return read_finetuning_runs([copy])[0]
 
 
 def test_a_known_task_stands_beside_the_paper_with_how_much_was_read(
     quick_runs: dict[str, Path], tmp_path: Path
 ) -> None:
-    tuning = known_task(quick_runs["classification"], tmp_path, "sst2")
-    page = page_of(tuning.run.folder, out=tmp_path / "page.html")
-    accuracy = tuning.by_split["dev"]["accuracy"]
+    record = known_task(quick_runs["classification"], tmp_path, "sst2")
+    page = page_of(record.run.folder, out=tmp_path / "page.html")
+    accuracy = record.by_split["dev"]["accuracy"]
     assert f"accuracy on dev {accuracy:.2f} the paper's albert-base: 90.3" in page.text
     assert f"examples accuracy this model, dev 12 {accuracy:.1f} the paper's albert-base – 90.3" in page.text
     assert "official dev set of 872 examples; dev of 12 examples is not that one" in page.text
-    facts = json.loads((tuning.run.folder / "facts.json").read_text())
-    facts["data"]["scored"]["dev"] = 872
-    (tuning.run.folder / "facts.json").write_text(json.dumps(facts))
-    page = page_of(tuning.run.folder, out=tmp_path / "page.html")
+    run_info = json.loads((record.run.folder / "run_info.json").read_text())
+    run_info["data"]["scored"]["dev"] = 872
+    (record.run.folder / "run_info.json").write_text(json.dumps(run_info))
+    page = page_of(record.run.folder, out=tmp_path / "page.html")
     assert "Scores on the official dev set of 872 examples." in page.text
     assert (
         "The paper's models read 262 G tokens in pretraining or more. "
@@ -233,11 +232,11 @@ def test_a_known_task_stands_beside_the_paper_with_how_much_was_read(
 
 def test_a_page_says_how_much_pretraining_there_was_before(quick_runs: dict[str, Path], tmp_path: Path) -> None:
     run = Path(shutil.copytree(quick_runs["regression"], tmp_path / "run"))
-    facts, settings = (json.loads((run / name).read_text()) for name in ("facts.json", "run.json"))
-    model = Path(facts["model"]).parent.name
+    run_info, settings = (json.loads((run / name).read_text()) for name in ("run_info.json", "run.json"))
+    model = Path(run_info["model"]).parent.name
 
     def said(pretraining: object) -> str:
-        (run / "facts.json").write_text(json.dumps(facts | {"pretraining": pretraining}))
+        (run / "run_info.json").write_text(json.dumps(run_info | {"pretraining": pretraining}))
         text = page_of(run, out=tmp_path / "page.html").text
         [words] = re.findall(r"Before that it was (.*?)\. Started", text)
         # All that is known of a run says the same again.
@@ -245,13 +244,13 @@ def test_a_page_says_how_much_pretraining_there_was_before(quick_runs: dict[str,
         assert f"begun with {source}, {words} training examples" in text
         return str(words)
 
-    known = facts["pretraining"]
+    known = run_info["pretraining"]
     assert said(known) == "pretrained on 1.65 G tokens (0.6 % of the paper's 262 G)"
-    assert said(known | {"begun_with": "<b>x"}) == (
+    assert said(known | {"initialized_from": "<b>x"}) == (
         "pretrained on 1.65 G tokens (0.6 % of the paper's 262 G, not counting what <b>x had read, which is unknown)"
     )
     first = {name: value for name, value in known.items() if name != "before"}
-    assert "not counting" not in said(known | {"begun_with": "other", "before": [first]})
+    assert "not counting" not in said(known | {"initialized_from": "other", "before": [first]})
     assert said(to_dict(NONE)) == "not pretrained"
     for damaged in (None, 7, {}, known | {"tokens": "many"}):
         assert said(damaged) == "pretrained on an unknown amount of text"

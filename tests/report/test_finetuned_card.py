@@ -17,9 +17,9 @@ from tests.finetuning.made_lessons import KINDS, MADE_PRETRAINING, learn, lesson
 from openalbert.finetuning.ensemble import load_models, open_for
 from openalbert.interop import huggingface
 from openalbert.interop.pretraining_json import read_pretraining
-from openalbert.report.finetuned_card import tuned_card
-from openalbert.report.finetuning_reader import open_tunings
-from openalbert.tasks.registry import Source
+from openalbert.report.finetuned_card import finetuned_card
+from openalbert.report.finetuning_reader import read_finetuning_runs
+from openalbert.tasks.registry import TaskSource
 from openalbert.tasks.task import Task
 from openalbert.text.tokenizer import Tokenizer
 
@@ -30,7 +30,7 @@ ALL = [*KINDS, "some_without_answer"]
 
 def task_of(run: Path) -> Task:
     [file] = (run.parent / "data").iterdir()
-    return open_for(load_models([str(run)]), "", Source(train=file))
+    return open_for(load_models([str(run)]), "", TaskSource(train=file))
 
 
 @pytest.mark.parametrize("kind", ALL)
@@ -92,7 +92,7 @@ def test_pairs_that_are_longer_than_the_model_reads_are_taken_too(
 ) -> None:
     run = quick_runs["regression"]
     monkeypatch.chdir(run / "model")
-    [code] = blocks(tuned_card(huggingface.load(run / "model"), task_of(run), run, {}, of_pairs=of_pairs))
+    [code] = blocks(finetuned_card(huggingface.load(run / "model"), task_of(run), run, {}, of_pairs=of_pairs))
     longer = re.sub(r'"(a text|the first text|the second)"', r'"\1 " * 500', code)
     with contextlib.redirect_stdout(io.StringIO()) as said:
         exec(compile(longer, "card", "exec"), {})
@@ -130,13 +130,13 @@ def test_a_collapsed_run_is_named_as_one_and_a_known_task_stands_beside_the_pape
     run = Path(shutil.copytree(quick_runs["classification"], tmp_path / "all" / "seed-3"))
     task = replace(task_of(quick_runs["classification"]), name="sst2", labels=("a|b", "c`d"))
     model = huggingface.load(run / "model")
-    card = tuned_card(model, task, run, {"dev": {"accuracy": 50.0}}, collapsed="all predictions are 'a|b'")
+    card = finetuned_card(model, task, run, {"dev": {"accuracy": 50.0}}, collapsed="all predictions are 'a|b'")
     assert "**This run collapsed, and its scores are no result:** all predictions are 'a\\|b'." in card
     assert "| the paper's albert-base | 90.30 |" in card
     assert "the official dev set of 872 examples; dev of 12 examples is not that one, so its figures are not" in card
     assert "# all, seed-3" in card
     assert "`a|b`, `c d`" in card
-    assert open_tunings([run])[0].run.name == "seed-3"
+    assert read_finetuning_runs([run])[0].run.name == "seed-3"
 
 
 @pytest.mark.parametrize(("of_pairs", "shown"), [(True, '"text_pair": "the second"'), (False, 'classify("a text")')])
@@ -144,12 +144,12 @@ def test_the_card_asks_for_a_pair_only_where_the_task_has_pairs(
     of_pairs: bool, shown: str, quick_runs: dict[str, Path]
 ) -> None:
     run = quick_runs["classification"]
-    [code] = blocks(tuned_card(huggingface.load(run / "model"), task_of(run), run, {}, of_pairs=of_pairs))
+    [code] = blocks(finetuned_card(huggingface.load(run / "model"), task_of(run), run, {}, of_pairs=of_pairs))
     assert shown in code
 
 
 def test_what_was_never_scored_is_said_to_be_unknown(quick_runs: dict[str, Path]) -> None:
     run = quick_runs["regression"]
-    card = tuned_card(huggingface.load(run / "model"), task_of(run), run, {})
+    card = finetuned_card(huggingface.load(run / "model"), task_of(run), run, {})
     assert "It was not scored, so nothing is known of its quality." in card
     assert ModelCard(card).data.eval_results is None

@@ -2,7 +2,6 @@
 
 import contextlib
 import io
-import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +11,7 @@ import pytest
 import torch
 import transformers
 from huggingface_hub import ModelCard
-from tests.pretraining.made_runs import facts, make_run, metrics
+from tests.pretraining.made_runs import make_run, metrics, run_info
 from tests.pretraining.made_shards import made_shards
 
 from openalbert.interop import huggingface
@@ -44,7 +43,7 @@ def micro_run(folder: Path, config: AlbertConfig = MICRO, order: bool = True, **
     )
     lines = metrics(40, order=order)
     # The card is written when all is recorded but the truth, which comes with the end.
-    run = make_run(folder, settings, lines, facts(parameters=1, vocab_size=300, **known))
+    run = make_run(folder, settings, lines, run_info(parameters=1, vocab_size=300, **known))
     torch.manual_seed(0)
     return AlbertModel(config, PRETRAINING_HEADS if order else PRETRAINING_HEADS[:1]).eval(), run
 
@@ -123,7 +122,7 @@ def test_nothing_is_blank_and_the_figures_are_those_of_the_run(tmp_path: Path) -
 
 def test_what_is_not_known_is_said_not_left_out(tmp_path: Path) -> None:
     model, run = micro_run(tmp_path / "mine")
-    (run / "facts.json").unlink()
+    (run / "run_info.json").unlink()
     (run / "metrics.jsonl").unlink()
     card = pretrained_card(model, run)
     assert "Nothing was recorded of this run, so nothing is known of its quality." in card
@@ -160,7 +159,7 @@ def test_the_texts_are_named_as_the_shards_know_them(shards: Path, tmp_path: Pat
     folder.mkdir()
     inputs = tuple(f"/somewhere/private/part|{n}.txt.xz" for n in range(10))
     write_manifest(folder, replace(read_manifest(shards), inputs=inputs))
-    model, run = micro_run(tmp_path / "mine", data={**facts()["data"], "folder": str(folder)})
+    model, run = micro_run(tmp_path / "mine", data={**run_info()["data"], "folder": str(folder)})
     card = pretrained_card(model, run)
     assert "The texts came from 10 files: `part|0.txt.xz`, `part|1.txt.xz`" in card
     assert "`part|7.txt.xz` and 2 more." in card
@@ -175,9 +174,7 @@ def test_names_cannot_break_the_page(tmp_path: Path) -> None:
 
 
 def test_weights_taken_over_are_not_called_random(tmp_path: Path) -> None:
-    model, run = micro_run(tmp_path / "mine")
+    model, run = micro_run(tmp_path / "mine", initialized_from="")
     assert "| begun with | weights drawn at random |" in pretrained_card(model, run)
-    settings = json.loads((run / "run.json").read_text())
-    (tmp_path / "shallow").mkdir()
-    (run / "run.json").write_text(json.dumps({**settings, "warm_start": str(tmp_path / "shallow")}))
+    model, run = micro_run(tmp_path / "other", initialized_from="shallow")
     assert "| begun with | the weights of shallow |" in pretrained_card(model, run)

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.pretraining.made_runs import ENTROPY, TRUTH, facts, make_run, metrics
+from tests.pretraining.made_runs import ENTROPY, TRUTH, make_run, metrics, run_info
 from tests.report.parsed_page import Page
 
 from openalbert.cli import main
 from openalbert.errors import UserError
 from openalbert.pretraining.settings import Pretrain
 from openalbert.report import charts
-from openalbert.report.pretraining_report import Report, report
+from openalbert.report.report import Report, report
 
 
 def page_of(*folders: Path, out: Path | None = None) -> Page:
@@ -107,11 +107,11 @@ def test_nothing_that_stands_in_a_runs_files_becomes_markup(tmp_path: Path) -> N
         {**metrics(3)[0]},
         {"kind": "event", "step": 1, "what": EVIL, "text": EVIL},
     ]
-    known = facts(
+    known = run_info(
         **dict.fromkeys(("openalbert", "torch", "python", "device", "started", "command", "precision"), EVIL),
         data={"folder": EVIL, "tokenizer": EVIL, "train_tokens": EVIL},
         estimate={"steps": EVIL},
-        truth={"steps": EVIL},
+        actual={"steps": EVIL},
     )
     evil_name = "<b onclick='alert(1)'>&amp;"
     first = make_run(tmp_path / evil_name, Pretrain(preset=EVIL, depth_schedule="1,12@0.5"), lines, known)
@@ -159,7 +159,7 @@ def test_equal_settings_and_more_runs_than_colours_are_told_apart(tmp_path: Path
 
 
 def test_a_run_that_is_going_on_is_shown_as_far_as_it_is(tmp_path: Path) -> None:
-    folder = make_run(tmp_path / "going", lines=metrics()[:101], known=facts())
+    folder = make_run(tmp_path / "going", lines=metrics()[:101], known=run_info())
     with (folder / "metrics.jsonl").open("a") as file:
         file.write('{"kind": "train", "step": 2')
     page = page_of(folder)
@@ -265,7 +265,7 @@ def test_thousands_of_events_are_counted_and_the_first_are_listed(tmp_path: Path
 
 def test_the_command_is_shown_or_said_to_be_unknown(tmp_path: Path) -> None:
     command = "openalbert pretrain albert-base --steps 8000"
-    assert command in page_of(make_run(tmp_path / "a", lines=[], known=facts(command=command, truth=TRUTH))).text
+    assert command in page_of(make_run(tmp_path / "a", lines=[], known=run_info(command=command, actual=TRUTH))).text
     assert "The command line was not recorded" in page_of(make_run(tmp_path / "b", lines=[])).text
 
 
@@ -312,7 +312,7 @@ def test_no_run_at_all_is_refused() -> None:
 
 def test_levels_of_different_data_are_both_drawn(tmp_path: Path) -> None:
     runs = [
-        make_run(tmp_path / name, lines=metrics(20), known=facts(unigram_entropy=entropy, truth=TRUTH))
+        make_run(tmp_path / name, lines=metrics(20), known=run_info(unigram_entropy=entropy, actual=TRUTH))
         for name, entropy in (("one", 6.97), ("two", 7.4))
     ]
     page = page_of(*runs, out=tmp_path / "page.html")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.pretraining.made_runs import facts, make_run, metrics
+from tests.pretraining.made_runs import make_run, metrics, run_info
 
 from openalbert.errors import UserError
 from openalbert.report.run_reader import read_run, read_runs
@@ -129,7 +129,7 @@ def test_time_and_tokens_between_records_are_in_proportion(tmp_path: Path) -> No
 def test_a_run_without_metrics_or_facts_says_so(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run")
     (folder / "metrics.jsonl").unlink()
-    (folder / "facts.json").write_text('{"openalbert": ')
+    (folder / "run_info.json").write_text('{"openalbert": ')
     run = read_run(folder)
     assert len(run.train) == len(run.evaluation) == 0
     assert not run.is_finished
@@ -155,6 +155,6 @@ def test_runs_of_one_name_are_told_apart_and_none_counts_twice(tmp_path: Path) -
 
 
 def test_facts_of_the_wrong_kind_are_unknown_not_an_error(tmp_path: Path) -> None:
-    run = read_run(make_run(tmp_path / "run", known=facts(data=["not", "an", "object"], truth="no")))
-    assert run.fact("data", "train_tokens") is None
+    run = read_run(make_run(tmp_path / "run", known=run_info(data=["not", "an", "object"], actual="no")))
+    assert run.info("data", "train_tokens") is None
     assert not run.is_finished

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from openalbert.tasks.registry import GLUE, Source
+from openalbert.tasks.registry import GLUE, TaskSource
 
 SENTENCES = (
     "The house is old.",
@@ -153,14 +153,14 @@ def own_rows(kind: str, count: int = 12) -> list[dict[str, Any]]:
     return rows
 
 
-def made_source(name: str, root: Path) -> Source:
+def made_source(name: str, root: Path) -> TaskSource:
     """Where a task of this name finds all its splits, written there first."""
     if name in GLUE:
-        return Source(data=glue_files(root, name))
+        return TaskSource(data=glue_files(root, name))
     if name.startswith("squad"):
-        return Source(data=squad_files(root, {"squad1": "1.1", "squad2": "2.0"}[name]))
+        return TaskSource(data=squad_files(root, {"squad1": "1.1", "squad2": "2.0"}[name]))
     if name.startswith("race"):
-        return Source(data=race_folders(root))
+        return TaskSource(data=race_folders(root))
     for split in ("train", "dev", "test"):
         write_jsonl(root / f"{split}.jsonl", own_rows(name))
-    return Source(train=root / "train.jsonl", dev=root / "dev.jsonl", test=root / "test.jsonl")
+    return TaskSource(train=root / "train.jsonl", dev=root / "dev.jsonl", test=root / "test.jsonl")

@@ -11,7 +11,7 @@ from tests.tasks.made_data import made_source
 from openalbert.errors import UserError
 from openalbert.model.albert import AlbertModel
 from openalbert.model.presets import preset
-from openalbert.tasks.registry import TASKS, Source, open_task
+from openalbert.tasks.registry import TASKS, TaskSource, open_task
 from openalbert.tasks.task import ChoiceExample, Example, QuestionExample, Task, TextExample
 
 KINDS = {
@@ -113,12 +113,12 @@ def test_a_split_that_is_not_there_is_named_with_those_that_are(task: Task) -> N
 def test_a_task_without_any_examples_says_how_to_give_them() -> None:
     for name in TASKS:
         with pytest.raises(UserError, match=f"{name} needs examples: give .*--train"):
-            open_task(name, Source())
+            open_task(name, TaskSource())
 
 
 def test_a_misspelt_task_names_the_nearest() -> None:
     with pytest.raises(UserError, match="'sst-2' is not a task: did you mean 'sst2'"):
-        open_task("sst-2", Source())
+        open_task("sst-2", TaskSource())
 
 
 def test_known_tasks_read_nothing_before_they_are_asked_to(tmp_path: Path) -> None:

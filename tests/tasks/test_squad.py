@@ -8,7 +8,7 @@ import pytest
 from tests.tasks.made_data import squad_json
 
 from openalbert.errors import UserError
-from openalbert.tasks.registry import Source, open_task
+from openalbert.tasks.registry import TaskSource, open_task
 from openalbert.tasks.task import Answer, Reading
 
 PASSAGE = "In 1900 it was 1900 feet."
@@ -18,7 +18,7 @@ def read(folder: Path, questions: list[dict[str, Any]], task: str = "squad2", pa
     whole = {"version": "x", "data": [{"title": "T", "paragraphs": [{"context": passage, "qas": questions}]}]}
     path = folder / "mine.json"
     path.write_text(json.dumps(whole))
-    return open_task(task, Source(dev=path)).read("dev")
+    return open_task(task, TaskSource(dev=path)).read("dev")
 
 
 def question(name: str, *answers: tuple[str, int], **more: object) -> dict[str, Any]:
@@ -27,7 +27,7 @@ def question(name: str, *answers: tuple[str, int], **more: object) -> dict[str, 
 
 
 def test_real_questions_are_all_read_and_answers_stand_where_they_say(real_data: Path) -> None:
-    reading = open_task("squad2", Source(data=real_data)).read("dev")
+    reading = open_task("squad2", TaskSource(data=real_data)).read("dev")
     assert len(reading.examples) == 11873
     assert sum(not example.answers for example in reading.examples) == 5945
     assert not reading.excluded
@@ -38,7 +38,7 @@ def test_real_questions_are_all_read_and_answers_stand_where_they_say(real_data:
 
 
 def test_the_second_of_two_real_questions_with_one_id_is_left_out_and_counted(real_data: Path) -> None:
-    reading = open_task("squad1", Source(data=real_data)).read("train")
+    reading = open_task("squad1", TaskSource(data=real_data)).read("train")
     assert len(reading.examples) == 7947
     ((reason, count),) = reading.excluded.items()
     assert count == 30
@@ -97,10 +97,10 @@ def test_questions_without_answers_can_be_predicted_for(tmp_path: Path) -> None:
     path = tmp_path / "test.json"
     plain = {"data": [{"title": "T", "paragraphs": [{"context": PASSAGE, "qas": [{"id": "a", "question": "Why?"}]}]}]}
     path.write_text(json.dumps(plain))
-    (example,) = open_task("squad2", Source(test=path)).read("test").examples
+    (example,) = open_task("squad2", TaskSource(test=path)).read("test").examples
     assert not example.is_labelled
     with pytest.raises(UserError, match="has no column 'answers'"):
-        open_task("squad2", Source(dev=path)).read("dev")
+        open_task("squad2", TaskSource(dev=path)).read("dev")
 
 
 def test_a_question_to_predict_for_with_anothers_id_is_refused(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_a_question_to_predict_for_with_anothers_id_is_refused(tmp_path: Path) -
     asked = [{"id": "a", "question": "Why?"}, {"id": "a", "question": "When?"}]
     path.write_text(json.dumps({"data": [{"title": "T", "paragraphs": [{"context": PASSAGE, "qas": asked}]}]}))
     with pytest.raises(UserError, match=r"1 with the id of another question \(first: .*test\.json, question 2, 'a'\)"):
-        open_task("squad2", Source(test=path)).read("test")
+        open_task("squad2", TaskSource(test=path)).read("test")
 
 
 @pytest.mark.parametrize(
@@ -130,11 +130,11 @@ def test_a_file_that_is_not_of_squads_form_is_refused(whole: object, sentence: s
     path = tmp_path / "mine.json"
     path.write_text(json.dumps(whole))
     with pytest.raises(UserError, match=sentence):
-        open_task("squad2", Source(dev=path)).read("dev")
+        open_task("squad2", TaskSource(dev=path)).read("dev")
 
 
 def test_broken_json_is_refused_with_its_place(tmp_path: Path) -> None:
     path = tmp_path / "mine.json"
     path.write_text(json.dumps(squad_json(1, 1))[:-9])
     with pytest.raises(UserError, match=r"mine\.json.*not JSON"):
-        open_task("squad1", Source(dev=path)).read("dev")
+        open_task("squad1", TaskSource(dev=path)).read("dev")

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openalbert.tasks.registry import Source, open_task
+from openalbert.tasks.registry import TaskSource, open_task
 from openalbert.tasks.squad_score import normalized, overlap, score_answers
 
 
 def official(real_data: Path, task: str, file: str) -> dict[str, float]:
     """Published predictions, read and scored by the way that every evaluation takes."""
-    squad = open_task(task, Source(data=real_data))
+    squad = open_task(task, TaskSource(data=real_data))
     examples = squad.read("dev").examples
     predicted = json.loads((real_data / "squad" / "official_predictions" / file).read_text())
     return squad.measure(examples, [predicted[example.id] for example in examples])

@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 from openalbert.errors import UserError
 from openalbert.settings import from_dict, to_dict
 from openalbert.text import readers
-from openalbert.text.corpus import Counts, DuplicateFilter, Reading, Source, documents, fingerprint, sources
+from openalbert.text.corpus import CorpusSource, Counts, DuplicateFilter, Reading, documents, fingerprint, sources
 
 PACKERS: dict[str, Callable[[bytes], bytes]] = {
     "gz": gzip.compress,
@@ -86,7 +86,7 @@ def test_blocks_may_end_anywhere(
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "nasty.txt"
     path.write_bytes(data)
-    source, counts = Source(str(path), "text", len(data)), Counts()
+    source, counts = CorpusSource(str(path), "text", len(data)), Counts()
     with mock.patch.object(readers, "BLOCK", block):
         texts = [document.text for document in documents(source, reading, counts)]
     expected, broken, removed = whole_file_oracle(data, reading)
@@ -107,7 +107,7 @@ def test_long_documents_are_cut_to_size_without_loss_wherever_blocks_end(
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "long.txt"
     path.write_text(text)
-    source = Source(str(path), "text", path.stat().st_size)
+    source = CorpusSource(str(path), "text", path.stat().st_size)
     reading = dataclasses.replace(reading, max_document_characters=longest)
 
     def cut(block: int) -> tuple[list[str], Counts]:

@@ -16,7 +16,7 @@ from openalbert import cli
 from openalbert.errors import UserError
 from openalbert.tasks.data.tables import read_table
 from openalbert.text import readers, records
-from openalbert.text.corpus import Counts, Reading, Source, documents, sources
+from openalbert.text.corpus import CorpusSource, Counts, Reading, documents, sources
 from openalbert.text.manifest import read_manifest
 from openalbert.text.records import delimited_records
 from openalbert.text.tokenizer import Tokenizer
@@ -51,7 +51,7 @@ def test_what_pythons_csv_writes_is_read_back_wherever_blocks_end(
     path = tmp_path_factory.mktemp("made") / "one.csv"
     path.write_bytes(b"\xef\xbb\xbf" * has_mark + made.getvalue().encode())
     with mock.patch.object(readers, "BLOCK", block):
-        found = list(delimited_records(Source(str(path), "csv", path.stat().st_size), Reading(), Counts()))
+        found = list(delimited_records(CorpusSource(str(path), "csv", path.stat().st_size), Reading(), Counts()))
     assert found == [text for _, text in rows]
 
 
@@ -182,7 +182,7 @@ def test_a_text_over_the_csv_modules_limit_is_read(tmp_path: Path) -> None:
 def test_memory_does_not_grow_with_the_number_of_rows(tmp_path: Path) -> None:
     path = tmp_path / "one.csv"
     path.write_text("text\n" + ('"' + "some words\n" * 9 + '"\n') * 100_000)  # 10 MB
-    source = Source(str(path), "csv", path.stat().st_size)
+    source = CorpusSource(str(path), "csv", path.stat().st_size)
     with mock.patch.object(readers, "BLOCK", 1 << 16):
         tracemalloc.start()
         assert sum(1 for _ in documents(source, Reading(), Counts())) == 100_000

@@ -23,7 +23,7 @@ from tests.text import made_text
 from openalbert.cli import main
 from openalbert.errors import UserError
 from openalbert.text import corpus, groups, shards
-from openalbert.text.corpus import Counts, Reading, Source
+from openalbert.text.corpus import CorpusSource, Counts, Reading
 from openalbert.text.manifest import read_manifest
 from openalbert.text.prepare import Prepare, Verify, prepare, verify
 from openalbert.text.sentences import split_sentences
@@ -171,7 +171,7 @@ def test_what_is_held_out_hangs_on_the_text_alone(
 
 def test_small_files_share_a_group_and_big_ones_stand_alone() -> None:
     sizes = [10, 20, 70_000_000, 30, 40_000_000, 23_999_970, 1, None, 5, 0]
-    sources = [Source(str(place), "text", size) for place, size in enumerate(sizes)]
+    sources = [CorpusSource(str(place), "text", size) for place, size in enumerate(sizes)]
     found = [[int(source.name) for source in group.sources] for group in groups.make_groups(sources)]
     assert found == [[0, 1], [2], [3, 4, 5], [6], [7], [8, 9]]
 
@@ -224,7 +224,7 @@ def children(process: int) -> list[int]:
     return [int(child) for child in listed.read_text().split()] if listed.exists() else []
 
 
-def running(process: int) -> bool:
+def train_state(process: int) -> bool:
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
@@ -274,7 +274,7 @@ def test_killed_at_any_moment_and_run_again_it_ends_with_the_same_bytes(
             continue
         kills_at.append(pieces())
         until = time.monotonic() + 10
-        while any(map(running, workers_of_run)):
+        while any(map(train_state, workers_of_run)):
             assert time.monotonic() < until, "a worker lives on after its parent was killed"
             time.sleep(0.01)
         with pytest.raises(UserError, match=r"not finished|no shards here"):

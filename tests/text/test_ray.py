@@ -14,8 +14,8 @@ from tests.text.test_prepare import tree
 
 from openalbert.cli import main
 from openalbert.errors import UserError
-from openalbert.text import engines, groups
-from openalbert.text.corpus import Reading, Source
+from openalbert.text import groups, workers
+from openalbert.text.corpus import CorpusSource, Reading
 from openalbert.text.groups import Group, Job
 
 # In a process of its own: Ray starts servers, and warns of much that is not ours.
@@ -109,13 +109,13 @@ def test_two_nodes_of_a_ray_cluster_give_the_same_bytes(tmp_path: Path, monkeypa
 
 def test_a_machine_that_cannot_see_the_files_says_so(tmp_path: Path) -> None:
     job = Job(tmp_path / "s", Reading(), 0.0, False, 1000, "uint16", 1000)
-    group = Group(0, (Source(str(tmp_path / "a.txt"), "text", 5),))
+    group = Group(0, (CorpusSource(str(tmp_path / "a.txt"), "text", 5),))
     with pytest.raises(UserError, match=r"plan.json cannot be seen from the machine .* storage that all machines"):
-        engines._check_node(job, group)
+        workers._check_node(job, group)
     (tmp_path / "s").mkdir()
     (tmp_path / "s" / "plan.json").touch()
     with pytest.raises(UserError, match=r"a.txt cannot be seen from the machine"):
-        engines._check_node(job, group)
+        workers._check_node(job, group)
 
 
 def test_no_cluster_and_no_ray_each_give_a_sentence(tmp_path: Path) -> None:

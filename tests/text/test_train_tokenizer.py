@@ -144,7 +144,7 @@ def test_a_vocabulary_of_unknown_origin_is_not_overwritten(text: Path, tmp_path:
 
 
 @pytest.fixture
-def running(text: Path, tmp_path: Path) -> subprocess.Popen[str]:
+def train_state(text: Path, tmp_path: Path) -> subprocess.Popen[str]:
     """A training that has begun."""
     big = tmp_path / "big.txt"
     big.write_text(text.read_text() * 60)
@@ -156,12 +156,12 @@ def running(text: Path, tmp_path: Path) -> subprocess.Popen[str]:
 
 @pytest.mark.parametrize(("sign", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)])
 def test_a_stopped_training_stops_sentencepiece_too(
-    text: Path, tmp_path: Path, running: subprocess.Popen[str], sign: signal.Signals, code: int
+    text: Path, tmp_path: Path, train_state: subprocess.Popen[str], sign: signal.Signals, code: int
 ) -> None:
     out, partial = tmp_path / "out", tmp_path / "out.partial"
-    running.send_signal(sign)
-    running.communicate(timeout=60)
-    assert running.returncode == code
+    train_state.send_signal(sign)
+    train_state.communicate(timeout=60)
+    assert train_state.returncode == code
     wait_until(lambda: not working_in(partial))
     assert not out.exists()
     assert partial.exists() == (sign == signal.SIGKILL)
@@ -169,10 +169,10 @@ def test_a_stopped_training_stops_sentencepiece_too(
     assert not partial.exists()
 
 
-def test_a_lack_of_memory_is_told_as_one(tmp_path: Path, running: subprocess.Popen[str]) -> None:
+def test_a_lack_of_memory_is_told_as_one(tmp_path: Path, train_state: subprocess.Popen[str]) -> None:
     os.kill(int(working_in(tmp_path / "out.partial")[0]), signal.SIGKILL)
-    _, error = running.communicate(timeout=60)
-    assert running.returncode == 1
+    _, error = train_state.communicate(timeout=60)
+    assert train_state.returncode == 1
     assert "error: SentencePiece was killed by signal 9" in error
     assert "lower --sample-megabytes" in error
     assert [path.name for path in tmp_path.iterdir()] == ["big.txt"]
@@ -188,9 +188,9 @@ def working_in(folder: Path) -> list[str]:
     return found
 
 
-def wait_until(fact: Callable[[], bool]) -> None:
+def wait_until(info: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 60
-    while not fact():
+    while not info():
         assert time.monotonic() < deadline
         time.sleep(0.01)
 

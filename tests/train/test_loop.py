@@ -16,9 +16,9 @@ from openalbert.optim.optimizer import make_optimizer
 from openalbert.optim.schedule import Budget, DepthSchedule, DepthStage, Schedule
 from openalbert.optim.settings import OptimizerSettings
 from openalbert.train.device import Device
-from openalbert.train.loop import Pace, training_steps
+from openalbert.train.loop import LoopConfig, training_steps
 from openalbert.train.micro_batch import Learning
-from openalbert.train.state import MAX_SPIKES, WINDOW, Running, Step
+from openalbert.train.state import MAX_SPIKES, WINDOW, Step, TrainState
 
 CPU = Device(torch.device("cpu"), "fp32")
 
@@ -94,37 +94,37 @@ def run(
     steps: int = 3,
     source: Numbers | None = None,
     spoil: Callable[[Tensor, int], Tensor] = lambda loss, _: loss,
-    running: Running | None = None,
+    train_state: TrainState | None = None,
     **changes: Any,
-) -> tuple[list[Step], nn.Module, Running]:
+) -> tuple[list[Step], nn.Module, TrainState]:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
     settings = OptimizerSettings(kind="adamw", learning_rate=0.01)
-    running = running or Running(parts=parts)
-    pace = Pace(
+    train_state = train_state or TrainState(parts=parts)
+    loop_config = LoopConfig(
         budget=changes.pop("budget", Budget(steps=steps)),
-        schedule=changes.pop("schedule", Schedule(kind="constant", warmup_share=0.0)),
+        schedule=changes.pop("schedule", Schedule(kind="constant", warmup_fraction=0.0)),
         highest_rate=0.01,
         clip_norm=1e9,
         depths=changes.pop("depths", DepthSchedule((DepthStage(1),))),
         seed=0,
         skips_spikes=changes.pop("skips_spikes", False),
     )
-    look = changes.pop("look", lambda step, model, running: None)
+    look = changes.pop("look", lambda step, model, train_state: None)
     taken = []
     for step in training_steps(
         model,
         make_optimizer(model, settings),
         source or Numbers(),
         learning(model, spoil),
-        pace,
+        loop_config,
         changes.pop("device", DEVICE[0]),
-        running,
+        train_state,
         **changes,
     ):
-        look(step, model, running)
+        look(step, model, train_state)
         taken.append(step)
-    return taken, model, running
+    return taken, model, train_state
 
 
 @pytest.mark.parametrize("parts", [2, 3, 4, 6, 12])
@@ -144,14 +144,14 @@ def test_a_loss_counts_by_its_weight() -> None:
     model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
     plain = learning(model)
     batches = Numbers()
-    pace = Pace(
-        Budget(steps=1), Schedule(kind="constant", warmup_share=0.0), 0.0, 1e9, DepthSchedule((DepthStage(1),)), 0
+    loop_config = LoopConfig(
+        Budget(steps=1), Schedule(kind="constant", warmup_fraction=0.0), 0.0, 1e9, DepthSchedule((DepthStage(1),)), 0
     )
     norms = {}
     for order in (0.0, 1.0, 3.0):
         weighted = dataclasses.replace(plain, weights={"sentence_order": order})
         optimizer = make_optimizer(model, OptimizerSettings(kind="adamw", learning_rate=0.0))
-        [step] = training_steps(model, optimizer, batches, weighted, pace, DEVICE[0], Running())
+        [step] = training_steps(model, optimizer, batches, weighted, loop_config, DEVICE[0], TrainState())
         words, orders = (total / count for total, count, _ in step.losses.values())
         assert math.isclose(step.loss, words + order * orders, rel_tol=1e-6)
         norms[order] = step.gradient_norm
@@ -208,7 +208,7 @@ def test_the_model_trains_again_whatever_was_done_with_it_between_two_steps() ->
         modes.extend(model.training for model in models)
         return loss
 
-    def look(step: Step, model: nn.Module, running: Running) -> None:
+    def look(step: Step, model: nn.Module, train_state: TrainState) -> None:
         models[:] = [model.eval()]
 
     run(steps=5, spoil=note, look=look)
@@ -229,7 +229,7 @@ def test_only_a_device_that_works_on_is_given_the_next_step_before_a_step_is_tol
 
 
 def test_a_step_tells_the_learning_rate_that_its_schedule_gives() -> None:
-    taken, *_ = run(steps=4, schedule=Schedule(kind="linear", warmup_share=0.5))
+    taken, *_ = run(steps=4, schedule=Schedule(kind="linear", warmup_fraction=0.5))
     assert [step.learning_rate for step in taken] == pytest.approx([0.0, 0.005, 0.01, 0.005])
 
 
@@ -250,8 +250,8 @@ def test_out_of_memory_halves_the_micro_batch_and_loses_no_example() -> None:
             raise torch.OutOfMemoryError("made up")
         return loss
 
-    taken, model, running = run(1, source=source, spoil=full)
-    assert running.parts == 4
+    taken, model, train_state = run(1, source=source, spoil=full)
+    assert train_state.parts == 4
     assert [(step, parts) for step, parts in source.asked_for][:3] == [(0, 1), (0, 2), (0, 4)]
     assert [what for what, _ in taken[0].remarks] == ["out_of_memory", "out_of_memory"]
     assert [text for _, text in taken[0].remarks] == [
@@ -301,11 +301,11 @@ def test_memory_too_small_for_one_example_says_what_to_do() -> None:
 @pytest.mark.parametrize("skips_spikes", [False, True])
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_a_step_that_is_no_finite_number_is_skipped_and_counted(value: float, skips_spikes: bool) -> None:
-    taken, model, running = run(
+    taken, model, train_state = run(
         steps=4, spoil=lambda loss, call: loss * value if call == 2 else loss, skips_spikes=skips_spikes
     )
     assert [step.is_skipped for step in taken] == [False, False, True, False]
-    assert running.skipped == 1
+    assert train_state.skipped == 1
     assert taken[2].remarks[0][0] == "skipped"
     assert all(torch.isfinite(parameter).all() for parameter in model.parameters())
 
@@ -322,14 +322,14 @@ def test_a_spike_of_the_loss_is_skipped_but_a_new_level_is_accepted_in_the_end()
     def spoil(loss: Tensor, call: int) -> Tensor:
         return loss * (1000.0 if call == WINDOW + 3 or call >= WINDOW + 10 else 1.0)
 
-    taken, _, running = run(steps=2 * WINDOW + 40, spoil=spoil, skips_spikes=True)
+    taken, _, train_state = run(steps=2 * WINDOW + 40, spoil=spoil, skips_spikes=True)
     skipped = [step.number for step in taken if step.is_skipped]
     # The single one, and as many of the new level as make up more than 5 % of the window with it.
     assert skipped == [WINDOW + 4, *range(WINDOW + 11, WINDOW + 10 + MOST_SPIKES)]
     assert len(skipped) == MOST_SPIKES == 7
     assert "6 standard deviations above" in taken[WINDOW + 3].remarks[0][1]
     assert [step.number for step in taken if "spikes" in dict(step.remarks)] == [skipped[-1]]
-    assert running.skipped == len(skipped)
+    assert train_state.skipped == len(skipped)
 
 
 def test_spikes_are_skipped_again_when_a_window_without_them_is_past() -> None:
@@ -354,10 +354,10 @@ def test_where_spikes_are_taken_only_steps_that_are_not_finite_are_skipped() -> 
     def spoil(loss: Tensor, call: int) -> Tensor:
         return loss * {WINDOW + 3: 1e6, WINDOW + 5: math.nan}.get(call, 1.0)
 
-    taken, _, running = run(steps=WINDOW + 8, spoil=spoil)
+    taken, _, train_state = run(steps=WINDOW + 8, spoil=spoil)
     assert [step.number for step in taken if step.is_skipped] == [WINDOW + 6]
-    assert len(running.recent) == WINDOW
-    assert max(running.recent) > 1e4  # as it was
+    assert len(train_state.recent) == WINDOW
+    assert max(train_state.recent) > 1e4  # as it was
 
 
 def test_a_resumed_run_skips_the_spikes_that_the_undisturbed_one_skips() -> None:
@@ -366,13 +366,13 @@ def test_a_resumed_run_skips_the_spikes_that_the_undisturbed_one_skips() -> None
 
     state: dict[str, Any] = {}
 
-    def look(step: Step, model: nn.Module, running: Running) -> None:
+    def look(step: Step, model: nn.Module, train_state: TrainState) -> None:
         if step.number == WINDOW + 3:
-            state.update(running.state())
+            state.update(train_state.state())
 
     taken, *_ = run(steps=WINDOW + 8, spoil=spoil(0), look=look, skips_spikes=True)
-    resumed = Running(**state)
-    again, *_ = run(steps=WINDOW + 8, spoil=spoil(WINDOW + 3), running=resumed, skips_spikes=True)
+    resumed = TrainState(**state)
+    again, *_ = run(steps=WINDOW + 8, spoil=spoil(WINDOW + 3), train_state=resumed, skips_spikes=True)
     assert [step.number for step in again if step.is_skipped] == [step.number for step in taken if step.is_skipped]
     assert resumed.skipped == 1
 
@@ -392,11 +392,11 @@ def test_the_higher_loss_of_a_new_depth_is_not_skipped_and_becomes_the_level_to_
         return loss * (1.0 if call < stage else 1e6 if call == spike else 1000.0)
 
     depths = DepthSchedule((DepthStage(1), DepthStage(2, 0.5)))
-    taken, _, running = run(steps=2 * stage, depths=depths, spoil=spoil, skips_spikes=True)
+    taken, _, train_state = run(steps=2 * stage, depths=depths, spoil=spoil, skips_spikes=True)
     assert [step.depth for step in taken] == [1] * stage + [2] * stage
     assert taken[stage].loss > 50 * taken[stage - 1].loss
     assert [step.number for step in taken if step.is_skipped] == [spike + 1]
-    assert running.skipped == 1
+    assert train_state.skipped == 1
 
 
 @dataclass(frozen=True)
@@ -421,13 +421,15 @@ def dropout_draws(
         drawn.append(torch.rand((), dtype=torch.float64).item())
         return plain.scores(piece, depth)
 
-    schedule = Schedule(kind="constant", warmup_share=0.0)
-    pace = Pace(Budget(steps=steps), schedule, 0.01, 1e9, DepthSchedule((DepthStage(1),)), seed)
+    schedule = Schedule(kind="constant", warmup_fraction=0.0)
+    loop_config = LoopConfig(Budget(steps=steps), schedule, 0.01, 1e9, DepthSchedule((DepthStage(1),)), seed)
     optimizer = make_optimizer(model, OptimizerSettings(kind="adamw", learning_rate=0.01))
     taught = dataclasses.replace(plain, scores=scores, drops_out=True)
     device = OneOfTwo(torch.device("cpu"), "fp32", rank)
     torch.manual_seed(99 + start)  # what was drawn before the run has no influence
-    for _ in training_steps(model, optimizer, Numbers(size), taught, pace, device, Running(step=start, parts=parts)):
+    for _ in training_steps(
+        model, optimizer, Numbers(size), taught, loop_config, device, TrainState(step=start, parts=parts)
+    ):
         torch.rand(7)  # nor has what is drawn between two steps
     return drawn
 
@@ -446,20 +448,20 @@ def test_a_resumed_run_draws_the_dropout_of_the_run_that_never_stopped(rank: int
 
 
 def test_a_budget_in_tokens_ends_when_they_are_seen() -> None:
-    taken, _, running = run(budget=Budget(tokens=100))
-    assert running.tokens == 144  # a step sees 48
+    taken, _, train_state = run(budget=Budget(tokens=100))
+    assert train_state.tokens == 144  # a step sees 48
     assert len(taken) == 3
     assert [round(step.progress, 2) for step in taken] == [0.0, 0.48, 0.96]
 
 
 def test_a_budget_in_minutes_ends_by_the_clock() -> None:
-    _, _, running = run(budget=Budget(minutes=0.005))
-    assert 0.3 <= running.seconds < 5
+    _, _, train_state = run(budget=Budget(minutes=0.005))
+    assert 0.3 <= train_state.seconds < 5
 
 
 def test_a_resumed_run_takes_the_same_next_step() -> None:
     source = Numbers()
-    run(source=source, running=Running(step=2), steps=3)
+    run(source=source, train_state=TrainState(step=2), steps=3)
     assert source.asked_for[0] == (2, 1)
 
 
@@ -470,9 +472,9 @@ def test_between_two_steps_all_is_as_the_told_one_left_it(budget: Budget) -> Non
     for device in (CPU, AHEAD):
         seen: list[tuple[Any, ...]] = []
 
-        def look(step: Step, model: nn.Module, running: Running, seen: list[tuple[Any, ...]] = seen) -> None:
+        def look(step: Step, model: nn.Module, train_state: TrainState, seen: list[tuple[Any, ...]] = seen) -> None:
             weights = [parameter.detach().clone() for parameter in model.parameters()]
-            seen.append((step, weights, running.step, running.tokens, list(running.recent)))
+            seen.append((step, weights, train_state.step, train_state.tokens, list(train_state.recent)))
 
         run(budget=budget, device=device, depths=depths, look=look)
         found.append(seen)
@@ -490,7 +492,7 @@ def test_a_run_that_goes_on_is_at_the_depth_of_the_one_that_never_stopped() -> N
         budget=Budget(tokens=48 * 8), depths=depths, look=lambda *all_of: states.append(dict(all_of[-1].state()))
     )
     for state in states[:-1]:
-        again, *_ = run(budget=Budget(tokens=48 * 8), depths=depths, running=Running(**state))
+        again, *_ = run(budget=Budget(tokens=48 * 8), depths=depths, train_state=TrainState(**state))
         assert [step.depth for step in again] == [step.depth for step in taken[state["step"] :]]
         assert [step.number for step in again] == [step.number for step in taken[state["step"] :]]
 
@@ -503,9 +505,9 @@ def test_memory_that_runs_out_in_the_middle_costs_no_step() -> None:
             raise torch.OutOfMemoryError("made up")
         return loss
 
-    taken, model, running = run(steps=5, source=source, spoil=full)
+    taken, model, train_state = run(steps=5, source=source, spoil=full)
     assert [step.number for step in taken] == [1, 2, 3, 4, 5]
-    assert running.parts == 2
+    assert train_state.parts == 2
     _, expected, _ = run(steps=5)
     for left, right in zip(model.parameters(), expected.parameters(), strict=True):
         torch.testing.assert_close(left, right, rtol=1e-5, atol=1e-6)
@@ -527,5 +529,7 @@ def test_a_request_to_stop_reaches_the_step() -> None:
 
 
 def test_running_figures_read_back_equal() -> None:
-    running = Running(step=3, tokens=4, seconds=5.5, skipped=1, parts=2, recent=[1.25, 0.1], recent_spikes=[True])
-    assert Running(**running.state()) == running
+    train_state = TrainState(
+        step=3, tokens=4, seconds=5.5, skipped=1, parts=2, recent=[1.25, 0.1], recent_spikes=[True]
+    )
+    assert TrainState(**train_state.state()) == train_state

@@ -15,8 +15,8 @@ from tests.pretraining.micro_runs import command, micro_run, records
 from openalbert import cli
 from openalbert.errors import UserError
 from openalbert.formatting import throughput
-from openalbert.train.metrics_log import Journal, Window
-from openalbert.train.state import Running, Step
+from openalbert.train.metrics_log import MetricsLog, Window
+from openalbert.train.state import Step, TrainState
 
 LINE = re.compile(
     r"step [\d,]+  loss \d+\.\d{3}  words \d+\.\d %  order \d+\.\d %  ([\d,]+\.\d ktok/s|\d+ tok/s)  "
@@ -32,13 +32,13 @@ def step(number: int, loss: float = 2.0, is_skipped: bool = False, right: int = 
 
 
 def test_a_record_holds_the_means_since_the_one_before(tmp_path: Path) -> None:
-    journal = Journal(tmp_path, True, False, flops_per_token=lambda depth: 100.0, peak=1e6)
-    running = Running()
+    metrics_log = MetricsLog(tmp_path, True, False, flops_per_token=lambda depth: 100.0, peak=1e6)
+    train_state = TrainState()
     for number, loss in enumerate((3.0, 1.0, 8.0, 5.0), 1):
-        running.step, running.tokens, running.seconds = number, 1000 * number, 0.5 * number
-        journal.take(step(number, loss, is_skipped=number == 3, right=number), running, number / 10)
+        train_state.step, train_state.tokens, train_state.seconds = number, 1000 * number, 0.5 * number
+        metrics_log.take(step(number, loss, is_skipped=number == 3, right=number), train_state, number / 10)
         if number in (2, 4):
-            journal.write_window(step(number, loss), running)
+            metrics_log.write_window(step(number, loss), train_state)
     first, second = records(tmp_path, "train")
     assert (first["step"], first["masked_lm_loss"], first["masked_lm_accuracy"]) == (2, 2.0, 3 / 8)
     assert first["gradient_norm"] == 1.5
@@ -54,14 +54,14 @@ def test_a_window_whose_steps_were_all_skipped_has_no_loss_norm_or_accuracy(
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     monkeypatch.setattr("openalbert.train.metrics_log.SECONDS_BETWEEN_LINES", 0.0)
-    journal = Journal(tmp_path, True, True, flops_per_token=lambda depth: 100.0, peak=1e6)
-    running = Running()
+    metrics_log = MetricsLog(tmp_path, True, True, flops_per_token=lambda depth: 100.0, peak=1e6)
+    train_state = TrainState()
     for number in range(1, 7):
-        running.step, running.tokens, running.seconds = number, 1000 * number, 0.5 * number
-        journal.take(step(number, 2.0, is_skipped=number in (3, 4)), running, number / 10)
+        train_state.step, train_state.tokens, train_state.seconds = number, 1000 * number, 0.5 * number
+        metrics_log.take(step(number, 2.0, is_skipped=number in (3, 4)), train_state, number / 10)
         if number % 2 == 0:
-            journal.write_window(step(number), running)
-    journal.close()
+            metrics_log.write_window(step(number), train_state)
+    metrics_log.close()
     before, gap, after = records(tmp_path, "train")
     means = {"loss", "gradient_norm", "masked_lm_loss", "masked_lm_accuracy"}
     means |= {"sentence_order_loss", "sentence_order_accuracy"}
@@ -88,22 +88,22 @@ def test_a_window_reads_back_equal_and_goes_on(tmp_path: Path) -> None:
 
 
 def test_what_was_recorded_after_a_checkpoint_is_cut_off_when_a_run_goes_on(tmp_path: Path) -> None:
-    journal = Journal(tmp_path, True, False, lambda depth: 1.0, 1.0)
-    journal.record({"kind": "event", "step": 1, "what": "depth", "text": "kept"})
-    size = journal.size
-    journal.record({"kind": "event", "step": 2, "what": "depth", "text": "not kept"})
-    journal.resume(size, {}, Running())
+    metrics_log = MetricsLog(tmp_path, True, False, lambda depth: 1.0, 1.0)
+    metrics_log.record({"kind": "event", "step": 1, "what": "depth", "text": "kept"})
+    size = metrics_log.size
+    metrics_log.record({"kind": "event", "step": 2, "what": "depth", "text": "not kept"})
+    metrics_log.resume(size, {}, TrainState())
     assert [event["text"] for event in records(tmp_path, "event")] == ["kept"]
     with pytest.raises(UserError, match="it was changed"):
-        journal.resume(size + 1, {}, Running())
+        metrics_log.resume(size + 1, {}, TrainState())
 
 
 @pytest.mark.parametrize("deepens", [True, False])
 def test_the_depth_is_told_only_where_it_changes(
     deepens: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    journal = Journal(tmp_path, True, False, lambda depth: 1.0, 1.0, deepens)
-    journal.take(step(1), Running(step=1, tokens=10, seconds=1.0), 0.1)
+    metrics_log = MetricsLog(tmp_path, True, False, lambda depth: 1.0, 1.0, deepens)
+    metrics_log.take(step(1), TrainState(step=1, tokens=10, seconds=1.0), 0.1)
     line = capsys.readouterr().err
     assert "step 1  loss 2.7" in line
     assert ("depth 2" in line) == deepens
@@ -127,9 +127,9 @@ def test_the_fraction_of_the_peak_is_told_where_the_peak_is_known(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for peak in (400.0, None):
-        journal = Journal(tmp_path, True, False, lambda depth: 10.0, peak)
-        journal.take(step(1), Running(step=1, tokens=10, seconds=1.0), 0.1)
-        journal.write_window(step(1), Running(step=1, tokens=10, seconds=1.0))
+        metrics_log = MetricsLog(tmp_path, True, False, lambda depth: 10.0, peak)
+        metrics_log.take(step(1), TrainState(step=1, tokens=10, seconds=1.0), 0.1)
+        metrics_log.write_window(step(1), TrainState(step=1, tokens=10, seconds=1.0))
     known, unknown = capsys.readouterr().err.splitlines()
     assert "10 tok/s  MFU 25 %  rate" in known
     assert "10 tok/s  rate" in unknown
@@ -137,10 +137,10 @@ def test_the_fraction_of_the_peak_is_told_where_the_peak_is_known(
 
 
 def test_only_the_main_process_speaks_and_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    journal = Journal(tmp_path, False, True, lambda depth: 1.0, 1.0)
-    journal.take(step(1), Running(step=1, tokens=10, seconds=1.0), 0.1)
-    journal.write_window(step(1), Running(step=1, tokens=10, seconds=1.0))
-    journal.say("something")
+    metrics_log = MetricsLog(tmp_path, False, True, lambda depth: 1.0, 1.0)
+    metrics_log.take(step(1), TrainState(step=1, tokens=10, seconds=1.0), 0.1)
+    metrics_log.write_window(step(1), TrainState(step=1, tokens=10, seconds=1.0))
+    metrics_log.log("something")
     said = capsys.readouterr()
     assert (said.out, said.err) == ("", "")
     assert not list(tmp_path.iterdir())

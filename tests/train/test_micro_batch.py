@@ -22,9 +22,9 @@ from openalbert.pretraining.settings import Pretrain
 from openalbert.pretraining.setup import is_recorded
 from openalbert.text.shards import open_shards
 from openalbert.train.device import Device, Speed
-from openalbert.train.loop import Pace, training_steps
+from openalbert.train.loop import LoopConfig, training_steps
 from openalbert.train.micro_batch import Passes, RecordedPasses
-from openalbert.train.state import Running
+from openalbert.train.state import TrainState
 
 CPU = Device(torch.device("cpu"), "fp32")
 GPU = Device(torch.device("cuda"), "bf16")
@@ -109,10 +109,10 @@ def run(
 ) -> list[float]:
     learning = replace(pretraining(albert), is_recorded=is_recorded)
     depths = DepthSchedule((DepthStage(1), DepthStage(3, 0.5)))
-    pace = Pace(Budget(steps=8), Schedule(), 0.01, 1.0, depths, 1)
+    loop_config = LoopConfig(Budget(steps=8), Schedule(), 0.01, 1.0, depths, 1)
     optimizer = make_optimizer(albert, OptimizerSettings(kind="lamb"))
     batches = Batches(open_shards(shards), Objective(32), 12, seed=3)
-    steps = list(training_steps(albert, optimizer, batches, learning, pace, CPU, Running(parts=parts)))
+    steps = list(training_steps(albert, optimizer, batches, learning, loop_config, CPU, TrainState(parts=parts)))
     if told is not None:
         told += [remark for step in steps for remark in step.remarks]
     return [step.loss for step in steps]

@@ -18,7 +18,7 @@ from openalbert.model.config import AlbertConfig
 from openalbert.model.cost import activation_bytes
 from openalbert.objectives.keyed_random import Stream, permuted, root
 from openalbert.tasks.task import Sequences
-from openalbert.train.device import CPU_MEMORY, MEMORY_SHARE, Device
+from openalbert.train.device import CPU_MEMORY, MEMORY_FRACTION, Device
 
 STEPS_AHEAD = 2
 FILLING = 64  # tokens: sizes are multiples of it, and what only fills a batch up is about as long
@@ -99,8 +99,8 @@ def fingerprint(sequences: Sequences) -> str:
 def tokens_in_memory(config: AlbertConfig, device: Device, recompute: bool) -> int:
     """How many tokens at a time the free memory of the device is estimated to hold."""
     width = 2 if device.precision == "bf16" else 4
-    of_1024 = activation_bytes(config, 1024, width, recompute, masked_share=0.0)
-    return max(1, int(MEMORY_SHARE * (device.free_memory() or CPU_MEMORY) / of_1024 * 1024))
+    of_1024 = activation_bytes(config, 1024, width, recompute, masked_fraction=0.0)
+    return max(1, int(MEMORY_FRACTION * (device.free_memory() or CPU_MEMORY) / of_1024 * 1024))
 
 
 class Packing:

@@ -11,7 +11,7 @@ from openalbert.finetuning.encode import Encoding
 from openalbert.finetuning.intervals import intervals
 from openalbert.finetuning.predict import Outputs, by_example, sigmoid, softmax
 from openalbert.finetuning.span_decoding import Answers, best_answers
-from openalbert.report.error_analysis import Findings, Mark, Mistake, Part, Shown
+from openalbert.report.error_analysis import ErrorAnalysis, Mark, Mistake, Part, Shown
 from openalbert.tasks.label_checks import never_predicted
 from openalbert.tasks.race import letter
 from openalbert.tasks.task import ChoiceExample, Example, QuestionExample, Task, TextExample
@@ -41,10 +41,10 @@ Wrong = tuple[float, Callable[[], Mistake]]
 """How wrong an example is, and how it is shown: only the worst ones are."""
 
 
-def look_closely(predicted: Predicted, split: str, scores: dict[str, float]) -> Findings:
+def look_closely(predicted: Predicted, split: str, scores: dict[str, float]) -> ErrorAnalysis:
     """The findings of a split whose examples have labels."""
     task = predicted.task
-    findings = Findings(
+    analyses = ErrorAnalysis(
         task.name,
         task.kind,
         split,
@@ -62,12 +62,12 @@ def look_closely(predicted: Predicted, split: str, scores: dict[str, float]) -> 
         "multiple_choice": _choices,
         "question_answering": _questions,
     }
-    findings, wrong = looks[task.kind](predicted, findings)
+    analyses, wrong = looks[task.kind](predicted, analyses)
     worst = sorted(wrong, key=lambda one: -one[0])[:MOST_MISTAKES]
-    return replace(findings, mistakes=tuple(show() for _, show in worst), num_mistakes=len(wrong))
+    return replace(analyses, mistakes=tuple(show() for _, show in worst), num_mistakes=len(wrong))
 
 
-def _classes(predicted: Predicted, findings: Findings) -> tuple[Findings, list[Wrong]]:
+def _classes(predicted: Predicted, analyses: ErrorAnalysis) -> tuple[ErrorAnalysis, list[Wrong]]:
     labels = predicted.task.labels
     gold = np.array([cast(int, example.label) for example in _texts(predicted)], np.int64)
     given = np.array(predicted.predictions, np.int64)
@@ -87,10 +87,10 @@ def _classes(predicted: Predicted, findings: Findings) -> tuple[Findings, list[W
             shown = partial(Mistake, example.id, _text_shown(example), *names, sure, row=example.row)
             wrong.append((share - right, shown))
     confusion = _rows(counts) if len(labels) <= MOST_CLASSES else ()
-    return replace(findings, labels=labels, confusion=confusion, parts_title="class", parts=tuple(parts)), wrong
+    return replace(analyses, labels=labels, confusion=confusion, parts_title="class", parts=tuple(parts)), wrong
 
 
-def _values(predicted: Predicted, findings: Findings) -> tuple[Findings, list[Wrong]]:
+def _values(predicted: Predicted, analyses: ErrorAnalysis) -> tuple[ErrorAnalysis, list[Wrong]]:
     gold = [float(cast(float, example.label)) for example in _texts(predicted)]
     given = [float(cast(float, value)) for value in predicted.predictions]
     step = max(1, len(gold) // MOST_VALUES)
@@ -100,10 +100,10 @@ def _values(predicted: Predicted, findings: Findings) -> tuple[Findings, list[Wr
         sure = f"off by {off:+.3g}".replace("-", "−")
         names = f"{right:g}", f"{value:.3f}"
         wrong.append((abs(off), partial(Mistake, example.id, _text_shown(example), *names, sure, row=example.row)))
-    return replace(findings, values=tuple(zip(gold, given, strict=True))[::step]), wrong
+    return replace(analyses, values=tuple(zip(gold, given, strict=True))[::step]), wrong
 
 
-def _label_sets(predicted: Predicted, findings: Findings) -> tuple[Findings, list[Wrong]]:
+def _label_sets(predicted: Predicted, analyses: ErrorAnalysis) -> tuple[ErrorAnalysis, list[Wrong]]:
     labels = predicted.task.labels
     gold = [set(cast("tuple[int, ...]", example.label)) for example in _texts(predicted)]
     given = [set(cast("tuple[int, ...]", labels_of)) for labels_of in predicted.predictions]
@@ -122,10 +122,10 @@ def _label_sets(predicted: Predicted, findings: Findings) -> tuple[Findings, lis
             names = [", ".join(labels[one] for one in sorted(chosen)) or "(none)" for chosen in (right, found_set)]
             shown = partial(Mistake, example.id, _text_shown(example), names[0], names[1], sure, row=example.row)
             wrong.append((howfar, shown))
-    return replace(findings, labels=labels, parts_title="label", parts=tuple(parts)), wrong
+    return replace(analyses, labels=labels, parts_title="label", parts=tuple(parts)), wrong
 
 
-def _choices(predicted: Predicted, findings: Findings) -> tuple[Findings, list[Wrong]]:
+def _choices(predicted: Predicted, analyses: ErrorAnalysis) -> tuple[ErrorAnalysis, list[Wrong]]:
     examples = [example for example in predicted.examples if isinstance(example, ChoiceExample)]
     scores = by_example(predicted.encoding.sequences, predicted.outputs.scores["multiple_choice"][:, 0])
     shares = [softmax(options[None])[0] for options in scores]
@@ -146,10 +146,10 @@ def _choices(predicted: Predicted, findings: Findings) -> tuple[Findings, list[W
         Part(letter, int(counts[number].sum()), _precision_and_recall(*_hits(counts, number)))
         for number, letter in enumerate(letters)
     ]
-    return replace(findings, labels=letters, confusion=_rows(counts), parts_title="option", parts=tuple(parts)), wrong
+    return replace(analyses, labels=letters, confusion=_rows(counts), parts_title="option", parts=tuple(parts)), wrong
 
 
-def _questions(predicted: Predicted, findings: Findings) -> tuple[Findings, list[Wrong]]:
+def _questions(predicted: Predicted, analyses: ErrorAnalysis) -> tuple[ErrorAnalysis, list[Wrong]]:
     task = predicted.task
     examples = [example for example in predicted.examples if isinstance(example, QuestionExample)]
     texts = cast("Sequence[str]", predicted.predictions)
@@ -171,13 +171,13 @@ def _questions(predicted: Predicted, findings: Findings) -> tuple[Findings, list
         figures = task.measure([examples[one] for one in chosen], [texts[one] for one in chosen])
         plain = {name: value for name, value in figures.items() if "answer_" not in name}
         parts.append(Part(name, len(chosen), plain))
-    findings = replace(findings, parts_title="first word of the question", parts=tuple(parts))
+    analyses = replace(analyses, parts_title="first word of the question", parts=tuple(parts))
     if task.may_have_no_answer:
         counts = np.zeros((2, 2), np.int64)
         for example, text in zip(examples, texts, strict=True):
             counts[int(not example.answers), int(not text)] += 1
-        findings = replace(findings, labels=("an answer", "no answer"), confusion=_rows(counts))
-    return findings, wrong
+        analyses = replace(analyses, labels=("an answer", "no answer"), confusion=_rows(counts))
+    return analyses, wrong
 
 
 def _question_mistake(

@@ -21,7 +21,7 @@ from openalbert.model.packing import Packed
 from openalbert.train.device import Device, Speed
 
 MOST_GRAPHS = 64  # sizes; more would only cost memory and time to record
-MEMORY_SHARE = 0.1  # of what is free, for what graphs keep: each has gradients of its own
+MEMORY_FRACTION = 0.1  # of what is free, for what graphs keep: each has gradients of its own
 MOST_TOKENS = 16_384  # in a batch; larger ones keep the device busy without graphs
 SHORTEST_LONGEST = 128  # the attention kernel's bound on the length of a sequence is a power of two, from here on
 
@@ -130,7 +130,7 @@ def _most_graphs(model: AlbertModel) -> int:
         return MOST_GRAPHS
     of_one = sum(weight.numel() * weight.element_size() for weight in weights)
     free, _ = torch.cuda.mem_get_info(weights[0].device)
-    return min(MOST_GRAPHS, int(MEMORY_SHARE * free / of_one))
+    return min(MOST_GRAPHS, int(MEMORY_FRACTION * free / of_one))
 
 
 def _autocast_without_cache(device: torch.device) -> torch.autocast:

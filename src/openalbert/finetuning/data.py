@@ -18,10 +18,10 @@ from openalbert.finetuning.reach import learnable, out_of_reach
 from openalbert.finetuning.settings import Finetune
 from openalbert.finetuning.span_decoding import how_sure
 from openalbert.finetuning.units import Units
-from openalbert.formatting import are, counted, share
+from openalbert.formatting import are, counted, percent_of
 from openalbert.interop import huggingface
 from openalbert.interop.pretraining_json import NONE, Pretraining, read_pretraining
-from openalbert.interop.task_json import read_tuned
+from openalbert.interop.task_json import read_task_info
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import AlbertConfig
 from openalbert.tasks.data.source import divided
@@ -63,7 +63,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Material:
+class TaskData:
     """All that a run needs beside its settings."""
 
     task: Task
@@ -117,7 +117,7 @@ class Material:
         return model
 
 
-def gather(settings: Finetune) -> Material:
+def load_data(settings: Finetune) -> TaskData:
     """Read, check and tokenize everything, before anything is learned."""
     remarks: list[str] = []
     folder = _start_folder(settings)
@@ -194,7 +194,7 @@ def gather(settings: Finetune) -> Material:
         remarks += _remarks(split, reading, scored[split], max_length, remarks)
         remarks += [f"{split}: {told}" for told in alike_told(task, reading.examples)]
         remarks += [f"{split}: {told}" for told in absent_told(task, train.examples, reading.examples)]
-    return Material(
+    return TaskData(
         task=task,
         folder=folder,
         pretraining=pretraining,
@@ -241,7 +241,7 @@ def _remarks(split: str, reading: Reading, part: Part, max_length: int, told: li
     )
     if sequences.num_truncated:
         cut = sequences.num_truncated
-        of_all = share(cut, sequences.num_examples)
+        of_all = percent_of(cut, sequences.num_examples)
         told_now.append(f"{split}: {counted(cut, 'example')} ({of_all}) {are(cut)} cut to {max_length} tokens")
     beyond = out_of_reach(part.examples, part.encoding, max_length, part.max_answer_tokens)
     told_now += [f"{split}: {sentence}" for sentence in beyond]
@@ -269,7 +269,7 @@ def _start_folder(settings: Finetune) -> Path:
 
 def _is_tuned(folder: Path) -> bool:
     """Whether a model was tuned for a task, here or elsewhere."""
-    return read_tuned(folder) is not None or huggingface.is_for_a_task(folder)
+    return read_task_info(folder) is not None or huggingface.is_for_a_task(folder)
 
 
 def _shape(config: AlbertConfig) -> AlbertConfig:

@@ -12,12 +12,12 @@ from openalbert.errors import UserError
 from openalbert.finetuning.predict import PRETRAINING
 from openalbert.interop import huggingface
 from openalbert.interop.pretraining_json import Pretraining, read_pretraining
-from openalbert.interop.task_json import Tuned, read_tuned
+from openalbert.interop.task_json import TaskInfo, read_task_info
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import Head
 from openalbert.report.finetuning_reader import examples_of
 from openalbert.tasks.custom.columns import setting_of
-from openalbert.tasks.registry import GLUE, TASKS, Known, Source, open_task
+from openalbert.tasks.registry import GLUE, TASKS, Known, TaskSource, open_task
 from openalbert.tasks.task import Reading, Task, of_pairs
 from openalbert.text.tokenizer import Tokenizer
 
@@ -32,7 +32,7 @@ class Loaded:
     names: tuple[str, ...]
     models: tuple[AlbertModel, ...]
     tokenizer: Tokenizer
-    tuned: tuple[Tuned | None, ...]
+    tuned: tuple[TaskInfo | None, ...]
     pretraining: tuple[Pretraining | None, ...]
 
     @property
@@ -62,7 +62,7 @@ def load_models(names: Sequence[str]) -> Loaded:
                 f"{name} answers {_in_words(heads)}, but {names[0]} answers {_in_words(first)}: "
                 "models of one task can be averaged"
             )
-    tuned, pretraining = tuple(map(read_tuned, folders)), tuple(map(read_pretraining, folders))
+    tuned, pretraining = tuple(map(read_task_info, folders)), tuple(map(read_pretraining, folders))
     return Loaded(tuple(names), tuple(models), tokenizers[0], tuned, pretraining)
 
 
@@ -75,7 +75,7 @@ def _in_words(heads: Sequence[Head]) -> str:
     return " and ".join(head.kind + (f" ({', '.join(head.labels)})" if head.labels else "") for head in heads)
 
 
-def open_for(loaded: Loaded, name: str, source: Source) -> Task:
+def open_for(loaded: Loaded, name: str, source: TaskSource) -> Task:
     """The task, with the classes in the model's order; a model that cannot do it is refused."""
     name = name or next((tuned.task for tuned in loaded.tuned if tuned is not None), "")
     if not name:
@@ -108,7 +108,7 @@ def open_for(loaded: Loaded, name: str, source: Source) -> Task:
     return replace(task, read=read)
 
 
-def _agreed(loaded: Loaded, what: str, said: Callable[[Tuned], Said | None]) -> Said | None:
+def _agreed(loaded: Loaded, what: str, said: Callable[[TaskInfo], Said | None]) -> Said | None:
     """What all models say that know it. Where they differ, nothing is known, so that their order does not matter."""
     by_name = {
         name: found
@@ -118,11 +118,11 @@ def _agreed(loaded: Loaded, what: str, said: Callable[[Tuned], Said | None]) -> 
     if len(set(by_name.values())) < 2:
         return next(iter(by_name.values()), None)
     each = ", ".join(f"'{found}' for {name}" for name, found in by_name.items())
-    say(f"the models learned from files that differ in {what}: {each}; it is guessed from the file that is read")
+    log(f"the models learned from files that differ in {what}: {each}; it is guessed from the file that is read")
     return None
 
 
-def _layout(loaded: Loaded, source: Source) -> dict[str, str]:
+def _layout(loaded: Loaded, source: TaskSource) -> dict[str, str]:
     """The columns that the models learned from. Where they differ, the user has to name the one that is read."""
     layout: dict[str, str] = {}
     first: dict[str, str] = {}  # the model that each is of
@@ -191,7 +191,7 @@ def _labels_for(loaded: Loaded, name: str) -> tuple[str, ...] | None:
     if sorted(label.lower() for label in labels) == sorted(by_name):
         return tuple(by_name[label.lower()] for label in labels)
     if len(labels) == len(known) and all(_UNNAMED.fullmatch(label) for label in labels):
-        say(f"the model's classes have no names ({', '.join(labels)}): taken for {', '.join(known)}")
+        log(f"the model's classes have no names ({', '.join(labels)}): taken for {', '.join(known)}")
         return known
     raise UserError(
         f"{loaded.names[0]} knows the classes {', '.join(labels)}, but {name} has {', '.join(known)}: "
@@ -199,6 +199,6 @@ def _labels_for(loaded: Loaded, name: str) -> tuple[str, ...] | None:
     )
 
 
-def say(sentence: str) -> None:
+def log(sentence: str) -> None:
     """Tell the user something beside the result."""
     print(sentence, file=sys.stderr, flush=True)

@@ -11,17 +11,17 @@ from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from openalbert import atomic_io
 from openalbert.errors import UserError
-from openalbert.finetuning.ensemble import Loaded, load_models, open_for, say
+from openalbert.finetuning.ensemble import Loaded, load_models, log, open_for
 from openalbert.finetuning.examine import Examined, examine
 from openalbert.finetuning.span_decoding import N_BEST
 from openalbert.finetuning.submission import write_files
-from openalbert.formatting import counted, share, were
+from openalbert.formatting import counted, percent_of, were
 from openalbert.report.error_analysis import explained, with_interval
 from openalbert.report.finetuning_reader import amount_in_words
 from openalbert.report.report import evaluation_page
 from openalbert.tasks.label_checks import alike_told, never_predicted_told
 from openalbert.tasks.paper_scores import shape_of
-from openalbert.tasks.registry import Source
+from openalbert.tasks.registry import TaskSource
 from openalbert.tasks.selection import LOSS
 from openalbert.tasks.task import MAX_ANSWER_TOKENS, Task
 from openalbert.train.device import Speed, open_device
@@ -39,7 +39,7 @@ class Evaluate:
     """A known task or, for files of your own, its kind. Not given: what the model was tuned for.
     Known: cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte, wnli, squad1, squad2, race, race_middle, race_high.
     Kinds: classification, regression, multi_label, multiple_choice, question_answering."""
-    source: Annotated[Source, OmitArgPrefixes] = field(default_factory=Source)
+    source: Annotated[TaskSource, OmitArgPrefixes] = field(default_factory=TaskSource)
     """Where the examples come from."""
     splits: tuple[str, ...] = ()
     """What to score: dev, dev_matched, test, and so on. Not given: all that have labels, but not train."""
@@ -119,22 +119,22 @@ def evaluate(settings: Evaluate) -> None:
     if settings.predictions is not None:
         for one in examined:
             for path in write_files(task, one, settings.predictions):
-                say(f"predictions of {one.split}: {path}")
+                log(f"predictions of {one.split}: {path}")
     if settings.report is not None:
         _write_page(settings.report, loaded, examined)
     print(as_json(loaded, task, examined) if settings.json else as_table(task, examined), flush=True)
 
 
 def _write_page(path: Path, loaded: Loaded, examined: Sequence[Examined]) -> None:
-    findings = [one.findings for one in examined if one.findings is not None]
-    if not findings:
-        say("no page is written: these examples have no labels, so there is nothing to show; score another split")
+    analyses = [one.analyses for one in examined if one.analyses is not None]
+    if not analyses:
+        log("no page is written: these examples have no labels, so there is nothing to show; score another split")
         return
     amounts = {amount_in_words(known) for known in loaded.pretraining}
     pretraining = amounts.pop() if len(amounts) == 1 else ""  # one sentence, where it holds for all
-    page = evaluation_page(loaded.names, shape_of(loaded.models[0].config), findings, pretraining)
+    page = evaluation_page(loaded.names, shape_of(loaded.models[0].config), analyses, pretraining)
     atomic_io.write_text(path, page)
-    say(f"a closer look: {path}")
+    log(f"a closer look: {path}")
 
 
 @dataclass(frozen=True)
@@ -177,24 +177,24 @@ def asked_how(settings: Evaluate, loaded: Loaded) -> Asked:
 def tell(task: Task, examined: Examined) -> None:
     """What the user should know of how a split was read; nothing is left out or cut in silence."""
     for remark in examined.reading.remarks:
-        say(f"{examined.split}: {remark}")
+        log(f"{examined.split}: {remark}")
     for told in alike_told(task, examined.reading.examples):
-        say(f"{examined.split}: {told}")
+        log(f"{examined.split}: {told}")
     for reason, count in examined.reading.excluded.items():
-        say(f"{examined.split}: {count:,} left out: {reason}")
+        log(f"{examined.split}: {count:,} left out: {reason}")
     sequences = examined.encoding.sequences
     if sequences.num_truncated:
         number = sequences.num_truncated
-        of_all = share(number, sequences.num_examples)
-        say(f"{examined.split}: {counted(number, 'example')} ({of_all}) {were(number)} too long, and cut")
-    found = examined.findings
+        of_all = percent_of(number, sequences.num_examples)
+        log(f"{examined.split}: {counted(number, 'example')} ({of_all}) {were(number)} too long, and cut")
+    found = examined.analyses
     if found is not None and found.null_threshold:
-        say(f"{examined.split}: threshold of the null score: {found.null_threshold}")
+        log(f"{examined.split}: threshold of the null score: {found.null_threshold}")
     if found is not None and found.intervals:
-        say(f"{examined.split}: {explained(found.num_examples)}")
+        log(f"{examined.split}: {explained(found.num_examples)}")
     if found is not None:
         for told in never_predicted_told(found.kind, found.never_predicted, found.num_examples):
-            say(f"WARNING: {examined.split}: {told}")
+            log(f"WARNING: {examined.split}: {told}")
 
 
 def as_table(task: Task, examined: Sequence[Examined]) -> str:
@@ -223,7 +223,7 @@ def as_table(task: Task, examined: Sequence[Examined]) -> str:
 
 
 def _intervals(examined: Examined) -> Mapping[str, tuple[float, float]]:
-    return examined.findings.intervals if examined.findings is not None else {}
+    return examined.analyses.intervals if examined.analyses is not None else {}
 
 
 def as_json(loaded: Loaded, task: Task, examined: Sequence[Examined]) -> str:
@@ -235,8 +235,8 @@ def as_json(loaded: Loaded, task: Task, examined: Sequence[Examined]) -> str:
             "excluded": dict(one.reading.excluded),
             "scores": one.scores,
             **(
-                {"intervals": one.findings.intervals, "never_predicted": one.findings.never_predicted}
-                if one.findings
+                {"intervals": one.analyses.intervals, "never_predicted": one.analyses.never_predicted}
+                if one.analyses
                 else {}
             ),
             **({"null_threshold": one.null_threshold} if task.may_have_no_answer else {}),

@@ -18,7 +18,7 @@ from openalbert.finetuning.span_decoding import (
 from openalbert.formatting import counted
 from openalbert.model.albert import AlbertModel
 from openalbert.progress import Work
-from openalbert.report.error_analysis import Findings
+from openalbert.report.error_analysis import ErrorAnalysis
 from openalbert.tasks.data.fields import check_none_lost
 from openalbert.tasks.data.source import divided
 from openalbert.tasks.task import MAX_ANSWER_TOKENS, QuestionExample, Reading, Task
@@ -38,7 +38,7 @@ class Examined:
     """As `Task.measure` takes them."""
     scores: dict[str, float]
     """In percent; none where the examples have no labels."""
-    findings: Findings | None
+    analyses: ErrorAnalysis | None
     """A closer look; none where the examples have no labels."""
     answers: list[Answers]
     """To questions: the best few, and the null score."""
@@ -90,14 +90,14 @@ def examine(
         said = "" if threshold is None else f"{threshold:.3f}"
     else:
         predictions = decide(task, examples, encoding, outputs)
-    scores, findings = {}, None
+    scores, analyses = {}, None
     if is_labelled:
         scores = task.measure(examples, predictions)
-        findings = look_closely(Predicted(task, examples, encoding, outputs, predictions, answers), split, scores)
-        findings = replace(
-            findings, num_models=len(models), excluded=dict(reading.excluded), null_threshold=said.replace("-", "−")
+        analyses = look_closely(Predicted(task, examples, encoding, outputs, predictions, answers), split, scores)
+        analyses = replace(
+            analyses, num_models=len(models), excluded=dict(reading.excluded), null_threshold=said.replace("-", "−")
         )
-    return Examined(split, reading, encoding, outputs, predictions, scores, findings, answers, threshold)
+    return Examined(split, reading, encoding, outputs, predictions, scores, analyses, answers, threshold)
 
 
 def _by_halves(

@@ -1,12 +1,12 @@
 """`openalbert finetune`: a pretrained model learns a task; its best weights become a model folder with scores."""
 
 from openalbert.errors import UserError
-from openalbert.finetuning.data import gather
+from openalbert.finetuning.data import load_data
 from openalbert.finetuning.outcome import REPORT, SCORES, final_scores
-from openalbert.finetuning.run import Run, say_plainly
+from openalbert.finetuning.run import FinetuningRun, log_from_main
 from openalbert.finetuning.seeds import SEEDS, several_seeds
 from openalbert.finetuning.settings import FREE_TO_CHANGE, Finetune
-from openalbert.report.error_analysis import FINDINGS_FILE
+from openalbert.report.error_analysis import ERROR_ANALYSIS
 from openalbert.report.finetuning_reader import seed_folders
 from openalbert.train.device import open_device
 from openalbert.train.metrics_log import METRICS
@@ -19,19 +19,19 @@ def finetune(settings: Finetune) -> None:
     if not settings.task:
         raise UserError("name the task: `openalbert finetune MODEL --task sst2 --data DIR`, or --task classification")
     with Stop() as stop, open_device(settings.speed) as device, locked(settings, device, "finetune"):
-        material = gather(settings)
-        for remark in material.remarks:
-            say_plainly(device, remark)
+        task_data = load_data(settings)
+        for remark in task_data.remarks:
+            log_from_main(device, remark)
         if settings.dry_run:
-            Run(settings, material, device).dry_run()
+            FinetuningRun(settings, task_data, device).dry_run()
             return
         if settings.seeds > 1 and not settings.fresh and (settings.out / METRICS).exists():
             raise UserError(f"{settings.out} holds a single run: give several seeds another --out, or --fresh")
-        claim_folder(settings, device, FREE_TO_CHANGE, (SCORES, SEEDS, "seed-*", REPORT, FINDINGS_FILE))
+        claim_folder(settings, device, FREE_TO_CHANGE, (SCORES, SEEDS, "seed-*", REPORT, ERROR_ANALYSIS))
         # One that was one of several before is one of several.
         if settings.seeds > 1 or seed_folders(settings.out):
-            several_seeds(settings, material, device, stop)
+            several_seeds(settings, task_data, device, stop)
         else:
-            scores = Run(settings, material, device).carry_out(stop)
+            scores = FinetuningRun(settings, task_data, device).carry_out(stop)
             if device.is_main:
                 print(final_scores(scores))

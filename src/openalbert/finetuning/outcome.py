@@ -8,58 +8,58 @@ from typing import Any
 
 from openalbert import atomic_io
 from openalbert.finetuning.closer_look import Predicted, look_closely
-from openalbert.finetuning.data import Material
+from openalbert.finetuning.data import TaskData
 from openalbert.finetuning.scoring import Scored, answers_to
 from openalbert.finetuning.span_decoding import how_sure
 from openalbert.formatting import counted
 from openalbert.interop import huggingface
-from openalbert.interop.task_json import Tuned, write_tuned
+from openalbert.interop.task_json import TaskInfo, write_task_info
 from openalbert.model.albert import AlbertModel
-from openalbert.report.error_analysis import Findings, explained, write_findings, written_scores
-from openalbert.report.finetuned_card import tuned_card
+from openalbert.report.error_analysis import ErrorAnalysis, explained, write_error_analyses, written_scores
+from openalbert.report.finetuned_card import finetuned_card
 from openalbert.tasks.task import of_pairs
 from openalbert.train.run_dir import MODEL
 
 SCORES, REPORT = "scores.json", "report.html"
 
 
-def look_at(material: Material, scored: Mapping[str, Scored]) -> list[Findings]:
+def look_at(task_data: TaskData, scored: Mapping[str, Scored]) -> list[ErrorAnalysis]:
     """A closer look at each split that was scored."""
-    findings = []
+    analyses = []
     for split, found in scored.items():
-        part = material.scored[split]
+        part = task_data.scored[split]
         answers = answers_to(part, found.outputs)
-        predicted = Predicted(material.task, part.examples, part.encoding, found.outputs, found.predictions, answers)
+        predicted = Predicted(task_data.task, part.examples, part.encoding, found.outputs, found.predictions, answers)
         looked = look_closely(predicted, split, found.figures)
-        if material.threshold is not None:
-            number = len(material.threshold.examples)
+        if task_data.threshold is not None:
+            number = len(task_data.threshold.examples)
             where = f"fitted on {counted(number, 'training question')} held out{how_sure(number)}"
             looked = replace(looked, null_threshold=f"{found.null_threshold:.3f}, {where}")
-        findings.append(looked)
-    return findings
+        analyses.append(looked)
+    return analyses
 
 
 def write_outcome(
     folder: Path,
     model: AlbertModel,
-    material: Material,
+    task_data: TaskData,
     stride: int,
     scores: dict[str, Any],
-    findings: Sequence[Findings],
+    analyses: Sequence[ErrorAnalysis],
 ) -> None:
     """Write all of it into the run's folder."""
-    task, threshold = material.task, scores["null_threshold"]
+    task, threshold = task_data.task, scores["null_threshold"]
     atomic_io.write_text(folder / SCORES, json.dumps(scores, indent=2) + "\n")
-    write_findings(folder, findings)
-    pairs = of_pairs(material.train.examples)
+    write_error_analyses(folder, analyses)
+    pairs = of_pairs(task_data.train.examples)
     collapsed = scores["collapsed"] or ""
-    card = tuned_card(model, task, folder, scores["scores"], collapsed=collapsed, of_pairs=pairs, findings=findings)
-    huggingface.save(model, folder / MODEL, material.tokenizer, card=card, pretraining=material.pretraining)
+    card = finetuned_card(model, task, folder, scores["scores"], collapsed=collapsed, of_pairs=pairs, analyses=analyses)
+    huggingface.save(model, folder / MODEL, task_data.tokenizer, card=card, pretraining=task_data.pretraining)
     split, figures = next(iter(scores["scores"].items()))
-    tuned = Tuned(
+    tuned = TaskInfo(
         task=task.name,
         kind=task.kind,
-        max_length=material.max_length,
+        max_length=task_data.max_length,
         stride=stride,
         null_threshold=threshold,
         split=split,
@@ -67,11 +67,11 @@ def write_outcome(
         metric=task.main_metric,
         of_pairs=pairs,
         writing=task.writing,
-        layout=dict(material.layout),
-        separator=material.separator,
-        max_answer_tokens=material.train.max_answer_tokens,
+        layout=dict(task_data.layout),
+        separator=task_data.separator,
+        max_answer_tokens=task_data.train.max_answer_tokens,
     )
-    write_tuned(folder / MODEL, tuned)
+    write_task_info(folder / MODEL, tuned)
 
 
 def final_scores(scores: Mapping[str, Any]) -> str:

@@ -14,11 +14,11 @@ from openalbert.errors import UserError
 from openalbert.finetuning.batches import Packing, num_units, tokens_in_memory
 from openalbert.finetuning.collapse import FROM_PROGRESS, RATE_FACTOR, baseline_loss
 from openalbert.finetuning.cuda_graphs import Recording, is_recorded
-from openalbert.finetuning.data import Material
+from openalbert.finetuning.data import TaskData
 from openalbert.finetuning.judge import Judge
 from openalbert.finetuning.losses import finetuning
 from openalbert.finetuning.outcome import REPORT, SCORES, look_at, write_outcome
-from openalbert.finetuning.run_facts import check_data, first_facts
+from openalbert.finetuning.run_facts import check_data, first_run_info
 from openalbert.finetuning.scoring import score_part
 from openalbert.finetuning.settings import Finetune, plan
 from openalbert.finetuning.standing import Standing
@@ -28,53 +28,53 @@ from openalbert.optim.schedule import DepthSchedule, DepthStage
 from openalbert.report.report import write_report
 from openalbert.tasks.label_checks import never_predicted_told
 from openalbert.train import checkpoint
+from openalbert.train.checkpointer import Checkpointer, load_weights
 from openalbert.train.device import Device, measure_matmul_peak
-from openalbert.train.estimate import DRY_STEPS, DryTimes, Needs, StepTimes, measured, side_by_side
-from openalbert.train.loop import Pace, training_steps
+from openalbert.train.estimate import DRY_STEPS, DryTimes, Needs, StepTimes, estimate_table, measured
+from openalbert.train.loop import LoopConfig, training_steps
 from openalbert.train.machine import machine, note_move
-from openalbert.train.metrics_log import Journal
-from openalbert.train.run_dir import CHECKPOINTS, MODEL, is_done, read_facts, write_facts
-from openalbert.train.saving import Saving, load_weights
+from openalbert.train.metrics_log import MetricsLog
+from openalbert.train.run_dir import CHECKPOINTS, MODEL, is_done, read_run_info, write_run_info
 from openalbert.train.signals import Stop
-from openalbert.train.state import PATIENCE, Running
+from openalbert.train.state import PATIENCE, TrainState
 
 
-def say_plainly(device: Device, sentence: str) -> None:
+def log_from_main(device: Device, sentence: str) -> None:
     """Tell the user something where no journal is open; only the main process speaks."""
     if device.is_main:
         print(sentence, file=sys.stderr, flush=True)
 
 
-class Run:
+class FinetuningRun:
     """One run: everything built, and the body of the loop in reading order."""
 
-    def __init__(self, settings: Finetune, material: Material, device: Device, peak: float | None = None) -> None:
-        self.settings, self.material, self.device, self.folder = settings, material, device, settings.out
-        self.task, self.sequences = material.task, material.train.encoding.sequences
-        self.baseline = baseline_loss(self.sequences, material.class_weights)
+    def __init__(self, settings: Finetune, task_data: TaskData, device: Device, peak: float | None = None) -> None:
+        self.settings, self.task_data, self.device, self.folder = settings, task_data, device, settings.out
+        self.task, self.sequences = task_data.task, task_data.train.encoding.sequences
+        self.baseline = baseline_loss(self.sequences, task_data.class_weights)
         self.is_recorded = is_recorded(settings.speed, device)
         writes = device.is_main and not settings.dry_run
         # What a CPU could do depends on what else runs there: a fraction of that says nothing.
         self.peak = peak or (measure_matmul_peak(device) if device.is_cuda else None)
         length = max(1, round(len(self.sequences.ids) / len(self.sequences.example)))
-        self.journal = Journal(
+        self.metrics_log = MetricsLog(
             self.folder,
             writes,
             settings.tensorboard,
-            lambda depth: training_flops_per_token(material.config, length, masked_share=0.0, depth=depth),
+            lambda depth: training_flops_per_token(task_data.config, length, masked_fraction=0.0, depth=depth),
             None if self.peak is None else self.peak * device.world,
         )
-        self.facts: dict[str, Any] = {}
+        self.run_info: dict[str, Any] = {}
 
     def carry_out(self, stop: Stop) -> dict[str, Any]:
         """Train until it is done, and once more at a lower rate if it collapsed; gives the scores."""
         if is_done(self.folder):
-            check_data(self.folder, read_facts(self.folder), self.material)
+            check_data(self.folder, read_run_info(self.folder), self.task_data)
             scores: dict[str, Any] = json.loads((self.folder / SCORES).read_text(encoding="utf-8"))
             if self.device.is_main and not (self.folder / REPORT).exists():  # it was killed on its last metres
                 write_report([self.folder], self.folder / REPORT)
             self._remove_checkpoints()
-            self.say(f"{self.folder}: this run is done; its model is in {self.folder / MODEL}")
+            self.log(f"{self.folder}: this run is done; its model is in {self.folder / MODEL}")
             return scores
         try:
             while True:
@@ -86,12 +86,12 @@ class Run:
                 self._start_over(reason)
             return self._finish(reason)
         finally:
-            self.journal.close()
+            self.metrics_log.close()
 
     @property
     def _attempts(self) -> list[dict[str, Any]]:
         """What was tried before and collapsed."""
-        attempts: list[dict[str, Any]] = self.facts.get("attempts", [])
+        attempts: list[dict[str, Any]] = self.run_info.get("attempts", [])
         return attempts
 
     # The run itself.
@@ -99,14 +99,14 @@ class Run:
     def _build(self) -> None:
         """Model, optimizer and batches as they are before the first step of an attempt."""
         settings, device = self.settings, self.device
-        self.plan = plan(settings, len(self.material.train.examples), num_units(self.sequences))
-        if not self.facts:
-            self.facts = read_facts(self.folder)
+        self.plan = plan(settings, len(self.task_data.train.examples), num_units(self.sequences))
+        if not self.run_info:
+            self.run_info = read_run_info(self.folder)
         self.rate = settings.optimizer.learning_rate * RATE_FACTOR ** len(self._attempts)
-        self.model = self.material.make_model(settings.seed, settings.from_scratch)
+        self.model = self.task_data.make_model(settings.seed, settings.from_scratch)
         self.model.encoder.recomputes_activations = settings.speed.recompute
         self.model.to(device.torch_device)
-        weights = self.material.class_weights
+        weights = self.task_data.class_weights
         on_device = None if weights is None else torch.from_numpy(weights).float().to(device.torch_device)
         self.learning = finetuning(self.model, Recording(self.model) if self.is_recorded else None, on_device)
         self.optimizer = make_optimizer(self.model, replace(settings.optimizer, learning_rate=self.rate))
@@ -114,12 +114,12 @@ class Run:
             self.sequences,
             self.plan.batch_size,
             settings.seed,
-            tokens_at_a_time=tokens_in_memory(self.material.config, device, settings.speed.recompute),
+            tokens_at_a_time=tokens_in_memory(self.task_data.config, device, settings.speed.recompute),
             units_at_a_time=settings.speed.micro_batch,
             device=device.torch_device,
             fills=self.is_recorded,
         )
-        self.pace = Pace(
+        self.loop_config = LoopConfig(
             self.plan.budget,
             settings.schedule,
             self.rate,
@@ -127,9 +127,11 @@ class Run:
             DepthSchedule((DepthStage(self.model.config.num_layers),)),
             settings.seed,
         )
-        self.running = Running()
-        self.judge = Judge(self.material, self.baseline, device, self.journal)
-        self.saving = Saving(self.folder, self.model, self.optimizer, self.journal, device, settings.speed.micro_batch)
+        self.train_state = TrainState()
+        self.judge = Judge(self.task_data, self.baseline, device, self.metrics_log)
+        self.checkpointer = Checkpointer(
+            self.folder, self.model, self.optimizer, self.metrics_log, device, settings.speed.micro_batch
+        )
 
     def _train(self, stop: Stop) -> str | None:
         """Take steps until the budget is spent or nothing more is to be hoped for; gives the reason if it collapsed."""
@@ -139,85 +141,85 @@ class Run:
             self.optimizer,
             self.packing,
             self.learning,
-            self.pace,
+            self.loop_config,
             self.device,
-            self.running,
+            self.train_state,
             stop_asked=stop.asked,
         )
         standing, reason = self.judge.standing, None
         try:
             for step in () if standing.has_ended else steps:
-                done = self.pace.budget.progress(self.running.spent)
-                self.journal.take(step, self.running, done)
+                done = self.loop_config.budget.progress(self.train_state.spent)
+                self.metrics_log.take(step, self.train_state, done)
                 self._time(timed)
                 if step.every(self.settings.log_every) or done == 1:
-                    self.journal.write_window(step, self.running)
+                    self.metrics_log.write_window(step, self.train_state)
                 is_due = step.every(self.plan.evaluate_every)
                 if is_due:
-                    self.judge.evaluate(self.model, self.running)
+                    self.judge.evaluate(self.model, self.train_state)
                     # The last attempt goes on to its end: there is nothing that could be done better.
                     if len(self._attempts) < self.settings.retries and step.progress >= FROM_PROGRESS:
-                        reason = self.judge.collapse(self.model, self.running)
+                        reason = self.judge.collapse(self.model, self.train_state)
                     standing.has_ended = reason is not None or self.judge.is_out_of_patience(
                         self.settings.patience, step.number
                     )
                 if is_due or step.every(self.plan.save_every) or step.stop_asked:
                     self._save()
                 if step.stop_asked:
-                    self.say(f"stopped at step {step.number:,} with a checkpoint; the same command goes on from here")
+                    self.log(f"stopped at step {step.number:,} with a checkpoint; the same command goes on from here")
                     sys.exit(stop.exit_code)
                 if standing.has_ended:
                     break
         except UserError:
-            if self.running.skipped_in_a_row < PATIENCE:
+            if self.train_state.skipped_in_a_row < PATIENCE:
                 raise
             return f"{PATIENCE} steps in a row had a loss or gradient that is no finite number"
         finally:
             steps.close()  # type: ignore[attr-defined]
-        if standing.evaluated_at != self.running.step:
-            self.judge.evaluate(self.model, self.running)
+        if standing.evaluated_at != self.train_state.step:
+            self.judge.evaluate(self.model, self.train_state)
             self._save()
-        return reason or self.judge.collapse(self.model, self.running)
+        return reason or self.judge.collapse(self.model, self.train_state)
 
     def _resume(self) -> None:
         """Go on from the newest sound checkpoint of this attempt, if there is one."""
-        found = self.saving.latest()
+        found = self.checkpointer.latest()
         if found and found.state["attempt"] != len(self._attempts):
             found = None  # of an attempt that collapsed; the run was killed before it was removed
             self._remove_checkpoints()
-        if not self.facts or not (found or self._attempts):
-            self.facts = first_facts(self.material, self.plan, self.model, self.device) | {
+        if not self.run_info or not (found or self._attempts):
+            self.run_info = first_run_info(self.task_data, self.plan, self.model, self.device) | {
                 "matmul_peak_flops": self.peak,
                 "baseline_loss": self.baseline,
             }
-        check_data(self.folder, self.facts, self.material, found.state.get("fingerprint") if found else None)
-        self.facts["data"]["fingerprints"] = self.material.fingerprints
+        check_data(self.folder, self.run_info, self.task_data, found.state.get("fingerprint") if found else None)
+        self.run_info["data"]["fingerprints"] = self.task_data.fingerprints
         if found:
-            self.running = self.saving.go_on(found, parts=1)
-            self.judge.standing, self.journal.note = Standing(**found.state["standing"]), found.state["note"]
-            self.facts["restarts"] += 1
+            self.train_state = self.checkpointer.restore(found, parts=1)
+            self.judge.standing, self.metrics_log.note = Standing(**found.state["standing"]), found.state["note"]
+            self.run_info["restarts"] += 1
         else:
-            self.journal.resume(self._attempts[-1]["metrics_bytes"] if self._attempts else 0, {}, self.running)
-        self.facts["learning_rate"] = self.rate
+            self.metrics_log.resume(self._attempts[-1]["metrics_bytes"] if self._attempts else 0, {}, self.train_state)
+        self.run_info["learning_rate"] = self.rate
         self._introduce()
-        note_move(self.facts, machine(self.device), self.peak, self.running.step)
-        write_facts(self.folder, self.facts, self.device)
+        note_move(self.run_info, machine(self.device), self.peak, self.train_state.step)
+        write_run_info(self.folder, self.run_info, self.device)
         self.device.wait_for_all()
 
     def _introduce(self) -> None:
-        chosen = self.plan.sentence(self.settings, len(self.material.train.examples), self.packing.num_units)
-        self.say(
+        chosen = self.plan.sentence(self.settings, len(self.task_data.train.examples), self.packing.num_units)
+        self.log(
             f"{self.task.name}, seed {self.settings.seed}: {self.model.num_parameters():,} parameters on "
             f"{self.device.describe()}, {self.device.precision}; {chosen}; learning rate {self.rate:.3g}"
         )
 
     def _time(self, timed: StepTimes) -> None:
         """Estimate what the run will take from its first steps."""
-        seconds = timed.add(self.running.seconds)
-        if seconds is None or "estimate" in self.facts:
+        seconds = timed.add(self.train_state.seconds)
+        if seconds is None or "estimate" in self.run_info:
             return
-        self.facts["estimate"] = self._estimate(seconds).as_dict()
-        write_facts(self.folder, self.facts, self.device)
+        self.run_info["estimate"] = self._estimate(seconds).as_dict()
+        write_run_info(self.folder, self.run_info, self.device)
 
     def _estimate(self, step_seconds: float) -> Needs:
         """Time and tokens of the run if all its steps are like those that were taken; evaluations not counted."""
@@ -226,18 +228,18 @@ class Run:
         parameters = self.model.num_parameters()
         # A checkpoint is weights and two moments: the last, the best, and one being written; then the model folder.
         disk = 12 * parameters * 3 + 4 * parameters
-        tokens = round(steps * self.running.tokens / max(1, self.running.step))
+        tokens = round(steps * self.train_state.tokens / max(1, self.train_state.step))
         return Needs(steps, tokens, steps * step_seconds / 3600, self.device.peak_memory(), disk)
 
     def _start_over(self, reason: str) -> None:
         """Note a collapse and prepare the next attempt. The note is on the disk before anything is removed."""
         lower = self.rate * RATE_FACTOR
-        text = f"collapsed at step {self.running.step:,}: {reason}. Tried again with learning rate {lower:.3g}"
-        self.journal.record({"kind": "event", "step": self.running.step, "what": "collapsed", "text": text})
-        self.say(text)
-        attempt = {"learning_rate": self.rate, "step": self.running.step, "reason": reason}
-        self._attempts.append({**attempt, "metrics_bytes": self.journal.size})
-        write_facts(self.folder, self.facts, self.device)
+        text = f"collapsed at step {self.train_state.step:,}: {reason}. Tried again with learning rate {lower:.3g}"
+        self.metrics_log.record({"kind": "event", "step": self.train_state.step, "what": "collapsed", "text": text})
+        self.log(text)
+        attempt = {"learning_rate": self.rate, "step": self.train_state.step, "reason": reason}
+        self._attempts.append({**attempt, "metrics_bytes": self.metrics_log.size})
+        write_run_info(self.folder, self.run_info, self.device)
         self.device.wait_for_all()
         self._remove_checkpoints()
 
@@ -252,64 +254,66 @@ class Run:
         own = {
             "attempt": len(self._attempts),
             "standing": standing.state(),
-            "note": self.journal.note,
+            "note": self.metrics_log.note,
         }
-        self.saving.save(self.running, own, keep_last=1, is_best=standing.is_best_at(self.running.step))
+        self.checkpointer.save(self.train_state, own, keep_last=1, is_best=standing.is_best_at(self.train_state.step))
 
     def _finish(self, collapsed: str | None) -> dict[str, Any]:
         """The best weights, scored on everything there is to score on; model folder, scores, truth."""
-        step, decisive = self.running.step, self.judge.split
+        step, decisive = self.train_state.step, self.judge.split
         best = checkpoint.best(self.folder / CHECKPOINTS) if self.settings.keep == "best" else None
         if best is not None and best.step != step:
             load_weights(self.model, best.read()[0]["model"], str(best.folder))
             step = best.step
         kept = self.judge.scored(self.model, step)
         threshold = kept.null_threshold
-        if self.material.units is not None:
-            self.material.units.to_values(self.model)
+        if self.task_data.units is not None:
+            self.task_data.units.to_values(self.model)
         scored = {
             split: kept
             if split == decisive
             else score_part(
-                self.model, self.task, part, self.device, threshold, class_weights=self.material.class_weights
+                self.model, self.task, part, self.device, threshold, class_weights=self.task_data.class_weights
             )
-            for split, part in self.material.scored.items()
+            for split, part in self.task_data.scored.items()
         }
-        findings = look_at(self.material, scored) if self.device.is_main else []
+        analyses = look_at(self.task_data, scored) if self.device.is_main else []
         scores: dict[str, Any] = {
             "task": self.task.name,
             "main_metric": self.task.main_metric,
             "seed": self.settings.seed,
             "learning_rate": self.rate,
             "step": step,
-            "steps": self.running.step,
+            "steps": self.train_state.step,
             "scores": {split: found.figures for split, found in scored.items()},
-            "num_examples": {split: len(part.examples) for split, part in self.material.scored.items()},
-            "intervals": {one.split: one.intervals for one in findings},
-            "never_predicted": {one.split: one.never_predicted for one in findings},
+            "num_examples": {split: len(part.examples) for split, part in self.task_data.scored.items()},
+            "intervals": {one.split: one.intervals for one in analyses},
+            "never_predicted": {one.split: one.never_predicted for one in analyses},
             "losses": {split: found.loss if math.isfinite(found.loss) else None for split, found in scored.items()},
             "ranking": self.judge.ranking(kept),
-            "null_threshold": threshold if self.material.threshold is not None else None,
+            "null_threshold": threshold if self.task_data.threshold is not None else None,
             "collapsed": collapsed,
             "attempts": [{k: v for k, v in one.items() if k != "metrics_bytes"} for one in self._attempts],
         }
         if collapsed is not None:
-            self.say(f"this run collapsed, and its scores are no result: {collapsed}")
-        elif (same := self.judge.sameness(kept, self.running.step)) is not None:
-            self.say(f"{same}: it has hardly begun to learn; train for longer, or raise --optimizer.learning-rate")
-        for one in findings:
+            self.log(f"this run collapsed, and its scores are no result: {collapsed}")
+        elif (same := self.judge.sameness(kept, self.train_state.step)) is not None:
+            self.log(f"{same}: it has hardly begun to learn; train for longer, or raise --optimizer.learning-rate")
+        for one in analyses:
             for told in never_predicted_told(one.kind, one.never_predicted, one.num_examples):
-                self.say(f"WARNING: {one.split}: {told}")
+                self.log(f"WARNING: {one.split}: {told}")
         if self.device.is_main:
-            write_outcome(self.folder, self.model, self.material, self.settings.stride, scores, findings)
-            running = self.running
-            truth = measured(self.folder, running.step, running.tokens, running.seconds, self.device).as_dict()
-            self.facts["truth"] = truth
-            write_facts(self.folder, self.facts, self.device)
+            write_outcome(self.folder, self.model, self.task_data, self.settings.stride, scores, analyses)
+            train_state = self.train_state
+            actual = measured(
+                self.folder, train_state.step, train_state.tokens, train_state.seconds, self.device
+            ).as_dict()
+            self.run_info["actual"] = actual
+            write_run_info(self.folder, self.run_info, self.device)
             write_report([self.folder], self.folder / REPORT)
-            if "estimate" in self.facts:
-                self.say(side_by_side(self.facts["estimate"], truth))
-            self.say(
+            if "estimate" in self.run_info:
+                self.log(estimate_table(self.run_info["estimate"], actual))
+            self.log(
                 f"done: the model of step {step:,} is in {self.folder / MODEL}, the page is {self.folder / REPORT}"
             )
         # What could be gone on from is no longer needed, and is several times as large as the model.
@@ -320,21 +324,23 @@ class Run:
         """A few steps, the last of them timed, and what the whole run would take."""
         self._build()
         self._introduce()
-        self.pace = replace(self.pace, budget=replace(self.pace.budget, steps=DRY_STEPS[1], minutes=None))
+        self.loop_config = replace(
+            self.loop_config, budget=replace(self.loop_config.budget, steps=DRY_STEPS[1], minutes=None)
+        )
         times = DryTimes()
         steps = training_steps(
-            self.model, self.optimizer, self.packing, self.learning, self.pace, self.device, self.running
+            self.model, self.optimizer, self.packing, self.learning, self.loop_config, self.device, self.train_state
         )
         with contextlib.closing(steps):  # type: ignore[type-var]
             for step in steps:
-                self.say(f"step {step.number}: loss {step.loss:.3f}, {times.add(self.running.seconds):.2f} s")
+                self.log(f"step {step.number}: loss {step.loss:.3f}, {times.add(self.train_state.seconds):.2f} s")
                 if times.are_enough:
                     break
-        self.say(side_by_side(self._estimate(times.median).as_dict()))
+        self.log(estimate_table(self._estimate(times.median).as_dict()))
 
-    def say(self, sentence: str) -> None:
+    def log(self, sentence: str) -> None:
         """Tell the user something; only the main process speaks."""
         if self.device.is_main and not self.settings.dry_run:
-            self.journal.say(sentence)
+            self.metrics_log.log(sentence)
         elif self.device.is_main:
             print(sentence, flush=True)

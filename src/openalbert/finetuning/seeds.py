@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from openalbert import atomic_io
-from openalbert.finetuning.data import Material
+from openalbert.finetuning.data import TaskData
 from openalbert.finetuning.outcome import REPORT, SCORES
-from openalbert.finetuning.run import Run, say_plainly
+from openalbert.finetuning.run import FinetuningRun, log_from_main
 from openalbert.finetuning.settings import FREE_TO_CHANGE, Finetune, of_seed
 from openalbert.formatting import NOTHING
 from openalbert.report.error_analysis import explained, written_scores
@@ -24,7 +24,7 @@ from openalbert.train.signals import Stop
 SEEDS = "seeds.json"
 
 
-def several_seeds(settings: Finetune, material: Material, device: Device, stop: Stop) -> None:
+def several_seeds(settings: Finetune, task_data: TaskData, device: Device, stop: Stop) -> None:
     """Carry out one run after another, each in a folder of its own, on the same tokenized examples."""
     peak = measure_matmul_peak(device) if device.is_cuda else None
     results = []
@@ -33,7 +33,7 @@ def several_seeds(settings: Finetune, material: Material, device: Device, stop: 
         if device.is_main:
             one.out.mkdir(exist_ok=True)
         claim_folder(one, device, FREE_TO_CHANGE, (SCORES,))
-        results.append(Run(one, material, device, peak).carry_out(stop))
+        results.append(FinetuningRun(one, task_data, device, peak).carry_out(stop))
     if device.is_main:
         summary = summarize(results)
         # Where all have collapsed, a model is there to be looked at, but it is nobody's best.
@@ -45,13 +45,13 @@ def several_seeds(settings: Finetune, material: Material, device: Device, stop: 
         atomic_io.write_text(settings.out / SEEDS, json.dumps(summary, indent=2) + "\n")
         write_report([settings.out], settings.out / REPORT)
         if summary["best_seed"] is None:
-            say_plainly(device, f"all runs collapsed: there is no result; {settings.out / MODEL} is of seed {kept}")
+            log_from_main(device, f"all runs collapsed: there is no result; {settings.out / MODEL} is of seed {kept}")
         else:
-            say_plainly(device, f"the model of seed {kept}, the best, is in {settings.out / MODEL}")
+            log_from_main(device, f"the model of seed {kept}, the best, is in {settings.out / MODEL}")
         counted_in = {of_seed(settings, number).out for number in range(settings.seeds)}
         for other in seed_folders(settings.out):
             if other not in counted_in:
-                say_plainly(
+                log_from_main(
                     device, f"{other} is of an earlier call: it stays, but does not count with --seeds {settings.seeds}"
                 )
         print(table(summary))

@@ -10,7 +10,7 @@ from tyro.conf import OmitArgPrefixes, Positional, Suppress, arg
 from openalbert.errors import UserError
 from openalbert.optim.schedule import Budget, Schedule
 from openalbert.optim.settings import OptimizerSettings
-from openalbert.tasks.data.source import Source
+from openalbert.tasks.data.source import TaskSource
 from openalbert.tasks.task import MAX_ANSWER_TOKENS
 from openalbert.train.device import Speed
 
@@ -45,7 +45,7 @@ class Finetune:
     """A known task or, for files of your own, its kind.
     Known: cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte, wnli, squad1, squad2, race, race_middle, race_high.
     Kinds: classification, regression, multi_label, multiple_choice, question_answering."""
-    source: Annotated[Source, OmitArgPrefixes] = field(default_factory=Source)
+    source: Annotated[TaskSource, OmitArgPrefixes] = field(default_factory=TaskSource)
     """Where the examples come from."""
     out: Path = Path("runs/finetuning")
     """Folder of the run: settings, metrics, checkpoints, and at the end scores and model."""
@@ -68,7 +68,7 @@ class Finetune:
     """The recipe's own length and batch."""
     optimizer: OptimizerSettings = field(default_factory=lambda: OptimizerSettings(kind="adamw", learning_rate=2e-5))
     """How it learns."""
-    schedule: Schedule = field(default_factory=lambda: Schedule(warmup_share=0.1))
+    schedule: Schedule = field(default_factory=lambda: Schedule(warmup_fraction=0.1))
     """How the learning rate goes."""
     class_weights: Literal["none", "balanced"] = "none"
     """Weights of classes in the loss: `balanced` gives every class the same total, n / (classes x n of the class).

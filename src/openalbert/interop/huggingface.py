@@ -28,7 +28,7 @@ from openalbert.text.tokenizer import Tokenizer
 
 CONFIG = "config.json"
 TASK = "task.json"  # of a fine-tuned model: what it was tuned for
-RUN, MODEL, METRICS, FACTS = "run.json", "model", "metrics.jsonl", "facts.json"  # of a run's folder
+RUN, MODEL, METRICS, RUN_INFO = "run.json", "model", "metrics.jsonl", "run_info.json"  # of a run's folder
 TAIL = 1 << 16  # bytes at the end of the metrics in which the last record is looked for
 MOST_NAMED = 5  # folders that stand beside one that is missing
 NEARLY_THE_SAME = 0.7  # of 1: below it names of two or three letters are near to each other by chance
@@ -90,7 +90,7 @@ def _how_far(run: Path) -> str:
                 stands = f"it has come to step {record['step']:,}, {record['progress']:.1%} of its length"
     command = ""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        command = f" (`{json.loads((run / FACTS).read_text(encoding='utf-8'))['command']}`)"
+        command = f" (`{json.loads((run / RUN_INFO).read_text(encoding='utf-8'))['command']}`)"
     return f"{stands}; run its command again{command} and let it end, or name another model"
 
 

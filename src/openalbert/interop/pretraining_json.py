@@ -29,7 +29,7 @@ class EarlierData:
 
 
 @dataclass(frozen=True)
-class PretrainingRun:
+class PretrainingStage:
     """What one run of pretraining took, and what it began with."""
 
     tokens: int
@@ -46,7 +46,7 @@ class PretrainingRun:
     """What this run computed in."""
     length: int
     """Tokens of the longest input of this run."""
-    begun_with: str = ""
+    initialized_from: str = ""
     """The name of the model that this run went on from; "" where its weights were drawn at random."""
     earlier_data: tuple[EarlierData, ...] = ()
     """What this run was trained on before it was continued on the data of `text_tokens`, oldest first."""
@@ -57,10 +57,10 @@ class PretrainingRun:
 
 
 @dataclass(frozen=True)
-class Pretraining(PretrainingRun):
+class Pretraining(PretrainingStage):
     """The last run of pretraining, and those that it went on from."""
 
-    before: tuple[PretrainingRun, ...] = ()
+    before: tuple[PretrainingStage, ...] = ()
     """The runs before it, oldest first, as far as they are known."""
 
     def __post_init__(self) -> None:
@@ -75,10 +75,10 @@ class Pretraining(PretrainingRun):
     @property
     def unknown_start(self) -> str:
         """The model whose own pretraining nobody recorded, so that its tokens are not among these; "" for none."""
-        return (*self.before, self)[0].begun_with
+        return (*self.before, self)[0].initialized_from
 
 
-def _check_amounts(record: EarlierData | PretrainingRun) -> None:
+def _check_amounts(record: EarlierData | PretrainingStage) -> None:
     for field in fields(record):
         value = getattr(record, field.name)
         if isinstance(value, int | float) and not 0 <= value < MOST:

@@ -10,7 +10,7 @@ from openalbert.tasks.task import MAX_ANSWER_TOKENS, Kind, Writing
 
 
 @dataclass(frozen=True)
-class Tuned:
+class TaskInfo:
     """What a model folder says of its task beside the heads and labels in config.json."""
 
     task: str
@@ -41,12 +41,12 @@ class Tuned:
     """The longest answer to a question, in tokens."""
 
 
-def write_tuned(folder: Path, tuned: Tuned) -> None:
+def write_task_info(folder: Path, tuned: TaskInfo) -> None:
     """Put it beside the weights."""
     atomic_io.write_text(folder / TASK, to_json(tuned))
 
 
-def read_tuned(folder: Path) -> Tuned | None:
+def read_task_info(folder: Path) -> TaskInfo | None:
     """What the folder says; nothing where the model was tuned elsewhere."""
     path = folder / TASK
-    return from_json(path.read_text(encoding="utf-8"), Tuned, str(path)) if path.is_file() else None
+    return from_json(path.read_text(encoding="utf-8"), TaskInfo, str(path)) if path.is_file() else None

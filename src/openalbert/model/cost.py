@@ -40,7 +40,7 @@ def encoder_parameters(parts: dict[str, int]) -> int:
 
 
 def forward_flops_per_token(
-    config: AlbertConfig, length: int, masked_share: float = 0.15, depth: int | None = None
+    config: AlbertConfig, length: int, masked_fraction: float = 0.15, depth: int | None = None
 ) -> float:
     """Model FLOPs of the forward pass: a multiply-add counts as two, attention is included, every layer is computed at
     every position, and the vocabulary is scored at the masked positions only.
@@ -50,19 +50,19 @@ def forward_flops_per_token(
     hidden, embedding = config.hidden_size, config.embedding_size
     layer = 8 * hidden * hidden + 4 * hidden * config.ffn_size + 4 * length * hidden
     embedding_map = 2 * embedding * hidden if config.maps_embedding else 0
-    masked_lm = (2 * hidden * embedding + 2 * embedding * config.vocab_size) * masked_share
+    masked_lm = (2 * hidden * embedding + 2 * embedding * config.vocab_size) * masked_fraction
     return (depth or config.num_layers) * layer + embedding_map + masked_lm
 
 
 def training_flops_per_token(
-    config: AlbertConfig, length: int, masked_share: float = 0.15, depth: int | None = None
+    config: AlbertConfig, length: int, masked_fraction: float = 0.15, depth: int | None = None
 ) -> float:
     """Model FLOPs of a training step: the forward pass, and twice that for the gradients of inputs and of weights.
 
     Model FLOPs utilization (MFU) is this number times tokens a second, divided by the matmul rate of the device. It is
     one formula for all implementations, whatever they leave out or compute in addition.
     """
-    return 3 * forward_flops_per_token(config, length, masked_share, depth)
+    return 3 * forward_flops_per_token(config, length, masked_fraction, depth)
 
 
 def executed_training_flops(
@@ -121,7 +121,9 @@ def memory(
     )
 
 
-def activation_bytes(config: AlbertConfig, tokens: int, width: int, recompute: bool, masked_share: float = 0.15) -> int:
+def activation_bytes(
+    config: AlbertConfig, tokens: int, width: int, recompute: bool, masked_fraction: float = 0.15
+) -> int:
     """What the backward pass needs from the forward pass, with attention that keeps no length x length matrix."""
     hidden, ffn = config.hidden_size, config.ffn_size
     # Input, query, key, value, attention's result, and input and output of the first layer norm, then the second's
@@ -133,5 +135,5 @@ def activation_bytes(config: AlbertConfig, tokens: int, width: int, recompute: b
     if recompute:
         layers = config.num_layers * width * hidden + layer
     embedding = width * 3 * config.embedding_size
-    masked = masked_share * (width * (hidden + 3 * config.embedding_size) + (width + 4) * config.vocab_size)
+    masked = masked_fraction * (width * (hidden + 3 * config.embedding_size) + (width + 4) * config.vocab_size)
     return round(tokens * (layers + embedding + masked))

@@ -40,9 +40,9 @@ class NgramMasking:
     """Share of an example's tokens, special ones counted, that is to be predicted."""
     max_predictions: int | None = None
     """At most this many predictions an example; Google's setting is 20. Nothing said: as many as the rate asks for."""
-    mask_share: float = 0.8
+    mask_fraction: float = 0.8
     """Share of the chosen tokens that become [MASK]."""
-    random_share: float = 0.1
+    random_fraction: float = 0.1
     """Share of the chosen tokens that become a random token; the rest stays."""
 
     def __post_init__(self) -> None:
@@ -52,9 +52,9 @@ class NgramMasking:
             raise UserError(f"rate is {self.rate} but the share of predicted tokens lies between 0 and 1")
         if self.max_predictions is not None and self.max_predictions < 1:
             raise UserError(f"max_predictions is {self.max_predictions} but at least 1 must be allowed")
-        if min(self.mask_share, self.random_share) < 0 or self.mask_share + self.random_share > 1:
+        if min(self.mask_fraction, self.random_fraction) < 0 or self.mask_fraction + self.random_fraction > 1:
             raise UserError(
-                f"mask_share {self.mask_share} and random_share {self.random_share} must be shares of one whole"
+                f"mask_fraction {self.mask_fraction} and random_fraction {self.random_fraction} add up to more than 1"
             )
 
     def budget(self, length: int) -> int:
@@ -116,8 +116,8 @@ def mask(
     drawn = bits(keys[:, 1:], positions)
     random_token = below(drawn, len(vocabulary.word_starts))
     fate = drawn & _LOW_32
-    hidden = torch.where(fate < threshold(settings.mask_share + settings.random_share), random_token, labels)
-    hidden = torch.where(fate < threshold(settings.mask_share), vocabulary.mask_id, hidden)
+    hidden = torch.where(fate < threshold(settings.mask_fraction + settings.random_fraction), random_token, labels)
+    hidden = torch.where(fate < threshold(settings.mask_fraction), vocabulary.mask_id, hidden)
     hidden = torch.where(valid, hidden, labels)
     return Masked(ids.scatter(1, positions, hidden), positions, labels * valid, valid)
 

@@ -42,7 +42,7 @@ class SentenceOrder:
     """sop: are the segments swapped; nsp: is the second from another document; none: in order, and nothing is asked."""
     weight: float = 1.0
     """How much the loss of the order counts beside that of the words."""
-    short_share: float = 0.1
+    short_fraction: float = 0.1
     """Share of examples with a random shorter target length."""
     chunks: Literal["google", "whole"] = "google"
     """google: a chunk takes sentences until it reaches its length or passes it, and what is too much is cut off the
@@ -54,8 +54,8 @@ class SentenceOrder:
     paired with another document, labelled swapped."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.short_share <= 1:
-            raise UserError(f"short_share is {self.short_share} but a share lies between 0 and 1")
+        if not 0 <= self.short_fraction <= 1:
+            raise UserError(f"short_fraction is {self.short_fraction} but a share lies between 0 and 1")
         if not 0 < self.weight < math.inf:
             raise UserError(f"weight is {self.weight}: it must be above 0, and finite; objective none asks no order")
 
@@ -229,7 +229,7 @@ def _chunks(
     """
     sentences = np.arange(len(shard.starts) - 1)
     targets = np.full(len(sentences), limit)
-    short = np.flatnonzero(chance(shard.draw(Stream.SHORT, sentences), settings.short_share))
+    short = np.flatnonzero(chance(shard.draw(Stream.SHORT, sentences), settings.short_fraction))
     targets[short] = 2 + below(shard.draw(Stream.TARGET, short), limit - 1)
     document_end = np.repeat(shard.documents[1:], np.diff(shard.documents))
     least = 2 if settings.lone_sentences == "drop" else 1

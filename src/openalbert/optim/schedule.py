@@ -74,14 +74,16 @@ class Schedule:
     kind: Literal["paper", "linear", "constant"] = "paper"
     """paper: warm-up, then a linear decay counted from the start, with a small drop between them; linear: warm-up, then
     a linear decay that begins where the warm-up ends; constant: warm-up, then no decay"""
-    warmup_share: float = 0.025
+    warmup_fraction: float = 0.025
     """share of the budget over which the learning rate rises from 0; the paper's is 3,125 of 125,000 steps"""
     warmup_steps: int | None = None
-    """the same in steps, for a budget in steps; it replaces warmup_share"""
+    """the same in steps, for a budget in steps; it replaces warmup_fraction"""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.warmup_share < 1:
-            raise UserError(f"warmup_share is {self.warmup_share}: give a share of the run from 0 up to, not with, 1")
+        if not 0 <= self.warmup_fraction < 1:
+            raise UserError(
+                f"warmup_fraction is {self.warmup_fraction}: give a share of the run from 0 up to, not with, 1"
+            )
         if self.warmup_steps is not None and self.warmup_steps < 0:
             raise UserError(f"warmup_steps is {self.warmup_steps}: give 0 or more")
 
@@ -91,13 +93,13 @@ class Schedule:
             return self
         if budget.steps is None:
             raise UserError(
-                f"warmup_steps is {self.warmup_steps} but the budget is in {budget.unit}: give warmup_share instead"
+                f"warmup_steps is {self.warmup_steps} but the budget is in {budget.unit}: give warmup_fraction instead"
             )
         if self.warmup_steps >= budget.steps:
             raise UserError(
                 f"warmup_steps is {self.warmup_steps} but the run has {budget.steps} steps: shorten the warm-up"
             )
-        return replace(self, warmup_share=self.warmup_steps / budget.steps, warmup_steps=None)
+        return replace(self, warmup_fraction=self.warmup_steps / budget.steps, warmup_steps=None)
 
     def factor(self, progress: float) -> float:
         """The share of the highest learning rate at this progress through the budget, from 0 to 1.
@@ -109,12 +111,12 @@ class Schedule:
             raise ValueError("the warm-up is in steps: call within(budget) first")
         if not 0 <= progress <= 1:
             raise ValueError(f"progress is {progress}: it is a share of the budget, from 0 to 1")
-        if progress < self.warmup_share:
-            return progress / self.warmup_share
+        if progress < self.warmup_fraction:
+            return progress / self.warmup_fraction
         if self.kind == "paper":
             return 1 - progress
         if self.kind == "linear":
-            return (1 - progress) / (1 - self.warmup_share)
+            return (1 - progress) / (1 - self.warmup_fraction)
         return 1.0
 
     def learning_rate(self, highest: float, progress: float) -> float:

@@ -1,6 +1,6 @@
 """Which data a run is trained on, by content: it is resumed on the same data, or on purpose on other data.
 
-The record stands in facts.json and in every checkpoint. Data are compared by the checksums that the manifest of the
+The record stands in run_info.json and in every checkpoint. Data are compared by the checksums that the manifest of the
 shards holds, so nothing is read for it, and a folder may be moved.
 """
 
@@ -14,10 +14,10 @@ from openalbert.errors import UserError
 from openalbert.pretraining.batches import Batches
 from openalbert.pretraining.loss import unigram_entropy
 from openalbert.train.device import Device
-from openalbert.train.state import Running
+from openalbert.train.state import TrainState
 
 RECORDED = ("data", "earlier_data", "unigram_entropy")
-"""What facts.json and a checkpoint say of the data."""
+"""What run_info.json and a checkpoint say of the data."""
 
 
 def data_record(folder: Path, train: Batches, heldout: Batches | None) -> dict[str, Any]:
@@ -79,32 +79,34 @@ def _checksum(record: Mapping[str, Any]) -> str:
     return f"the checksum {record['train_sha256'][:12]} ({record['train_tokens']:,} tokens)"
 
 
-def take_over(facts: dict[str, Any], now: Mapping[str, Any], train: Batches, running: Running) -> dict[str, str]:
+def take_over(
+    run_info: dict[str, Any], now: Mapping[str, Any], train: Batches, train_state: TrainState
+) -> dict[str, str]:
     """Have the facts of a resumed run say which data it reads from here on; return an event for each change.
 
     New training data are read from their beginning: their order has nothing to do with the earlier one, and an epoch
     has another number of examples.
     """
-    before, events = facts["data"], {}
+    before, events = run_info["data"], {}
     if before["train_sha256"] != now["train_sha256"]:
-        seen = running.tokens - before["from_tokens"]
-        earlier = {**before, "steps": running.step - before["from_step"], "tokens_seen": seen}
-        facts["earlier_data"] = [*facts.get("earlier_data", []), earlier]
-        facts["data"] = {**now, "from_step": running.step, "from_tokens": running.tokens}
-        facts["unigram_entropy"] = unigram_entropy(train.shard_set)
-        running.forget()  # other text, another loss
+        seen = train_state.tokens - before["from_tokens"]
+        earlier = {**before, "steps": train_state.step - before["from_step"], "tokens_seen": seen}
+        run_info["earlier_data"] = [*run_info.get("earlier_data", []), earlier]
+        run_info["data"] = {**now, "from_step": train_state.step, "from_tokens": train_state.tokens}
+        run_info["unigram_entropy"] = unigram_entropy(train.shard_set)
+        train_state.forget()  # other text, another loss
         events["new_data"] = (
-            f"from step {running.step:,} on it is trained on data with {_checksum(now)}, up to here on data with "
+            f"from step {train_state.step:,} on it is trained on data with {_checksum(now)}, up to here on data with "
             f"{_checksum(before)}"
         )
     else:
-        facts["data"] = {**now, "from_step": before["from_step"], "from_tokens": before["from_tokens"]}
+        run_info["data"] = {**now, "from_step": before["from_step"], "from_tokens": before["from_tokens"]}
     if before["heldout_sha256"] != now["heldout_sha256"]:
         events["new_heldout"] = (
-            f"from step {running.step:,} on it is evaluated on other held-out data: losses before and after cannot be "
-            "compared, and the best checkpoint is looked for anew"
+            f"from step {train_state.step:,} on it is evaluated on other held-out data: losses before and after cannot "
+            "be compared, and the best checkpoint is looked for anew"
             if now["heldout_sha256"]
-            else f"from step {running.step:,} on there are no held-out data to evaluate on"
+            else f"from step {train_state.step:,} on there are no held-out data to evaluate on"
         )
-    train.first_step = facts["data"]["from_step"]
+    train.first_step = run_info["data"]["from_step"]
     return events

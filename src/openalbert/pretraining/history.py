@@ -11,18 +11,18 @@ from openalbert.settings import to_dict
 from openalbert.train.run_dir import MODEL
 
 
-def beginning(settings: Pretrain) -> dict[str, Any]:
-    """The model that a run begins with and the runs behind that, oldest first, for facts.json.
+def initialization(settings: Pretrain) -> dict[str, Any]:
+    """The model that a run begins with and the runs behind that, oldest first, for run_info.json.
 
     It is asked when the run begins: at its end the folder may be gone, or hold another model.
     """
     source = source_of(settings)
     if source is None:
-        return {"begun_with": "", "before": []}
+        return {"initialized_from": "", "before": []}
     known = read_pretraining(source.folder)
     name = Path(source.name).resolve() if source.is_run else source.folder.resolve()
     return {
-        "begun_with": name.parent.name if name.name == MODEL else name.name,
+        "initialized_from": name.parent.name if name.name == MODEL else name.name,
         "before": [] if known is None else [*map(to_dict, known.before), _of_itself(known)],
     }
 
@@ -32,21 +32,21 @@ def _of_itself(known: Pretraining) -> dict[str, Any]:
     return {name: value for name, value in to_dict(known).items() if name != "before"}
 
 
-def history(settings: Pretrain, facts: dict[str, Any]) -> Pretraining:
+def history(settings: Pretrain, run_info: dict[str, Any]) -> Pretraining:
     """What the model of a run that has ended says of its pretraining."""
-    before, truth = runs_before(facts), facts["truth"]
+    before, actual = runs_before(run_info), run_info["actual"]
     return Pretraining(
-        tokens=truth["tokens"] + (before[-1].tokens if before else 0),
-        text_tokens=facts["data"]["train_tokens"],
-        steps=truth["steps"],
-        minutes=60 * truth["hours"],
-        device=over_all_starts(facts, "device") or "",
-        precision=over_all_starts(facts, "precision") or "",
+        tokens=actual["tokens"] + (before[-1].tokens if before else 0),
+        text_tokens=run_info["data"]["train_tokens"],
+        steps=actual["steps"],
+        minutes=60 * actual["hours"],
+        device=over_all_starts(run_info, "device") or "",
+        precision=over_all_starts(run_info, "precision") or "",
         length=settings.objective.max_length,
-        begun_with=facts["begun_with"],
+        initialized_from=run_info["initialized_from"],
         earlier_data=tuple(
             EarlierData(record["steps"], record["tokens_seen"], record["train_tokens"], record.get("train_sha256", ""))
-            for record in facts.get("earlier_data", ())
+            for record in run_info.get("earlier_data", ())
         ),
         before=before,
     )

@@ -94,8 +94,8 @@ def _figures(shards: ShardSet, batches: Batches, tokenizer: Tokenizer) -> dict[s
         "pairs": {
             "examples_per_epoch": len(plan),
             "tokens_per_example": float(lengths.mean()),
-            "full_length_share": float((lengths == objective.max_length).mean()),
-            "swapped_share": float(plan.rows["swapped"].mean()),
+            "full_length_fraction": float((lengths == objective.max_length).mean()),
+            "swapped_fraction": float(plan.rows["swapped"].mean()),
             "trimmed_tokens": plan.trimmed_tokens,
             "passed_over_tokens": plan.passed_over_tokens,
             "lone_sentences_left_out": plan.lone_sentences,
@@ -142,9 +142,9 @@ def _mask_figures(batches: Batches, tokenizer: Tokenizer) -> dict[str, Any]:
     return {
         "sampled_examples": sampled,
         "tokens_per_word": (tokens - special) / max(words, 1),
-        "predicted_share": predictions / tokens,
+        "predicted_fraction": predictions / tokens,
         "predictions_per_example": predictions / sampled,
-        **{f"{name}_share": count / max(predictions, 1) for name, count in fates.items()},
+        **{f"{name}_fraction": count / max(predictions, 1) for name, count in fates.items()},
         "run_words_mean": float(joined.mean()) if len(joined) else 0.0,
         "run_words": {
             "words": list(range(1, int(joined.max(initial=0)) + 1)),

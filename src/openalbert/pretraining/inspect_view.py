@@ -68,7 +68,7 @@ def print_figures(console: Console, figures: dict[str, Any]) -> None:
     )
     console.print(
         f"{pairs['examples_per_epoch']:,} examples an epoch of {pairs['tokens_per_example']:.1f} tokens, "
-        f"{pairs['full_length_share']:.1%} at full length, {pairs['swapped_share']:.1%} swapped"
+        f"{pairs['full_length_fraction']:.1%} at full length, {pairs['swapped_fraction']:.1%} swapped"
     )
     console.print(
         f"left out: {pairs['trimmed_tokens']:,} tokens trimmed, {pairs['passed_over_tokens']:,} passed over, "
@@ -76,8 +76,9 @@ def print_figures(console: Console, figures: dict[str, Any]) -> None:
         f"{pairs['lone_tokens_left_out']:,} tokens ({pairs['documents_too_short']:,} documents too short for a pair)"
     )
     console.print(
-        f"predicted: {masks['predicted_share']:.2%} of tokens, {masks['predictions_per_example']:.1f} an example; of "
-        f"these {masks['masked_share']:.1%} masked, {masks['random_share']:.1%} random, {masks['kept_share']:.1%} kept"
+        f"predicted: {masks['predicted_fraction']:.2%} of tokens, {masks['predictions_per_example']:.1f} an example; "
+        f"of these {masks['masked_fraction']:.1%} masked, {masks['random_fraction']:.1%} random, "
+        f"{masks['kept_fraction']:.1%} kept"
     )
     for title, labels, values in _charts(figures):
         console.print(f"\n{title}", style="bold")

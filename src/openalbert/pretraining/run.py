@@ -24,7 +24,7 @@ from openalbert.pretraining.data_record import (
     take_over,
 )
 from openalbert.pretraining.estimate import estimate_run, step_cost
-from openalbert.pretraining.history import beginning, history
+from openalbert.pretraining.history import history, initialization
 from openalbert.pretraining.loss import evaluate, pretraining, unigram_entropy
 from openalbert.pretraining.settings import FREE_TO_CHANGE, Pretrain
 from openalbert.pretraining.setup import compiled_part, first_parts, fitted, is_recorded, make_model, open_heldout
@@ -33,22 +33,22 @@ from openalbert.report.pretrained_card import pretrained_card
 from openalbert.text.shards import open_shards
 from openalbert.text.tokenizer import Tokenizer
 from openalbert.train import checkpoint
+from openalbert.train.checkpointer import Checkpointer
 from openalbert.train.device import Device, measure_matmul_peak, open_device
 from openalbert.train.estimate import (
     DRY_STEPS,
     DryTimes,
     StepTimes,
+    estimate_table,
     measured,
-    side_by_side,
     work_until,
 )
-from openalbert.train.loop import Pace, training_steps
+from openalbert.train.loop import LoopConfig, training_steps
 from openalbert.train.machine import machine, note_move, now
-from openalbert.train.metrics_log import Journal
-from openalbert.train.run_dir import CHECKPOINTS, MODEL, claim_folder, is_done, locked, read_facts, write_facts
-from openalbert.train.saving import Saving
+from openalbert.train.metrics_log import MetricsLog
+from openalbert.train.run_dir import CHECKPOINTS, MODEL, claim_folder, is_done, locked, read_run_info, write_run_info
 from openalbert.train.signals import Stop
-from openalbert.train.state import Running, Step
+from openalbert.train.state import Step, TrainState
 
 
 def pretrain(settings: Pretrain) -> None:
@@ -56,7 +56,7 @@ def pretrain(settings: Pretrain) -> None:
     if not settings.preset:
         raise UserError("name the model right after the verb, such as `openalbert pretrain albert-base`")
     with Stop() as stop, open_device(settings.speed) as device, locked(settings, device):
-        run = Run(settings, device)
+        run = PretrainingRun(settings, device)
         check_same_on_all_ranks(run.data, device)
         if settings.dry_run:
             if not settings.fresh:
@@ -65,12 +65,12 @@ def pretrain(settings: Pretrain) -> None:
             return
         claim_folder(run.settings, device, FREE_TO_CHANGE, check=run.check_data)
         if is_done(settings.out):
-            run.say(f"{settings.out}: this run is done; its model is in {settings.out / MODEL}")
+            run.log(f"{settings.out}: this run is done; its model is in {settings.out / MODEL}")
         else:
             run.train(stop)
 
 
-class Run:
+class PretrainingRun:
     """One run: everything built, and the body of the loop in reading order."""
 
     def __init__(self, settings: Pretrain, device: Device) -> None:
@@ -96,7 +96,7 @@ class Run:
         )
         self.heldout = open_heldout(settings, self.shards, device)
         self.data = data_record(settings.data, self.batches, self.heldout)
-        self.pace = Pace(
+        self.loop_config = LoopConfig(
             settings.budget,
             settings.schedule,
             settings.learning_rate,
@@ -105,17 +105,17 @@ class Run:
             settings.seed,
             skips_spikes=True,
         )
-        self.running = Running(parts=first_parts(self.settings, device))
+        self.train_state = TrainState(parts=first_parts(self.settings, device))
         self.best: float | None = None
         self.evaluated_at = -1
         self.is_best = False
         self.watch: Watch
-        self.facts: dict[str, Any] = {}
+        self.run_info: dict[str, Any] = {}
         # What a CPU could do depends on what else runs there: a fraction of that says nothing.
         self.peak = measure_matmul_peak(device) if device.is_cuda else None
         writes = device.is_main and not settings.dry_run
         cost = step_cost(self.settings)
-        self.journal = Journal(
+        self.metrics_log = MetricsLog(
             self.folder,
             writes,
             settings.tensorboard,
@@ -124,12 +124,14 @@ class Run:
             deepens=len(settings.depths.stages) > 1,
             work=partial(work_until, depths=settings.depths, cost=cost) if settings.budget.minutes is None else float,
         )
-        self.saving = Saving(self.folder, self.model, self.optimizer, self.journal, device, settings.speed.micro_batch)
+        self.checkpointer = Checkpointer(
+            self.folder, self.model, self.optimizer, self.metrics_log, device, settings.speed.micro_batch
+        )
 
     def _machine(self) -> dict[str, Any]:
         return {**machine(self.device), "is_fused": self.model.encoder.is_fused}
 
-    def _first_facts(self) -> dict[str, Any]:
+    def _first_run_info(self) -> dict[str, Any]:
         settings = self.settings
         return {
             **self._machine(),
@@ -141,7 +143,7 @@ class Run:
             "unigram_entropy": unigram_entropy(self.shards),
             "data": self.data,
             "earlier_data": [],
-            **beginning(settings),
+            **initialization(settings),
             "restarts": 0,
         }
 
@@ -166,28 +168,28 @@ class Run:
             self.optimizer,
             self.batches,
             self.learning,
-            self.pace,
+            self.loop_config,
             self.device,
-            self.running,
+            self.train_state,
             stop_asked=stop.asked,
         )
         try:
             for step in steps:
-                self.journal.take(step, self.running, self.pace.budget.progress(self.running.spent))
+                self.metrics_log.take(step, self.train_state, self.loop_config.budget.progress(self.train_state.spent))
                 self._time(step, timed)
                 if step.every(settings.log_every):
                     self._look_at_the_loss(step)
-                    self.journal.write_window(step, self.running)
+                    self.metrics_log.write_window(step, self.train_state)
                 if self.heldout and step.every(settings.evaluate_every or settings.save_every):
                     self._evaluate(step.depth)
                 is_new_best = self.evaluated_at == step.number and self.is_best
                 if step.every(settings.save_every) or is_new_best or step.stop_asked:
                     self._save()
                 if step.stop_asked:
-                    self.say(f"stopped at step {step.number:,} with a checkpoint; the same command goes on from here")
+                    self.log(f"stopped at step {step.number:,} with a checkpoint; the same command goes on from here")
                     sys.exit(stop.exit_code)
         finally:
-            self.journal.close()
+            self.metrics_log.close()
         self._finish()
 
     def _compile(self) -> None:
@@ -195,91 +197,91 @@ class Run:
         if self.compiled == "none":
             return
         started = time.perf_counter()
-        part = self.batches.at(self.running.step, self.device.rank, self.device.world, 0, self.running.parts)
+        part = self.batches.at(self.train_state.step, self.device.rank, self.device.world, 0, self.train_state.parts)
         try:
             with self.device.autocast():
                 scores = self.learning.scores(part, self.settings.model.num_layers)
             sum(score.mean for score in scores.values()).backward()  # type: ignore[union-attr]
         except torch.OutOfMemoryError:
-            self.say("out of memory while compiling: the first step will tell")
+            self.log("out of memory while compiling: the first step will tell")
         self.optimizer.zero_grad()
-        self.say(f"compiled in {time.perf_counter() - started:.1f} s")
+        self.log(f"compiled in {time.perf_counter() - started:.1f} s")
 
     def _introduce(self) -> None:
-        settings, data = self.settings, self.facts["data"]
-        parts = self.running.parts * self.device.world
-        self.say(
-            f"{settings.preset}: {self.facts['parameters']:,} parameters on {self.device.describe()}, "
+        settings, data = self.settings, self.run_info["data"]
+        parts = self.train_state.parts * self.device.world
+        self.log(
+            f"{settings.preset}: {self.run_info['parameters']:,} parameters on {self.device.describe()}, "
             f"{self.device.precision}; {data['train_tokens']:,} tokens, {data['examples_per_epoch']:,} examples an "
             f"epoch; {settings.budget} of batch {settings.batch_size} in {parts} part{'s' if parts > 1 else ''}"
         )
         if data["unusable_documents"]:
-            self.say(
+            self.log(
                 f"{data['unusable_documents']:,} document{'s' if data['unusable_documents'] > 1 else ''} with "
                 f"{data['unusable_tokens']:,} tokens cannot be used: "
                 f"they have one sentence, and {settings.objective.sentence_order.objective} needs two "
                 "(--objective.sentence-order.objective none uses them)"
             )
         rate = settings.optimizer.learning_rate
-        self.say(scaling_sentence(rate, settings.batch_size, settings.reference_batch))
-        self.say(f"word frequencies alone would give a masked-LM loss of {self.facts['unigram_entropy']:.3f}")
+        self.log(scaling_sentence(rate, settings.batch_size, settings.reference_batch))
+        self.log(f"word frequencies alone would give a masked-LM loss of {self.run_info['unigram_entropy']:.3f}")
         encoder = self.model.encoder
         if self.compiled != "none" and encoder.attend_masked is not None and not encoder.is_fused:
-            self.say("our kernels did not pass their trial on this GPU: torch's own take their place, a little slower")
+            self.log("our kernels did not pass their trial on this GPU: torch's own take their place, a little slower")
         if not self.heldout:
-            self.say("no held-out text: prepare the shards with --heldout 0.01, or give --heldout FOLDER, to evaluate")
+            self.log("no held-out text: prepare the shards with --heldout 0.01, or give --heldout FOLDER, to evaluate")
 
     def _resume(self) -> None:
         """Go on from the newest sound checkpoint, if there is one."""
-        found = self.saving.latest()
-        self.facts = read_facts(self.folder) if found else {}
-        if not self.facts:
-            self.facts = self._first_facts()
+        found = self.checkpointer.latest()
+        self.run_info = read_run_info(self.folder) if found else {}
+        if not self.run_info:
+            self.run_info = self._first_run_info()
         events: dict[str, str] = {}
         if found:
-            self.running = self.saving.go_on(found, self.running.parts)
+            self.train_state = self.checkpointer.restore(found, self.train_state.parts)
             # A change of data after this checkpoint is undone with the steps that it lost.
-            self.facts |= {name: found.state[name] for name in RECORDED}
-            events = take_over(self.facts, self.data, self.batches, self.running)
-        first = Watch(self.facts["unigram_entropy"], is_growing=len(self.pace.depths.stages) > 1)
+            self.run_info |= {name: found.state[name] for name in RECORDED}
+            events = take_over(self.run_info, self.data, self.batches, self.train_state)
+        first = Watch(self.run_info["unigram_entropy"], is_growing=len(self.loop_config.depths.stages) > 1)
         if found:
             self.best, self.evaluated_at = found.state["best"], found.state["evaluated_at"]
             if "new_heldout" in events:
                 self.best = None
             self.watch = first if "new_data" in events else replace(first, **found.state["watch"])
-            self.facts["restarts"] = self.facts.get("restarts", 0) + 1
+            self.run_info["restarts"] = self.run_info.get("restarts", 0) + 1
         else:
             self.watch = first
-            self.journal.resume(0, {}, self.running)
+            self.metrics_log.resume(0, {}, self.train_state)
         for kind, text in events.items():
-            self.journal.record({"kind": "event", "step": self.running.step, "what": kind, "text": text})
-            self.say(text)
-        note_move(self.facts, self._machine(), self.peak, self.running.step)
-        write_facts(self.folder, self.facts, self.device)
+            self.metrics_log.record({"kind": "event", "step": self.train_state.step, "what": kind, "text": text})
+            self.log(text)
+        note_move(self.run_info, self._machine(), self.peak, self.train_state.step)
+        write_run_info(self.folder, self.run_info, self.device)
         self.device.wait_for_all()
 
     def _time(self, step: Step, timed: StepTimes) -> None:
         """Estimate what the run will take from its first steps."""
-        seconds = timed.add(self.running.seconds)
-        if seconds is None or "estimate" in self.facts:
+        seconds = timed.add(self.train_state.seconds)
+        if seconds is None or "estimate" in self.run_info:
             return
-        self.facts["estimate"] = self._estimate(seconds, step.depth)
-        write_facts(self.folder, self.facts, self.device)
-        self.say(side_by_side(self.facts["estimate"]))
+        self.run_info["estimate"] = self._estimate(seconds, step.depth)
+        write_run_info(self.folder, self.run_info, self.device)
+        self.log(estimate_table(self.run_info["estimate"]))
 
     def _estimate(self, step_seconds: float, depth: int) -> dict[str, int | float]:
-        micro_batch = self.settings.batch_size // self.device.world // self.running.parts
-        step_tokens = self.running.tokens / self.running.step
+        micro_batch = self.settings.batch_size // self.device.world // self.train_state.parts
+        step_tokens = self.train_state.tokens / self.train_state.step
         return estimate_run(self.settings, micro_batch, step_seconds, step_tokens, depth, self.device).as_dict()
 
     def _look_at_the_loss(self, step: Step) -> None:
         """Say so if the model learns nothing, or loses what it had learned."""
-        window = self.journal.window
+        window = self.metrics_log.window
         loss = window.figures().get("masked_lm_loss")  # of skipped steps there is none
         if loss is not None and (said := self.watch.look(loss, window.steps, step.depth, step.number, step.progress)):
             kind, text = said
-            self.journal.record({"kind": "event", "step": step.number, "what": kind, "text": text})
-            self.say(text)
+            self.metrics_log.record({"kind": "event", "step": step.number, "what": kind, "text": text})
+            self.log(text)
 
     def _evaluate(self, depth: int) -> None:
         """Record how the model does on held-out text, and whether it was never better."""
@@ -287,10 +289,15 @@ class Run:
         started = time.perf_counter()
         steps = max(1, self.settings.evaluation_examples // self.heldout.batch_size)
         found = evaluate(self.learning, self.model, self.heldout, steps, depth, self.device)
-        self.evaluated_at = self.running.step
-        figures = {"kind": "evaluation", "step": self.running.step, "tokens": self.running.tokens, **found.figures()}
-        self.journal.record({**figures, "seconds": time.perf_counter() - started})
-        self.say(f"step {self.running.step:,}, held-out: {found}")
+        self.evaluated_at = self.train_state.step
+        figures = {
+            "kind": "evaluation",
+            "step": self.train_state.step,
+            "tokens": self.train_state.tokens,
+            **found.figures(),
+        }
+        self.metrics_log.record({**figures, "seconds": time.perf_counter() - started})
+        self.log(f"step {self.train_state.step:,}, held-out: {found}")
         loss = sum(loss for loss, _ in found.losses.values())
         self.is_best = self.best is None or loss < self.best
         if self.is_best:
@@ -299,28 +306,28 @@ class Run:
     def _save(self) -> None:
         """Write a checkpoint."""
         own = {"best": self.best, "evaluated_at": self.evaluated_at, "watch": self.watch.state()}
-        own |= {name: self.facts[name] for name in RECORDED}
-        is_best = self.evaluated_at == self.running.step and self.is_best
-        self.saving.save(self.running, own, keep_last=self.settings.keep_last, is_best=is_best)
+        own |= {name: self.run_info[name] for name in RECORDED}
+        is_best = self.evaluated_at == self.train_state.step and self.is_best
+        self.checkpointer.save(self.train_state, own, keep_last=self.settings.keep_last, is_best=is_best)
 
     def _finish(self) -> None:
         """The last evaluation and checkpoint, the model folder, and the truth beside the estimate."""
-        if self.heldout and self.evaluated_at != self.running.step:
+        if self.heldout and self.evaluated_at != self.train_state.step:
             self._evaluate(self.settings.model.num_layers)
         self._save()
         if self.device.is_main:
             tokenizer = Tokenizer.load(self.shards.tokenizer_folder)
             took = measured(
-                self.folder, self.running.step, self.running.tokens, self.running.seconds, self.device
+                self.folder, self.train_state.step, self.train_state.tokens, self.train_state.seconds, self.device
             ).as_dict()
-            self.facts["truth"] = took
-            write_facts(self.folder, self.facts, self.device)
+            self.run_info["actual"] = took
+            write_run_info(self.folder, self.run_info, self.device)
             card = pretrained_card(self.model, self.folder)
-            known = history(self.settings, self.facts)
+            known = history(self.settings, self.run_info)
             huggingface.save(self.model, self.folder / MODEL, tokenizer, card=card, pretraining=known)
-            if "estimate" in self.facts:
-                self.say(side_by_side(self.facts["estimate"], took))
-            self.say(
+            if "estimate" in self.run_info:
+                self.log(estimate_table(self.run_info["estimate"], took))
+            self.log(
                 f"done: the model is in {self.folder / MODEL}, the curves come with `openalbert report {self.folder}`"
             )
         self.device.wait_for_all()
@@ -328,23 +335,25 @@ class Run:
     def dry_run(self) -> None:
         """A few steps at full depth, the last of them timed, and what the whole run would take."""
         depth = self.settings.model.num_layers
-        budget = replace(self.pace.budget, steps=DRY_STEPS[1], tokens=None, minutes=None)
-        pace = replace(self.pace, budget=budget, depths=DepthSchedule((DepthStage(depth),)))
-        self.facts = self._first_facts()
+        budget = replace(self.loop_config.budget, steps=DRY_STEPS[1], tokens=None, minutes=None)
+        loop_config = replace(self.loop_config, budget=budget, depths=DepthSchedule((DepthStage(depth),)))
+        self.run_info = self._first_run_info()
         self._introduce()
         self._compile()
         times = DryTimes()
-        steps = training_steps(self.model, self.optimizer, self.batches, self.learning, pace, self.device, self.running)
+        steps = training_steps(
+            self.model, self.optimizer, self.batches, self.learning, loop_config, self.device, self.train_state
+        )
         with contextlib.closing(steps):  # type: ignore[type-var]
             for step in steps:
-                self.say(f"step {step.number}: loss {step.loss:.3f}, {times.add(self.running.seconds):.2f} s")
+                self.log(f"step {step.number}: loss {step.loss:.3f}, {times.add(self.train_state.seconds):.2f} s")
                 if times.are_enough:
                     break
-        self.say(side_by_side(self._estimate(times.median, depth)))
+        self.log(estimate_table(self._estimate(times.median, depth)))
 
-    def say(self, sentence: str) -> None:
+    def log(self, sentence: str) -> None:
         """Tell the user something; only the main process speaks."""
         if self.device.is_main and not self.settings.dry_run:
-            self.journal.say(sentence)
+            self.metrics_log.log(sentence)
         elif self.device.is_main:
             print(sentence, flush=True)

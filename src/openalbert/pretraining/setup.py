@@ -18,10 +18,10 @@ from openalbert.model.positions import continued
 from openalbert.model.presets import PRESETS
 from openalbert.pretraining.batches import Batches
 from openalbert.pretraining.settings import Pretrain
-from openalbert.pretraining.warm_start import Source, check_vocabulary, source_of
+from openalbert.pretraining.warm_start import InitialModel, check_vocabulary, source_of
 from openalbert.text.manifest import read_manifest
 from openalbert.text.shards import ShardSet, open_shards
-from openalbert.train.device import CPU_MEMORY, MEMORY_SHARE, Device
+from openalbert.train.device import CPU_MEMORY, MEMORY_FRACTION, Device
 
 POSITIONS = "encoder.embedding.position.weight"
 HELDOUT_SEED = 0  # every run is judged by the same held-out examples under the same masks
@@ -91,7 +91,7 @@ def make_model(settings: Pretrain, device: Device) -> AlbertModel:
     return model.to(device.torch_device)
 
 
-def take_weights(model: AlbertModel, source: Source, length: int) -> None:
+def take_weights(model: AlbertModel, source: InitialModel, length: int) -> None:
     """Begin with the weights of a run or of a model, for inputs of up to `length` tokens.
 
     Shared layers can be passed any number of times. Where there are not as many positions as this model has, or fewer
@@ -144,5 +144,5 @@ def first_parts(settings: Pretrain, device: Device) -> int:
         free = device.free_memory() or CPU_MEMORY
         length, recompute = settings.objective.max_length, settings.speed.recompute
         of_one = memory(settings.model, 1, length, device.precision, recompute).activations
-        wanted = max(1, int(MEMORY_SHARE * free / of_one))
+        wanted = max(1, int(MEMORY_FRACTION * free / of_one))
     return next(parts for parts in range(1, share + 1) if share % parts == 0 and share // parts <= wanted)

@@ -13,7 +13,7 @@ from openalbert.train.run_dir import MODEL, RUN
 
 
 @dataclass(frozen=True)
-class Source:
+class InitialModel:
     """A model, or a run that made one."""
 
     name: str
@@ -23,18 +23,18 @@ class Source:
     is_run: bool
 
 
-def source_of(settings: Pretrain) -> Source | None:
+def source_of(settings: Pretrain) -> InitialModel | None:
     """What the settings say a run begins with."""
     is_model = settings.preset not in PRESETS and huggingface.local_folder(settings.preset) is not None
     name = settings.warm_start or (settings.preset if is_model else "")
     if not name:
         return None
     if (Path(name) / RUN).exists():
-        return Source(name, Path(name) / MODEL, is_run=True)
-    return Source(name, huggingface.local_folder(name) or Path(name), is_run=False)
+        return InitialModel(name, Path(name) / MODEL, is_run=True)
+    return InitialModel(name, huggingface.local_folder(name) or Path(name), is_run=False)
 
 
-def check_vocabulary(source: Source, shards: ShardSet) -> None:
+def check_vocabulary(source: InitialModel, shards: ShardSet) -> None:
     """Refuse shards of another vocabulary than the model's, where its folder has one: their ids are other words."""
     if not (source.folder / MODEL_FILE).exists():
         return

@@ -89,14 +89,14 @@ def demo(settings: Demo) -> None:
 
 
 def _collect(corpus: Path, settings: Demo) -> None:
-    facts = _facts_of(corpus)
-    if corpus.exists() and facts.exists():
+    run_info = _facts_of(corpus)
+    if corpus.exists() and run_info.exists():
         _say(f"{corpus} is there already")
     else:
         atomic_io.write_text(
-            facts, json.dumps(asdict(write_corpus(corpus, int(settings.corpus_megabytes * 1e6)))) + "\n"
+            run_info, json.dumps(asdict(write_corpus(corpus, int(settings.corpus_megabytes * 1e6)))) + "\n"
         )
-    found = json.loads(facts.read_text())
+    found = json.loads(run_info.read_text())
     most = ", ".join(f"{name} {characters / 1e6:.1f}" for name, characters in found["packages"][:5])
     _say(
         f"{found['documents']:,} documents, {found['characters'] / 1e6:.1f} MB of prose from {found['files']:,} source "
@@ -144,8 +144,8 @@ def _command(*words: str, quiet: bool = False) -> str:
 
 def _fill_in(folder: Path, heldout: ShardSet) -> None:
     model, tokenizer = load(folder), Tokenizer.load(folder)
-    for text, truth in heldout_texts(heldout, tokenizer, HELDOUT_TEXTS):
-        _say("\n".join(readable(text, fill(model, tokenizer, text))) + f"   (it was: {truth})")
+    for text, actual in heldout_texts(heldout, tokenizer, HELDOUT_TEXTS):
+        _say("\n".join(readable(text, fill(model, tokenizer, text))) + f"   (it was: {actual})")
     _say("and some that were made up:")
     for text in FIXED_TEXTS:
         _say("\n".join(readable(text, fill(model, tokenizer, text))))
@@ -179,19 +179,23 @@ def _begins_word(piece: str) -> bool:
 
 
 def _summary(run: Path, seconds: float) -> None:
-    facts = json.loads((run / "facts.json").read_text())
+    run_info = json.loads((run / "run_info.json").read_text())
     last = _last_evaluation(run / "metrics.jsonl")
     rows = [
         (
             "masked-LM loss",
             f"{last['masked_lm_loss']:.2f}",
-            f"word frequencies alone give {facts['unigram_entropy']:.2f}",
+            f"word frequencies alone give {run_info['unigram_entropy']:.2f}",
         ),
-        ("masked-LM accuracy", f"{last['masked_lm_accuracy']:.1%}", f"{facts['vocab_size']:,} pieces to choose from"),
+        (
+            "masked-LM accuracy",
+            f"{last['masked_lm_accuracy']:.1%}",
+            f"{run_info['vocab_size']:,} pieces to choose from",
+        ),
         ("sentence order", f"{last['sentence_order_accuracy']:.1%}", "chance is 50%"),
     ]
-    machine = over_all_starts(facts, "device")
-    _say(f"\n--- done in {seconds / 60:.1f} minutes: {facts['parameters']:,} parameters, {machine}")
+    machine = over_all_starts(run_info, "device")
+    _say(f"\n--- done in {seconds / 60:.1f} minutes: {run_info['parameters']:,} parameters, {machine}")
     _say("on held-out text:")
     for name, value, beside in rows:
         _say(f"  {name:20s}{value:>8s}   {beside}")

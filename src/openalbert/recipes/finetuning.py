@@ -26,7 +26,7 @@ def table_14(
         recipe=Length(num_examples, batch_size, steps),
         optimizer=OptimizerSettings(kind="adamw", learning_rate=learning_rate),
         # As a share: it scales with the steps where the data are fewer.
-        schedule=Schedule(warmup_share=warmup_steps / steps),
+        schedule=Schedule(warmup_fraction=warmup_steps / steps),
         dropout=dropout,
         classifier_dropout=0.1,
         max_length=max_length,
@@ -66,7 +66,7 @@ def own_files(kind: str) -> Finetune:
         out=Path("runs") / kind,
         recipe=Length(100_000, 32, 9_375, least_steps=400),
         optimizer=OptimizerSettings(kind="adamw", learning_rate=5e-5),
-        schedule=Schedule(warmup_share=0.1),
+        schedule=Schedule(warmup_fraction=0.1),
         standardize=kind == "regression",
         dropout=0.1 if choices else 0.0,
         classifier_dropout=0.1,

@@ -13,7 +13,7 @@ from jaxtyping import Float64
 
 from openalbert import formatting
 from openalbert.report.html import Markup, element, joined
-from openalbert.report.run_reader import Records, Run
+from openalbert.report.run_reader import Records, RunRecord
 from openalbert.report.scale import Scale, scale_for, thin, ticks
 
 AXES = ("steps", "tokens", "minutes")
@@ -50,11 +50,11 @@ class Picture:
     from_zero: bool = False
     stairs: bool = False
     """Does the value stay as it is until it changes?"""
-    lines: Callable[[Run], Sequence[Line]] = field(default=lambda run: ())
+    lines: Callable[[RunRecord], Sequence[Line]] = field(default=lambda run: ())
 
 
-def _loss_lines(run: Run) -> list[Line]:
-    entropy = formatting.present(run.fact("unigram_entropy"))
+def _loss_lines(run: RunRecord) -> list[Line]:
+    entropy = formatting.present(run.info("unigram_entropy"))
     return [] if entropy is None else [Line("unigram entropy", entropy)]
 
 
@@ -95,7 +95,9 @@ class Curve:
     y: Float64[np.ndarray, "n"]
 
 
-def draw(runs: Sequence[Run], pictures: Sequence[Picture] = PICTURES) -> tuple[list[Markup], list[dict[str, Any]]]:
+def draw(
+    runs: Sequence[RunRecord], pictures: Sequence[Picture] = PICTURES
+) -> tuple[list[Markup], list[dict[str, Any]]]:
     """The pictures of these runs, and what the script has to know of each to name values under the pointer."""
     shown = [picture for picture in pictures if _is_shown(picture, runs)]
     number = sum(
@@ -109,13 +111,13 @@ def draw(runs: Sequence[Run], pictures: Sequence[Picture] = PICTURES) -> tuple[l
     return [figure for figure, _ in drawn], [data for _, data in drawn]
 
 
-def constant_depth(run: Run) -> int | None:
+def constant_depth(run: RunRecord) -> int | None:
     """The depth of a run that keeps to one, which needs no picture."""
     depths = run.train.columns["depth"]
     return int(depths[0]) if len(depths) and np.isfinite(depths).all() and (depths == depths[0]).all() else None
 
 
-def _is_shown(picture: Picture, runs: Sequence[Run]) -> bool:
+def _is_shown(picture: Picture, runs: Sequence[RunRecord]) -> bool:
     if picture.name == "depth" and len({constant_depth(run) for run in runs if len(run.train)} - {None}) <= 1:
         return any(constant_depth(run) is None and run.train.has("depth") for run in runs)
     return any(
@@ -126,7 +128,7 @@ def _is_shown(picture: Picture, runs: Sequence[Run]) -> bool:
     )
 
 
-def _curves(picture: Picture, runs: Sequence[Run], most: int) -> list[Curve]:
+def _curves(picture: Picture, runs: Sequence[RunRecord], most: int) -> list[Curve]:
     curves = []
     for number, run in enumerate(runs):
         for records, held_out in ((run.train, False), (run.evaluation, True)):
@@ -136,12 +138,12 @@ def _curves(picture: Picture, runs: Sequence[Run], most: int) -> list[Curve]:
     return curves
 
 
-def _places(run: Run, records: Records, kept: Any) -> dict[str, Float64[np.ndarray, "n"]]:
+def _places(run: RunRecord, records: Records, kept: Any) -> dict[str, Float64[np.ndarray, "n"]]:
     steps = records.columns["step"][kept]
     return {"steps": steps, "tokens": records.columns["tokens"][kept], "minutes": run.seconds_at(steps) / 60}
 
 
-def _draw(number: int, picture: Picture, runs: Sequence[Run], most: int) -> tuple[Markup, dict[str, Any]]:
+def _draw(number: int, picture: Picture, runs: Sequence[RunRecord], most: int) -> tuple[Markup, dict[str, Any]]:
     curves = _curves(picture, runs, most)
     lines = _distinct_lines(picture, runs)
     values = np.concatenate([curve.y for curve in curves])
@@ -187,7 +189,7 @@ def _draw(number: int, picture: Picture, runs: Sequence[Run], most: int) -> tupl
     return element("figure", caption, picture_of, *note, data_picture=number), data
 
 
-def _distinct_lines(picture: Picture, runs: Sequence[Run]) -> list[Line]:
+def _distinct_lines(picture: Picture, runs: Sequence[RunRecord]) -> list[Line]:
     """Each level once: runs on the same data have the same."""
     found: dict[str, Line] = {}
     for run in runs:
@@ -245,7 +247,7 @@ def _level_name(line: Line, y: Scale) -> Markup:
 
 
 def _over(
-    axis: str, x: Scale, curves: Sequence[Curve], y: Scale, picture: Picture, runs: Sequence[Run], clip: str
+    axis: str, x: Scale, curves: Sequence[Curve], y: Scale, picture: Picture, runs: Sequence[RunRecord], clip: str
 ) -> Markup:
     """The curves over one of the three axes, with that axis."""
     unit, size = _unit(axis, x.high)
@@ -316,7 +318,7 @@ def look(run: int) -> str:
     return f"run-{run % NUM_COLOURS}" + (f" dash-{dash}" if dash else "")
 
 
-def _marks(run: Run, number: int, axis: str, x: Scale) -> list[Markup]:
+def _marks(run: RunRecord, number: int, axis: str, x: Scale) -> list[Markup]:
     """Small ticks at the bottom where something happened; the page's table says what."""
     steps = np.unique(np.array([event.step for event in run.events], np.float64))
     steps = steps[thin(steps, MOST_MARKS)]
@@ -327,7 +329,7 @@ def _marks(run: Run, number: int, axis: str, x: Scale) -> list[Markup]:
     return [element("path", class_=f"run-{number % NUM_COLOURS} mark", d="".join(words))]
 
 
-def _in_words(picture: Picture, curves: Sequence[Curve], runs: Sequence[Run]) -> str:
+def _in_words(picture: Picture, curves: Sequence[Curve], runs: Sequence[RunRecord]) -> str:
     """The picture for those who do not see it."""
     parts = []
     for curve in curves:

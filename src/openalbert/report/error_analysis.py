@@ -1,6 +1,6 @@
 """What became of a split's examples, closer than one figure says: by class, which for which, and the worst mistakes.
 
-It is written as findings.json into a run, so that its page can be drawn when neither data nor model are at hand.
+It is written as error_analysis.json into a run, so that its page can be drawn when neither data nor model are at hand.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from openalbert.formatting import counted
 from openalbert.settings import from_json, to_json
 from openalbert.tasks.task import Kind
 
-FINDINGS_FILE = "findings.json"
+ERROR_ANALYSIS = "error_analysis.json"
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Findings:
+class ErrorAnalysis:
     """A closer look at one split."""
 
     task: str
@@ -105,14 +105,14 @@ class Findings:
     num_mistakes: int = 0
 
 
-def write_findings(folder: Path, findings: Sequence[Findings]) -> None:
+def write_error_analyses(folder: Path, analyses: Sequence[ErrorAnalysis]) -> None:
     """Put the findings of some splits into a run; the first one is of the split that decides."""
-    atomic_io.write_text(folder / FINDINGS_FILE, to_json(_Several(tuple(findings))))
+    atomic_io.write_text(folder / ERROR_ANALYSIS, to_json(_Several(tuple(analyses))))
 
 
-def read_findings(folder: Path) -> tuple[Findings, ...]:
+def read_error_analyses(folder: Path) -> tuple[ErrorAnalysis, ...]:
     """The findings of a run; none where it has not come to its end."""
-    path = folder / FINDINGS_FILE
+    path = folder / ERROR_ANALYSIS
     if not path.is_file():
         return ()
     try:
@@ -124,7 +124,7 @@ def read_findings(folder: Path) -> tuple[Findings, ...]:
 
 @dataclass(frozen=True)
 class _Several:
-    splits: tuple[Findings, ...]
+    splits: tuple[ErrorAnalysis, ...]
 
 
 def written_scores(

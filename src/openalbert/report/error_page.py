@@ -5,9 +5,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from openalbert.formatting import NOTHING, counted, share, were
+from openalbert.formatting import NOTHING, counted, percent_of, were
 from openalbert.report.charts import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH
-from openalbert.report.error_analysis import Findings, Mark, Mistake, Shown, written_scores
+from openalbert.report.error_analysis import ErrorAnalysis, Mark, Mistake, Shown, written_scores
 from openalbert.report.html import Markup, element, joined, table
 from openalbert.report.scale import scale_for, ticks
 from openalbert.tasks.label_checks import never_predicted_told
@@ -15,68 +15,68 @@ from openalbert.tasks.label_checks import never_predicted_told
 OPEN_AT_FIRST = 10  # mistakes that are shown before a fold
 
 
-def findings_section(findings: Findings) -> Markup:
+def error_section(analyses: ErrorAnalysis) -> Markup:
     """All that was found on one split."""
-    together = f", {findings.num_models} models averaged" if findings.num_models > 1 else ""
-    found = written_scores(findings.scores, findings.main_metric, findings.intervals).replace("_", " ")
+    together = f", {analyses.num_models} models averaged" if analyses.num_models > 1 else ""
+    found = written_scores(analyses.scores, analyses.main_metric, analyses.intervals).replace("_", " ")
     parts = [
-        element("h2", f"{findings.split}: a closer look"),
-        element("p", f"{counted(findings.num_examples, 'example')}{together}: {found}."),
-        *_never_predicted(findings),
-        *_left_out(findings),
+        element("h2", f"{analyses.split}: a closer look"),
+        element("p", f"{counted(analyses.num_examples, 'example')}{together}: {found}."),
+        *_never_predicted(analyses),
+        *_left_out(analyses),
     ]
     beside = []
-    if findings.confusion:
-        beside.append(element("div", element("h3", "Which was taken for which"), confusion(findings)))
-    if findings.parts:
-        beside.append(element("div", element("h3", f"By {findings.parts_title}"), _parts(findings)))
-    if findings.values:
-        beside.append(element("div", element("h3", "Predicted beside right"), scatter(findings.values)))
+    if analyses.confusion:
+        beside.append(element("div", element("h3", "Which was taken for which"), confusion(analyses)))
+    if analyses.parts:
+        beside.append(element("div", element("h3", f"By {analyses.parts_title}"), _parts(analyses)))
+    if analyses.values:
+        beside.append(element("div", element("h3", "Predicted beside right"), scatter(analyses.values)))
     if beside:
         parts.append(element("div", *beside, class_="columns"))
-    parts.append(_mistakes(findings))
+    parts.append(_mistakes(analyses))
     return element("section", *parts)
 
 
-def _never_predicted(findings: Findings) -> list[Markup]:
-    told = never_predicted_told(findings.kind, findings.never_predicted, findings.num_examples)
+def _never_predicted(analyses: ErrorAnalysis) -> list[Markup]:
+    told = never_predicted_told(analyses.kind, analyses.never_predicted, analyses.num_examples)
     return [element("ul", *(element("li", element("b", one)) for one in told), class_="notes")] if told else []
 
 
-def _left_out(findings: Findings) -> list[Markup]:
+def _left_out(analyses: ErrorAnalysis) -> list[Markup]:
     said = []
-    if findings.num_truncated:
-        number = findings.num_truncated
-        of_all = share(number, max(1, findings.num_examples))
+    if analyses.num_truncated:
+        number = analyses.num_truncated
+        of_all = percent_of(number, max(1, analyses.num_examples))
         said.append(f"{counted(number, 'example')} ({of_all}) {were(number)} too long for the model, and cut.")
-    said += [f"{count:,} left out: {reason}." for reason, count in findings.excluded.items()]
-    if findings.intervals:
+    said += [f"{count:,} left out: {reason}." for reason, count in analyses.excluded.items()]
+    if analyses.intervals:
         said.append("In brackets: 95 % intervals, for accuracy Wilson's, for the others a bootstrap over examples.")
-    if findings.null_threshold:
-        said.append(f"A question has no answer above this null score: {findings.null_threshold}.")
+    if analyses.null_threshold:
+        said.append(f"A question has no answer above this null score: {analyses.null_threshold}.")
     return [element("p", sentence, class_="soft") for sentence in said]
 
 
-def confusion(findings: Findings) -> Markup:
+def confusion(analyses: ErrorAnalysis) -> Markup:
     """A row for each class that is right, a column for each that was predicted; the darker, the larger the share."""
     head = element(
         "tr",
         element("th", "right ↓  predicted →", scope="col", class_="corner"),
-        *(element("th", label, scope="col") for label in findings.labels),
+        *(element("th", label, scope="col") for label in analyses.labels),
     )
     rows = []
-    for number, (label, counts) in enumerate(zip(findings.labels, findings.confusion, strict=True)):
+    for number, (label, counts) in enumerate(zip(analyses.labels, analyses.confusion, strict=True)):
         total = sum(counts)
         cells = []
         for column, count in enumerate(counts):
-            share = count / total if total else 0.0
+            fraction = count / total if total else 0.0
             cells.append(
                 element(
                     "td",
                     f"{count:,}",
-                    element("small", f"{100 * share:.1f} %"),
+                    element("small", f"{100 * fraction:.1f} %"),
                     class_="hit" if column == number else "miss",
-                    style=f"--share:{share:.3f}",
+                    style=f"--share:{fraction:.3f}",
                 )
             )
         rows.append(element("tr", element("th", label, scope="row"), *cells))
@@ -84,14 +84,14 @@ def confusion(findings: Findings) -> Markup:
     return element("div", body, class_="scroll")
 
 
-def _parts(findings: Findings) -> Markup:
-    names = list(dict.fromkeys(name for part in findings.parts for name in part.figures))
+def _parts(analyses: ErrorAnalysis) -> Markup:
+    names = list(dict.fromkeys(name for part in analyses.parts for name in part.figures))
     rows = [
         [part.name, f"{part.num_examples:,}"]
         + [f"{part.figures[name]:.1f}" if name in part.figures else NOTHING for name in names]
-        for part in findings.parts
+        for part in analyses.parts
     ]
-    return table([findings.parts_title, "examples", *(name.replace("_", " ") for name in names)], rows)
+    return table([analyses.parts_title, "examples", *(name.replace("_", " ") for name in names)], rows)
 
 
 def scatter(values: Sequence[tuple[float, float]]) -> Markup:
@@ -121,18 +121,18 @@ def scatter(values: Sequence[tuple[float, float]]) -> Markup:
     return element("figure", element("figcaption", "predicted, upwards"), picture, class_="single")
 
 
-def _mistakes(findings: Findings) -> Markup:
-    if not findings.mistakes:
+def _mistakes(analyses: ErrorAnalysis) -> Markup:
+    if not analyses.mistakes:
         return joined(element("h3", "Mistakes"), element("p", "None."))
-    is_value = findings.kind == "regression"
+    is_value = analyses.kind == "regression"
     title = "The largest errors" if is_value else "The worst mistakes"
-    number = f"{len(findings.mistakes):,} of {findings.num_mistakes:,}"
+    number = f"{len(analyses.mistakes):,} of {analyses.num_mistakes:,}"
     note = "The farthest off first." if is_value else "Those first of which the model was surest."
-    if any(mistake.row is not None for mistake in findings.mistakes):
+    if any(mistake.row is not None for mistake in analyses.mistakes):
         note += " Rows are counted from 1 and without the file's header."
-    shown = [_mistake(mistake) for mistake in findings.mistakes]
+    shown = [_mistake(mistake) for mistake in analyses.mistakes]
     legend = []
-    if any(text.marks for mistake in findings.mistakes for text in mistake.texts):
+    if any(text.marks for mistake in analyses.mistakes for text in mistake.texts):
         legend.append(
             element(
                 "p",

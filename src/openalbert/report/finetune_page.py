@@ -8,15 +8,22 @@ from typing import Any
 import numpy as np
 
 from openalbert import formatting
-from openalbert.formatting import NOTHING, count, counted, duration, moment, number, percent, share
+from openalbert.formatting import NOTHING, count, counted, duration, moment, number, percent, percent_of
 from openalbert.model.presets import PAPER_TOKENS
 from openalbert.report import charts
 from openalbert.report.charts import Line, Picture
-from openalbert.report.error_page import findings_section
-from openalbert.report.finetuning_reader import SEEDS, Tuning, begun_with, open_tunings, pretrained, read_values
+from openalbert.report.error_page import error_section
+from openalbert.report.finetuning_reader import (
+    SEEDS,
+    FinetuningRecord,
+    initialized_from,
+    pretrained,
+    read_finetuning_runs,
+    read_values,
+)
 from openalbert.report.html import Markup, element, joined, table
 from openalbert.report.pretrain_page import document, pictures_section
-from openalbert.report.run_reader import Run
+from openalbert.report.run_reader import RunRecord
 from openalbert.report.sections import about, differences, swatch
 from openalbert.report.summary import hardware, last_step, tokens_seen, training_seconds
 from openalbert.tasks.paper_scores import on_what, reported
@@ -25,48 +32,48 @@ from openalbert.tasks.selection import rank_of
 
 def finetuning_page(folders: Sequence[Path], now: datetime) -> str:
     """The whole page."""
-    tunings = open_tunings(folders)
-    runs = [tuning.run for tuning in tunings]
-    pictures, data = charts.draw(runs, _pictures_for(tunings))
+    records = read_finetuning_runs(folders)
+    runs = [record.run for record in records]
+    pictures, data = charts.draw(runs, _pictures_for(records))
     name = folders[0].resolve().name
-    alone = len(tunings) == 1
-    title = f"{len(runs)} fine-tuning runs compared" if len(folders) > 1 else f"{tunings[0].task} · {name}"
-    best = _best(tunings)
-    looks = best.findings if best is not None and len(folders) == 1 else ()
+    alone = len(records) == 1
+    title = f"{len(runs)} fine-tuning runs compared" if len(folders) > 1 else f"{records[0].task} · {name}"
+    best = _best(records)
+    looks = best.analyses if best is not None and len(folders) == 1 else ()
     sections = [
-        *([_beside_the_paper(tunings, folders)] if len(folders) == 1 else []),
+        *([_beside_the_paper(records, folders)] if len(folders) == 1 else []),
         pictures_section(runs, pictures),
-        *(findings_section(one) for one in looks),
+        *(error_section(one) for one in looks),
         *([differences(runs)] if len(folders) > 1 else []),
-        *(about(one.run, alone, _data(one.run), _remarks(one.run)) for one in _first_of_each(tunings)),
+        *(about(one.run, alone, _data(one.run), _remarks(one.run)) for one in _first_of_each(records)),
     ]
-    headline = _headline(tunings[0], now) if alone else _several(tunings, folders, now)
+    headline = _headline(records[0], now) if alone else _several(records, folders, now)
     return document(title, headline, sections, [run.name for run in runs], data, now)
 
 
-def _first_of_each(tunings: Sequence[Tuning]) -> list[Tuning]:
+def _first_of_each(records: Sequence[FinetuningRecord]) -> list[FinetuningRecord]:
     """Runs that differ by their seed alone have the same data and settings: one of them says it."""
-    seen: dict[str, Tuning] = {}
-    for tuning in tunings:
-        folder = tuning.run.folder
-        seen.setdefault(str(folder.parent if folder.name.startswith("seed-") else folder), tuning)
+    seen: dict[str, FinetuningRecord] = {}
+    for record in records:
+        folder = record.run.folder
+        seen.setdefault(str(folder.parent if folder.name.startswith("seed-") else folder), record)
     return list(seen.values())
 
 
-def _best(tunings: Sequence[Tuning]) -> Tuning | None:
+def _best(records: Sequence[FinetuningRecord]) -> FinetuningRecord | None:
     """The run with the best main figure on the split that decides; of several, none that collapsed."""
     done = [
-        tuning for tuning in tunings if tuning.by_split and not (len(tunings) > 1 and tuning.scores.get("collapsed"))
+        record for record in records if record.by_split and not (len(records) > 1 and record.scores.get("collapsed"))
     ]
-    return max(done, key=lambda tuning: rank_of(tuning.scores)) if done else None
+    return max(done, key=lambda record: rank_of(record.scores)) if done else None
 
 
-def _pictures_for(tunings: Sequence[Tuning]) -> list[Picture]:
+def _pictures_for(records: Sequence[FinetuningRecord]) -> list[Picture]:
     known = {picture.name: picture for picture in charts.PICTURES}
-    metrics = list(dict.fromkeys(name for tuning in tunings for name in tuning.metrics))
+    metrics = list(dict.fromkeys(name for record in records for name in record.metrics))
     of_heads = [
         name
-        for name in dict.fromkeys(name for tuning in tunings for name in tuning.run.train.columns)
+        for name in dict.fromkeys(name for record in records for name in record.run.train.columns)
         if name.endswith("_accuracy") and name not in known and name not in metrics
     ]
     first = Picture("loss", "Training loss", "", formatting.number, lines=_baseline)
@@ -74,14 +81,14 @@ def _pictures_for(tunings: Sequence[Tuning]) -> list[Picture]:
     right = [
         Picture(name, f"Right in training, {name.removesuffix('_accuracy').replace('_', ' ')}", "%", percent, "percent")
         for name in of_heads
-        if any(tuning.run.train.has(name) and np.nanmax(tuning.run.train.columns[name]) > 0 for tuning in tunings)
+        if any(record.run.train.has(name) and np.nanmax(record.run.train.columns[name]) > 0 for record in records)
     ]
     rest = [known[name] for name in ("learning_rate", "gradient_norm", "tokens_per_second", "share_of_peak")]
     return [*scored[:1], first, *scored[1:], *right, *rest]
 
 
-def _baseline(run: Run) -> list[Line]:
-    level = formatting.present(run.fact("baseline_loss"))
+def _baseline(run: RunRecord) -> list[Line]:
+    level = formatting.present(run.info("baseline_loss"))
     return [] if level is None else [Line("without the text", level)]
 
 
@@ -90,28 +97,28 @@ def _readable(name: str) -> str:
     return words[:1].upper() + words[1:]
 
 
-def _headline(tuning: Tuning, now: datetime) -> list[Markup]:
-    run = tuning.run
-    parameters = formatting.present(run.fact("parameters"))
+def _headline(record: FinetuningRecord, now: datetime) -> list[Markup]:
+    run = record.run
+    parameters = formatting.present(run.info("parameters"))
     what = f"{parameters:,.0f} parameters, " if parameters is not None else ""
-    examples = run.fact("data", "train_examples")
+    examples = run.info("data", "train_examples")
     state = "finished" if run.is_finished else "no end recorded"
     sentence = (
-        f" {what}tuned from {begun_with(run) or 'weights drawn at random'} on "
+        f" {what}tuned from {initialized_from(run) or 'weights drawn at random'} on "
         f"{count(examples)} example{'' if examples == 1 else 's'}: {counted(last_step(run), 'step')}, "
         f"{count(tokens_seen(run))} "
         f"tokens in {duration(training_seconds(run))} of training, on {hardware(run)}. "
         f"Before that it was {pretrained(run)}."
     )
-    if run.fact("started"):
-        sentence += f" Started {moment(run.fact('started'))}."
-    return [element("p", element("span", state, class_="state"), sentence), *_notes([tuning], now), *_tiles(tuning)]
+    if run.info("started"):
+        sentence += f" Started {moment(run.info('started'))}."
+    return [element("p", element("span", state, class_="state"), sentence), *_notes([record], now), *_tiles(record)]
 
 
-def _notes(tunings: Sequence[Tuning], now: datetime) -> list[Markup]:
+def _notes(records: Sequence[FinetuningRecord], now: datetime) -> list[Markup]:
     said = []
-    for tuning in tunings:
-        run, before = tuning.run, f"{tuning.run.name}: " if len(tunings) > 1 else ""
+    for record in records:
+        run, before = record.run, f"{record.run.name}: " if len(records) > 1 else ""
         if not run.is_finished:
             ago = (
                 f", written {duration(max(0.0, now.timestamp() - run.written))} before this page" if run.written else ""
@@ -119,22 +126,22 @@ def _notes(tunings: Sequence[Tuning], now: datetime) -> list[Markup]:
             said.append(
                 f"{before}The run is still going, or was stopped: the last record is of step {last_step(run):,}{ago}."
             )
-        if tuning.scores.get("collapsed"):
-            said.append(f"{before}This run collapsed, and its scores are no result: {tuning.scores['collapsed']}.")
-        elif attempts := tuning.scores.get("attempts"):
+        if record.scores.get("collapsed"):
+            said.append(f"{before}This run collapsed, and its scores are no result: {record.scores['collapsed']}.")
+        elif attempts := record.scores.get("attempts"):
             times = "once" if len(attempts) == 1 else f"{len(attempts)} times"
             said.append(f"{before}It collapsed {times} and was tried again at a lower rate: {attempts[-1]['reason']}.")
         said += [f"{before}{remark}" for remark in run.remarks]
     return [element("ul", *(element("li", note) for note in said), class_="notes")] if said else []
 
 
-def _tiles(tuning: Tuning) -> list[Markup]:
-    if not tuning.by_split:
+def _tiles(record: FinetuningRecord) -> list[Markup]:
+    if not record.by_split:
         return []
-    step = formatting.present(tuning.scores.get("step"))
+    step = formatting.present(record.scores.get("step"))
     where = f"The weights of step {step:,.0f}, which the model folder has." if step is not None else ""
-    main_metric, intervals = str(tuning.scores.get("main_metric")), tuning.scores.get("intervals", {})
-    shown = tiles(tuning.task, tuning.shape, tuning.by_split, main_metric, intervals)
+    main_metric, intervals = str(record.scores.get("main_metric")), record.scores.get("intervals", {})
+    shown = tiles(record.task, record.shape, record.by_split, main_metric, intervals)
     return [shown, element("p", where, class_="remark")]
 
 
@@ -165,14 +172,14 @@ def tiles(
     return element("dl", *shown, class_="tiles")
 
 
-def _beside_the_paper(tunings: Sequence[Tuning], folders: Sequence[Path]) -> Markup:
-    first = tunings[0]
+def _beside_the_paper(records: Sequence[FinetuningRecord], folders: Sequence[Path]) -> Markup:
+    first = records[0]
     who, found = "this model", first.by_split
-    if len(tunings) > 1:
-        who = f"median of {counted(len(tunings), 'run')}"
+    if len(records) > 1:
+        who = f"median of {counted(len(records), 'run')}"
         summary = read_values(folders[0] / SEEDS).get("figures", {})
         found = {split: {name: one["median"] for name, one in metrics.items()} for split, metrics in summary.items()}
-    sizes = {split: formatting.present(first.run.fact("data", "scored", split)) for split in found}
+    sizes = {split: formatting.present(first.run.info("data", "scored", split)) for split in found}
     numbers = {split: None if size is None else int(size) for split, size in sizes.items()}
     return beside_the_paper(first.task, who, found, numbers, first.shape, pretrained(first.run))
 
@@ -207,31 +214,31 @@ def beside_the_paper(
     )
 
 
-def _several(tunings: Sequence[Tuning], folders: Sequence[Path], now: datetime) -> list[Markup]:
+def _several(records: Sequence[FinetuningRecord], folders: Sequence[Path], now: datetime) -> list[Markup]:
     """A row for each run, and for several seeds what they come to."""
-    metrics = list(dict.fromkeys(name for tuning in tunings for name in _final(tuning)))
+    metrics = list(dict.fromkeys(name for record in records for name in _final(record)))
     rows = []
-    for index, tuning in enumerate(tunings):
-        final = _final(tuning)
-        attempts = tuning.scores.get("attempts") or []
-        note = "collapsed" if tuning.scores.get("collapsed") else "tried again" if attempts else ""
+    for index, record in enumerate(records):
+        final = _final(record)
+        attempts = record.scores.get("attempts") or []
+        note = "collapsed" if record.scores.get("collapsed") else "tried again" if attempts else ""
         rows.append(
             [
-                joined(swatch(index), tuning.run.name),
-                tuning.task,
+                joined(swatch(index), record.run.name),
+                record.task,
                 *(f"{final[metric]:.2f}" if metric in final else NOTHING for metric in metrics),
-                number(tuning.scores.get("learning_rate"), 2),
-                f"{last_step(tuning.run):,}",
-                duration(training_seconds(tuning.run)),
+                number(record.scores.get("learning_rate"), 2),
+                f"{last_step(record.run):,}",
+                duration(training_seconds(record.run)),
                 note,
             ]
         )
     if len(folders) == 1:
         summary = read_values(folders[0] / SEEDS)
-        collapsed = sum(bool(tuning.scores.get("collapsed")) for tuning in tunings)
-        of_all = f"of all {len(tunings)} runs, {collapsed} of which collapsed" if collapsed else ""
+        collapsed = sum(bool(record.scores.get("collapsed")) for record in records)
+        of_all = f"of all {len(records)} runs, {collapsed} of which collapsed" if collapsed else ""
         lines = [("figures", line, of_all) for line in ("median", "mean", "spread")]
-        if 0 < collapsed < len(tunings):
+        if 0 < collapsed < len(records):
             lines.append(("figures_without_collapsed", "median", "without the collapsed"))
         for which, line, note in lines:
             of_split: Mapping[str, Any] = next(iter(summary.get(which, {}).values()), {})
@@ -240,41 +247,41 @@ def _several(tunings: Sequence[Tuning], folders: Sequence[Path], now: datetime) 
             if of_split:
                 rows.append([element("b", line), "", *cells, "", "", "", note])
     head = ["run", "task", *(metric.replace("_", " ") for metric in metrics), "rate", "steps", "training time", ""]
-    best = _best(tunings)
+    best = _best(records)
     said = []
     if best is not None and len(folders) == 1:
         said = [
             element("p", f"The best is {best.run.name}: the model folder has its weights, the closer look is at it.")
         ]
-    if len(folders) == 1 and best is None and all(tuning.by_split for tuning in tunings):
+    if len(folders) == 1 and best is None and all(record.by_split for record in records):
         said = [element("p", "All runs collapsed: there is no result.")]
-    return [table(head, rows, numbers_from=2), *said, *_notes(tunings, now)]
+    return [table(head, rows, numbers_from=2), *said, *_notes(records, now)]
 
 
-def _final(tuning: Tuning) -> Mapping[str, float]:
+def _final(record: FinetuningRecord) -> Mapping[str, float]:
     """The figures of the split that decides."""
-    return next(iter(tuning.by_split.values()), {})
+    return next(iter(record.by_split.values()), {})
 
 
-def _data(run: Run) -> Markup:
-    examples = formatting.present(run.fact("data", "train_examples"))
-    truncated = formatting.present(run.fact("data", "train_truncated"))
-    of_all = f" ({share(int(truncated), int(examples))})" if truncated is not None and examples else ""
-    scored = run.fact("data", "scored")
+def _data(run: RunRecord) -> Markup:
+    examples = formatting.present(run.info("data", "train_examples"))
+    truncated = formatting.present(run.info("data", "train_truncated"))
+    of_all = f" ({percent_of(int(truncated), int(examples))})" if truncated is not None and examples else ""
+    scored = run.info("data", "scored")
     rows = [
-        ["begun with", f"{begun_with(run) or 'weights drawn at random'}, {pretrained(run)}"],
+        ["begun with", f"{initialized_from(run) or 'weights drawn at random'}, {pretrained(run)}"],
         ["training examples", count(examples)],
-        ["sequences", count(run.fact("data", "train_sequences"))],
-        ["tokens", count(run.fact("data", "train_tokens"))],
+        ["sequences", count(run.info("data", "train_sequences"))],
+        ["tokens", count(run.info("data", "train_tokens"))],
         ["too long, and cut", count(truncated) + of_all],
         *([f"scored on: {split}", count(size)] for split, size in (scored.items() if isinstance(scored, dict) else ())),
-        ["batch", count(run.fact("batch_size"))],
+        ["batch", count(run.info("batch_size"))],
     ]
     return table(["", ""], rows)
 
 
-def _remarks(run: Run) -> list[Markup]:
-    said = run.fact("data", "remarks")
+def _remarks(run: RunRecord) -> list[Markup]:
+    said = run.info("data", "remarks")
     if not isinstance(said, list) or not said:
         return []
     lines = [element("li", str(remark)) for remark in said]

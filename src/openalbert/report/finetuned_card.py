@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from openalbert.formatting import NOTHING, count, duration, moment, number, present, share
+from openalbert.formatting import NOTHING, count, duration, moment, number, percent_of, present
 from openalbert.interop.card import size_table
 from openalbert.interop.names import family_of
 from openalbert.model.albert import AlbertModel
-from openalbert.report.error_analysis import Findings, with_interval
-from openalbert.report.finetuning_reader import begun_with, pretrained
+from openalbert.report.error_analysis import ErrorAnalysis, with_interval
+from openalbert.report.finetuning_reader import initialized_from, pretrained
 from openalbert.report.pretrained_card import as_code, one_line
-from openalbert.report.run_reader import Run, read_run, settings_tree
+from openalbert.report.run_reader import RunRecord, read_run, settings_tree
 from openalbert.report.summary import hardware, last_step, training_seconds
 from openalbert.tasks.label_checks import never_predicted_told
 from openalbert.tasks.paper_scores import on_what, reported, shape_of
@@ -38,7 +38,7 @@ ANSWERS: dict[Kind, str] = {
 }
 
 
-def tuned_card(
+def finetuned_card(
     model: AlbertModel,
     task: Task,
     run_folder: Path,
@@ -46,7 +46,7 @@ def tuned_card(
     *,
     collapsed: str = "",
     of_pairs: bool | None = None,
-    findings: Sequence[Findings] = (),
+    analyses: Sequence[ErrorAnalysis] = (),
 ) -> str:
     """The model card of a fine-tuning run's model; `scores` are its figures on each split, in percent, and `findings`
     what a closer look at them found."""
@@ -67,7 +67,7 @@ Before it was fine-tuned it was {one_line(pretrained(run))}.
 
 ## How good it is
 
-{_scores(model, task, scores, run, findings)}
+{_scores(model, task, scores, run, analyses)}
 
 {USE}
 
@@ -87,13 +87,13 @@ Before it was fine-tuned it was {one_line(pretrained(run))}.
 """
 
 
-def _name(run: Run) -> str:
+def _name(run: RunRecord) -> str:
     """The run's name; the run of one seed among several has its own only together with theirs."""
     folder = run.folder.resolve()
     return f"{folder.parent.name}, {folder.name}" if folder.name.startswith("seed-") else run.name
 
 
-def _front_matter(run: Run, model: AlbertModel, task: Task, scores: Mapping[str, Mapping[str, float]]) -> str:
+def _front_matter(run: RunRecord, model: AlbertModel, task: Task, scores: Mapping[str, Mapping[str, float]]) -> str:
     """What Hugging Face's hub reads of a card; JSON values are YAML, whatever stands in a name."""
     family = family_of(model.config)
     lines = [
@@ -127,16 +127,16 @@ def _scores(
     model: AlbertModel,
     task: Task,
     scores: Mapping[str, Mapping[str, float]],
-    run: Run,
-    findings: Sequence[Findings],
+    run: RunRecord,
+    analyses: Sequence[ErrorAnalysis],
 ) -> str:
     if not scores:
         return "It was not scored, so nothing is known of its quality."
     metrics = list(dict.fromkeys(name for figures in scores.values() for name in figures))
     metrics.sort(key=lambda name: name != task.main_metric)
     paper = reported(task.name, shape_of(model.config))
-    sizes = {split: present(run.fact("data", "scored", split)) for split in scores}
-    known = {one.split: one.intervals for one in findings}
+    sizes = {split: present(run.info("data", "scored", split)) for split in scores}
+    known = {one.split: one.intervals for one in analyses}
     rows = [
         (f"this model, {one_line(split)} ({count(sizes[split])} examples)", figures, known.get(split, {}))
         for split, figures in scores.items()
@@ -153,7 +153,7 @@ def _scores(
     numbers = {split: None if size is None else int(size) for split, size in sizes.items()}
     missing = [
         f"**{one_line(one.split)}: {one_line(told)}.**"
-        for one in findings
+        for one in analyses
         for told in never_predicted_told(one.kind, one.never_predicted, one.num_examples)
     ]
     warnings = [line for told in missing for line in ("", told)]
@@ -226,19 +226,21 @@ print(passage[offsets[first][0] : offsets[last][1]])
 }
 
 
-def _training(run: Run, settings: Any, max_length: int) -> str:
+def _training(run: RunRecord, settings: Any, max_length: int) -> str:
     optimizer = settings.optimizer
-    attempts = run.fact("attempts")
+    attempts = run.info("attempts")
     tried = f", after {len(attempts)} that collapsed" if isinstance(attempts, list) and attempts else ""
-    rate = number(run.fact("learning_rate"), 3)
-    examples = present(run.fact("data", "train_examples"))
-    truncated = present(run.fact("data", "train_truncated"))
-    cut = f", {share(int(truncated), int(examples))} of them cut" if examples and truncated else ", none of them cut"
-    source = begun_with(run)
+    rate = number(run.info("learning_rate"), 3)
+    examples = present(run.info("data", "train_examples"))
+    truncated = present(run.info("data", "train_truncated"))
+    cut = (
+        f", {percent_of(int(truncated), int(examples))} of them cut" if examples and truncated else ", none of them cut"
+    )
+    source = initialized_from(run)
     rows = [
         ("begun with", as_code(source) if source else "weights drawn at random"),
         ("examples", f"{count(examples)}, at most {max_length} tokens each{cut}"),
-        ("steps", f"{last_step(run):,} of batch {count(run.fact('batch_size'))}"),
+        ("steps", f"{last_step(run):,} of batch {count(run.info('batch_size'))}"),
         (
             "optimizer",
             f"{optimizer.kind}, learning rate {rate}{tried}, weight decay {optimizer.weight_decay:g}",
@@ -246,7 +248,7 @@ def _training(run: Run, settings: Any, max_length: int) -> str:
         ("dropout", f"encoder {settings.dropout:g}, classifier {settings.classifier_dropout:g}"),
         (
             "weights kept",
-            f"those of the best evaluation by {run.fact('task', 'main_metric')}"
+            f"those of the best evaluation by {run.info('task', 'main_metric')}"
             if settings.keep == "best"
             else "those of the last step",
         ),
@@ -254,14 +256,14 @@ def _training(run: Run, settings: Any, max_length: int) -> str:
         ("seed", str(settings.seed)),
         ("hardware", hardware(run)),
         ("time", duration(training_seconds(run))),
-        ("started", moment(run.fact("started"))),
-        ("software", f"openalbert {run.fact('openalbert') or '?'}, torch {run.fact('torch') or '?'}"),
+        ("started", moment(run.info("started"))),
+        ("software", f"openalbert {run.info('openalbert') or '?'}, torch {run.info('torch') or '?'}"),
     ]
     lines = [f"| {name} | {value if name == 'begun with' else one_line(value)} |" for name, value in rows]
     return "| | |\n|---|---|\n" + "\n".join(lines)
 
 
-def _limits(settings: Any, run: Run, task: Task, max_length: int) -> str:
+def _limits(settings: Any, run: RunRecord, task: Task, max_length: int) -> str:
     sentences = [
         "Its scores are of the examples above; on texts of another kind it may do much worse.",
         f"It read inputs of at most {max_length} tokens; longer ones are cut"

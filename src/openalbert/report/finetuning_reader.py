@@ -12,10 +12,10 @@ from openalbert.formatting import count, percent
 from openalbert.interop.config_json import read_config
 from openalbert.interop.pretraining_json import NONE, Pretraining
 from openalbert.model.presets import PAPER_TOKENS
-from openalbert.report.error_analysis import Findings, read_findings
-from openalbert.report.run_reader import FACTS, METRICS, SETTINGS, Run, read_runs
+from openalbert.report.error_analysis import ErrorAnalysis, read_error_analyses
+from openalbert.report.run_reader import METRICS, RUN_INFO, SETTINGS, RunRecord, read_runs
 from openalbert.settings import from_dict
-from openalbert.tasks.data.source import Source
+from openalbert.tasks.data.source import TaskSource
 from openalbert.tasks.paper_scores import shape_of
 
 SCORES, SEEDS, CONFIG = "scores.json", "seeds.json", Path("model") / "config.json"
@@ -23,20 +23,20 @@ NOT_FIGURES = ("kind", "step", "tokens", "split", "seconds")
 
 
 @dataclass(frozen=True)
-class Tuning:
+class FinetuningRecord:
     """A fine-tuning run as its folder tells of it."""
 
-    run: Run
+    run: RunRecord
     scores: Mapping[str, Any]
     """scores.json: what the run came to; nothing while it is going."""
-    findings: tuple[Findings, ...]
+    analyses: tuple[ErrorAnalysis, ...]
     metrics: tuple[str, ...]
     """The figures of its evaluations, the main one first."""
 
     @property
     def task(self) -> str:
         """The name of the task."""
-        return str(self.run.fact("task", "name") or self.run.settings.get("task") or "a task")
+        return str(self.run.info("task", "name") or self.run.settings.get("task") or "a task")
 
     @property
     def by_split(self) -> Mapping[str, Mapping[str, float]]:
@@ -53,28 +53,28 @@ class Tuning:
             return ""
 
 
-def examples_of(model: Path) -> Source | None:
+def examples_of(model: Path) -> TaskSource | None:
     """Where the examples of a fine-tuning run were, by its folder or that of its model; None where nobody knows."""
     for folder in (model, model.parent):
         source = read_values(folder / SETTINGS).get("source")
         if isinstance(source, dict):
             with contextlib.suppress(UserError):
-                return from_dict(source, Source, str(folder / SETTINGS))
+                return from_dict(source, TaskSource, str(folder / SETTINGS))
     return None
 
 
-def begun_with(run: Run) -> str:
+def initialized_from(run: RunRecord) -> str:
     """The name of the model that a run began with, without its path; "" where its weights were drawn at random."""
-    folder = Path(str(run.fact("model") or "a model that is not recorded"))
+    folder = Path(str(run.info("model") or "a model that is not recorded"))
     if run.settings.get("from_scratch"):
         return ""
     return folder.parent.name if folder.name == CONFIG.parent.name else folder.name
 
 
-def pretrained(run: Run) -> str:
+def pretrained(run: RunRecord) -> str:
     """How much pretraining the weights have had that a run began with, to stand behind "was"."""
     try:
-        known = NONE if run.settings.get("from_scratch") else from_dict(run.fact("pretraining"), Pretraining, FACTS)
+        known = NONE if run.settings.get("from_scratch") else from_dict(run.info("pretraining"), Pretraining, RUN_INFO)
     except UserError:
         known = None
     return amount_in_words(known)
@@ -96,7 +96,7 @@ def is_finetuning(folder: Path) -> bool:
     return "task" in read_values(folder / SETTINGS)
 
 
-def open_tunings(folders: Sequence[Path]) -> list[Tuning]:
+def read_finetuning_runs(folders: Sequence[Path]) -> list[FinetuningRecord]:
     """The runs of these folders; one of several seeds gives the run of each."""
     each = []
     for folder in folders:
@@ -104,15 +104,15 @@ def open_tunings(folders: Sequence[Path]) -> list[Tuning]:
     fields = {folder: _metric_names(folder / METRICS) for folder in each}
     more = list(dict.fromkeys(name for names in fields.values() for name in names))
     runs = read_runs(each, more_fields=more)
-    tunings = []
+    records = []
     for folder, run in zip(each, runs, strict=True):
         if len(folders) > 1 and folder not in folders:
             run = replace(run, name=f"{folder.parent.name}/{folder.name}")
-        main = str(run.fact("task", "main_metric"))
+        main = str(run.info("task", "main_metric"))
         metrics = sorted((name for name in fields[folder] if "_loss" not in name), key=lambda name: name != main)
         metrics = [name for name in metrics if run.evaluation.has(name)]
-        tunings.append(Tuning(run, read_values(folder / SCORES), read_findings(folder), tuple(metrics)))
-    return tunings
+        records.append(FinetuningRecord(run, read_values(folder / SCORES), read_error_analyses(folder), tuple(metrics)))
+    return records
 
 
 def seed_folders(folder: Path) -> list[Path]:

@@ -11,7 +11,7 @@ from typing import Any
 from openalbert.formatting import NOTHING, count, duration, moment, percent, present, rate
 from openalbert.report import charts
 from openalbert.report.html import Markup, element, joined, table
-from openalbert.report.run_reader import Run
+from openalbert.report.run_reader import RunRecord
 from openalbert.report.sections import about, data_of, differences, sample, swatch
 from openalbert.report.summary import (
     current_evaluations,
@@ -27,7 +27,7 @@ from openalbert.report.summary import (
 from openalbert.version import __version__
 
 
-def page(runs: Sequence[Run], now: datetime) -> str:
+def page(runs: Sequence[RunRecord], now: datetime) -> str:
     """The whole page of some pretraining runs."""
     pictures, data = charts.draw(runs)
     title = f"{runs[0].model_name} · {runs[0].name}" if len(runs) == 1 else f"{len(runs)} runs compared"
@@ -81,7 +81,7 @@ def document(
     return f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head><body>{body}</body></html>\n'
 
 
-def _headline(runs: Sequence[Run], now: datetime) -> list[Markup]:
+def _headline(runs: Sequence[RunRecord], now: datetime) -> list[Markup]:
     notes = [
         f"{run.name}: {remark}" if len(runs) > 1 else remark
         for run in runs
@@ -92,9 +92,9 @@ def _headline(runs: Sequence[Run], now: datetime) -> list[Markup]:
         return [_final_table(runs), *warnings]
     run = runs[0]
     state = "finished" if run.is_finished else "no end recorded"
-    parameters = present(run.fact("parameters"))
+    parameters = present(run.info("parameters"))
     what = f"{parameters:,.0f} parameters. " if parameters is not None else ""
-    when = f"Started {moment(run.fact('started'))}. " if run.fact("started") else ""
+    when = f"Started {moment(run.info('started'))}. " if run.info("started") else ""
     return [
         element(
             "p", element("span", state, class_="state"), f" {what}{when}{_capital(length(run))}, on {hardware(run)}."
@@ -105,7 +105,7 @@ def _headline(runs: Sequence[Run], now: datetime) -> list[Markup]:
     ]
 
 
-def _open_end(run: Run, now: datetime) -> list[str]:
+def _open_end(run: RunRecord, now: datetime) -> list[str]:
     """What is to be said of a run that has not come to its end, or was not evaluated."""
     sentences = []
     if not run.is_finished:
@@ -121,7 +121,7 @@ def _open_end(run: Run, now: datetime) -> list[str]:
     return sentences
 
 
-def _tiles(run: Run) -> list[Markup]:
+def _tiles(run: RunRecord) -> list[Markup]:
     records = judged_by(run)
     if not len(records):
         return []
@@ -141,7 +141,7 @@ def _tiles(run: Run) -> list[Markup]:
     return [element("dl", *tiles, class_="tiles"), element("p", where, class_="remark")]
 
 
-def _final_table(runs: Sequence[Run]) -> Markup:
+def _final_table(runs: Sequence[RunRecord]) -> Markup:
     names = list(dict.fromkeys(result.name for run in runs for result in final_results(run)))
     rows = []
     for index, run in enumerate(runs):
@@ -164,13 +164,13 @@ def _final_table(runs: Sequence[Run]) -> Markup:
     return table(["run", *names, "steps", "tokens", "training time", "tokens/s (median)", "on"], rows)
 
 
-def _shared_level(runs: Sequence[Run], name: str, level: str) -> str:
+def _shared_level(runs: Sequence[RunRecord], name: str, level: str) -> str:
     """The plateau or chance level of a figure, if it is the same for all runs."""
     found = {result.levels.get(level, "") for run in runs for result in final_results(run) if result.name == name}
     return found.pop() if len(found) == 1 else ""
 
 
-def pictures_section(runs: Sequence[Run], pictures: Sequence[Markup]) -> Markup:
+def pictures_section(runs: Sequence[RunRecord], pictures: Sequence[Markup]) -> Markup:
     """The pictures under a bar that says what they are drawn over, and what each line is."""
     if not pictures:
         return element("section", element("h2", "Curves"), element("p", "There is nothing to draw yet."))

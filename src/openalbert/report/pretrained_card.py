@@ -13,7 +13,7 @@ from openalbert.interop.names import family_of
 from openalbert.model.albert import AlbertModel
 from openalbert.model.presets import PAPER_TOKENS
 from openalbert.optim.settings import scaled_learning_rate
-from openalbert.report.run_reader import Run, read_run, settings_tree
+from openalbert.report.run_reader import RunRecord, read_run, settings_tree
 from openalbert.report.summary import (
     current_evaluations,
     earlier_data,
@@ -90,7 +90,7 @@ def _segments(settings: Any) -> str:
     return "two segments" if order.objective != "none" or order.lone_sentences == "google" else "one or two segments"
 
 
-def _front_matter(run: Run, model: AlbertModel) -> str:
+def _front_matter(run: RunRecord, model: AlbertModel) -> str:
     """What Hugging Face's hub reads of a card; JSON values are YAML, whatever stands in a name."""
     family = family_of(model.config)
     lines = [
@@ -117,7 +117,7 @@ def _front_matter(run: Run, model: AlbertModel) -> str:
     return "\n".join(["---", *lines, "---"])
 
 
-def _results(run: Run) -> str:
+def _results(run: RunRecord) -> str:
     records = judged_by(run)
     if not len(records):
         return "Nothing was recorded of this run, so nothing is known of its quality."
@@ -174,15 +174,17 @@ For a task of your own, load it with `AutoModelForSequenceClassification.from_pr
     )
 
 
-def _training(run: Run, settings: Any) -> str:
+def _training(run: RunRecord, settings: Any) -> str:
     masking, schedule, optimizer = settings.objective.masked_lm, settings.schedule, settings.optimizer
     unit = "word" if masking.unit == "word" else "token"
     ngrams = f"single {unit}s" if masking.max_ngram == 1 else f"n-grams of up to {masking.max_ngram} {unit}s"
-    warmup = f"{schedule.warmup_steps:,} steps" if schedule.warmup_steps is not None else percent(schedule.warmup_share)
+    warmup = (
+        f"{schedule.warmup_steps:,} steps" if schedule.warmup_steps is not None else percent(schedule.warmup_fraction)
+    )
     decay = {"paper": "linear decay counted from the start", "linear": "linear decay", "constant": "no decay"}
     seconds = training_seconds(run)
     learning_rate = scaled_learning_rate(optimizer.learning_rate, settings.batch_size, settings.reference_batch)
-    software = [f"{name} {over_all_starts(run.facts, name) or '?'}" for name in ("openalbert", "torch")]
+    software = [f"{name} {over_all_starts(run.run_info, name) or '?'}" for name in ("openalbert", "torch")]
     rows = [
         ("objective", ", ".join(_objectives(settings))),
         ("masking", f"{percent(masking.rate)} of the tokens, {ngrams}"),
@@ -199,46 +201,46 @@ def _training(run: Run, settings: Any) -> str:
         ("depth", settings.depth_schedule or f"{settings.model.num_layers} layers throughout"),
         ("dropout", f"hidden {settings.model.hidden_dropout:g}, attention {settings.model.attention_dropout:g}"),
         ("seed", str(settings.seed)),
-        ("begun with", _beginning(run)),
+        ("begun with", _initialization(run)),
         ("hardware", hardware(run)),
         ("time", f"{duration(seconds)} of training" if seconds is not None else "not recorded"),
         ("throughput", f"{rate(run.train.median('tokens_per_second'))} tokens per second (median)"),
-        ("skipped steps, restarts", f"{count(run.train.last('skipped') or 0)}, {count(run.fact('restarts') or 0)}"),
-        ("started", moment(run.fact("started"))),
+        ("skipped steps, restarts", f"{count(run.train.last('skipped') or 0)}, {count(run.info('restarts') or 0)}"),
+        ("started", moment(run.info("started"))),
         ("software", ", ".join(software)),
     ]
     return "| | |\n|---|---|\n" + "\n".join(f"| {name} | {one_line(value)} |" for name, value in rows)
 
 
-def _tokens_in_all(run: Run) -> float | None:
+def _tokens_in_all(run: RunRecord) -> float | None:
     """What the weights have read by the end of the run, as far as it is recorded."""
-    seen, before = tokens_seen(run), runs_before(run.facts)
+    seen, before = tokens_seen(run), runs_before(run.run_info)
     return seen if seen is None or not before else seen + before[-1].tokens
 
 
-def _tokens(run: Run) -> str:
-    before = runs_before(run.facts)
+def _tokens(run: RunRecord) -> str:
+    before = runs_before(run.run_info)
     more = f", after {count(before[-1].tokens)} in the runs before this one" if before else ""
     return count(tokens_seen(run)) + more
 
 
-def _beginning(run: Run) -> str:
+def _initialization(run: RunRecord) -> str:
     """Where the first weights came from."""
-    name = run.fact("begun_with")
+    name = run.info("initialized_from")
     return f"the weights of {name}" if name else "weights drawn at random"
 
 
-def _data(run: Run, licence: str | None) -> str:
-    folder = run.fact("data", "folder")
+def _data(run: RunRecord, licence: str | None) -> str:
+    folder = run.info("data", "folder")
     seen = passes(run)
     words = (
-        f"{count(run.fact('data', 'train_tokens'))} training tokens in {count(run.fact('data', 'train_documents'))} "
-        f"documents; {count(run.fact('data', 'heldout_tokens'))} tokens were held out for evaluation. "
+        f"{count(run.info('data', 'train_tokens'))} training tokens in {count(run.info('data', 'train_documents'))} "
+        f"documents; {count(run.info('data', 'heldout_tokens'))} tokens were held out for evaluation. "
     )
-    unusable = run.fact("data", "unusable_documents")
+    unusable = run.info("data", "unusable_documents")
     if unusable:
         words += (
-            f"{count(unusable)} of the training documents, with {count(run.fact('data', 'unusable_tokens'))} tokens, "
+            f"{count(unusable)} of the training documents, with {count(run.info('data', 'unusable_tokens'))} tokens, "
             "have one sentence, too few for a pair, and were not used. "
         )
     if seen is not None:
@@ -251,7 +253,7 @@ def _data(run: Run, licence: str | None) -> str:
             f"tokens on other data: {count(earlier.get('train_tokens'))} training tokens in "
             f"{count(earlier.get('train_documents'))} documents. "
         )
-    words += f"The vocabulary has {count(run.fact('vocab_size'))} pieces. "
+    words += f"The vocabulary has {count(run.info('vocab_size'))} pieces. "
     words += f"{_inputs(Path(str(folder)))}\n\n" if folder else "Where they came from is not recorded.\n\n"
     return words + (
         f"Licence of the texts: {one_line(licence)}."
@@ -271,10 +273,10 @@ def _inputs(folder: Path) -> str:
     return f"The texts came from {len(inputs):,} file{'s' if len(inputs) != 1 else ''}: {named}{more}."
 
 
-def _limits(run: Run, settings: Any) -> str:
-    tokens, before = _tokens_in_all(run) or 0.0, runs_before(run.facts)
+def _limits(run: RunRecord, settings: Any) -> str:
+    tokens, before = _tokens_in_all(run) or 0.0, runs_before(run.run_info)
     longest = max([settings.objective.max_length, *(one.length for one in before)])
-    unknown = before[0].begun_with if before else run.fact("begun_with")
+    unknown = before[0].initialized_from if before else run.info("initialized_from")
     times = float(f"{PAPER_TOKENS / tokens:.1e}") if tokens else 0.0
     share = f", about {number(times, 2)} times as many" if times > 1 else ""
     sentences = [

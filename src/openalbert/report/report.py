@@ -9,8 +9,8 @@ from tyro.conf import Positional
 from openalbert import atomic_io
 from openalbert.errors import UserError
 from openalbert.progress import Work
-from openalbert.report.error_analysis import Findings
-from openalbert.report.error_page import findings_section
+from openalbert.report.error_analysis import ErrorAnalysis
+from openalbert.report.error_page import error_section
 from openalbert.report.finetune_page import beside_the_paper, finetuning_page, tiles
 from openalbert.report.finetuning_reader import is_finetuning
 from openalbert.report.html import element
@@ -69,15 +69,15 @@ def write_report(folders: Sequence[Path], target: Path) -> None:
     atomic_io.write_text(target, finetuning_page(folders, now()))
 
 
-def evaluation_page(names: Sequence[str], shape: str, findings: Sequence[Findings], pretraining: str = "") -> str:
+def evaluation_page(names: Sequence[str], shape: str, analyses: Sequence[ErrorAnalysis], pretraining: str = "") -> str:
     """The page of an evaluation: what came out, beside the paper, and a closer look."""
-    first = findings[0]
+    first = analyses[0]
     who = names[0] if len(names) == 1 else f"{len(names)} models averaged: {', '.join(names)}"
-    by_split = {one.split: one.scores for one in findings}
-    intervals = {one.split: one.intervals for one in findings}
+    by_split = {one.split: one.scores for one in analyses}
+    intervals = {one.split: one.intervals for one in analyses}
     headline = [element("p", f"{who}."), tiles(first.task, shape, by_split, first.main_metric, intervals)]
     name = "this model" if len(names) == 1 else "the ensemble"
-    numbers = {one.split: one.num_examples for one in findings}
+    numbers = {one.split: one.num_examples for one in analyses}
     beside = beside_the_paper(first.task, name, by_split, numbers, shape, pretraining)
-    sections = [beside, *map(findings_section, findings)]
+    sections = [beside, *map(error_section, analyses)]
     return document(f"{first.task} · evaluation", headline, sections, [], [], now())

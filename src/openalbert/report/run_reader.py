@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float64
 
 from openalbert.errors import UserError
 
-SETTINGS, FACTS, METRICS = "run.json", "facts.json", "metrics.jsonl"
+SETTINGS, RUN_INFO, METRICS = "run.json", "run_info.json", "metrics.jsonl"
 LINES_AT_ONCE = 20_000
 TRAIN_FIELDS = (
     "step tokens progress loss masked_lm_loss masked_lm_accuracy sentence_order_loss sentence_order_accuracy "
@@ -65,13 +65,13 @@ class Event:
 
 
 @dataclass(frozen=True)
-class Run:
+class RunRecord:
     """All that a run's folder tells."""
 
     name: str
     folder: Path
     settings: dict[str, Any]
-    facts: dict[str, Any]
+    run_info: dict[str, Any]
     train: Records
     evaluation: Records
     events: tuple[Event, ...]
@@ -80,9 +80,9 @@ class Run:
     written: float | None
     """When the metrics were last written to, in seconds since 1970."""
 
-    def fact(self, *path: str) -> Any:
-        """A value of facts.json, None where there is none."""
-        value: Any = self.facts
+    def info(self, *path: str) -> Any:
+        """A value of run_info.json, None where there is none."""
+        value: Any = self.run_info
         for key in path:
             value = value.get(key) if isinstance(value, dict) else None
         return value
@@ -90,7 +90,7 @@ class Run:
     @property
     def is_finished(self) -> bool:
         """Did the run come to its end? The truth beside the estimate is the last thing it writes."""
-        return isinstance(self.fact("truth"), dict)
+        return isinstance(self.info("actual"), dict)
 
     @property
     def model_name(self) -> str:
@@ -116,7 +116,7 @@ class Run:
 
 def read_runs(
     folders: Sequence[Path], advance: Callable[[float], None] = lambda size: None, more_fields: Sequence[str] = ()
-) -> list[Run]:
+) -> list[RunRecord]:
     """The runs of these folders, each under a name that no other has; `advance` is told of bytes read.
 
     `more_fields` are those that records may have beside the ones of pretraining.
@@ -137,11 +137,11 @@ def read_run(
     name: str | None = None,
     advance: Callable[[float], None] = lambda size: None,
     more_fields: Sequence[str] = (),
-) -> Run:
+) -> RunRecord:
     """The run of a folder; a folder that is none is refused."""
     remarks: list[str] = []
     settings = _settings(folder)
-    facts = _facts(folder / FACTS, remarks)
+    run_info = _run_info(folder / RUN_INFO, remarks)
     fields = {
         kind: tuple(dict.fromkeys((*known, *more_fields)))
         for kind, known in (("train", TRAIN_FIELDS), ("evaluation", EVALUATION_FIELDS))
@@ -154,11 +154,11 @@ def read_run(
         reader.read(metrics)
     except FileNotFoundError:
         remarks.append(f"There is no {METRICS} yet: nothing has been recorded.")
-    return Run(
+    return RunRecord(
         name=name or folder.name,
         folder=folder,
         settings=settings,
-        facts=facts,
+        run_info=run_info,
         train=reader.records("train"),
         evaluation=reader.records("evaluation"),
         events=tuple(reader.events),
@@ -167,7 +167,7 @@ def read_run(
     )
 
 
-def settings_tree(run: Run) -> Any:
+def settings_tree(run: RunRecord) -> Any:
     """The settings of a run with their values as attributes: `settings.optimizer.learning_rate`."""
     return json.loads(json.dumps(run.settings), object_hook=lambda values: SimpleNamespace(**values))
 
@@ -189,18 +189,18 @@ def _settings(folder: Path) -> dict[str, Any]:
     return settings
 
 
-def _facts(path: Path, remarks: list[str]) -> dict[str, Any]:
+def _run_info(path: Path, remarks: list[str]) -> dict[str, Any]:
     try:
-        facts = json.loads(path.read_text(encoding="utf-8"))
+        run_info = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        remarks.append(f"There is no {FACTS}: the hardware, the data and the unigram plateau are not known.")
+        remarks.append(f"There is no {RUN_INFO}: the hardware, the data and the unigram plateau are not known.")
         return {}
     except ValueError:
-        facts = None
-    if not isinstance(facts, dict):
-        remarks.append(f"{FACTS} is damaged: the hardware, the data and the unigram plateau are not known.")
+        run_info = None
+    if not isinstance(run_info, dict):
+        remarks.append(f"{RUN_INFO} is damaged: the hardware, the data and the unigram plateau are not known.")
         return {}
-    return facts
+    return run_info
 
 
 @dataclass

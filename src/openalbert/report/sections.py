@@ -8,7 +8,7 @@ from typing import Any
 from openalbert.formatting import NOTHING, count, duration, number, percent, present, rate, size
 from openalbert.report import charts
 from openalbert.report.html import Markup, element, joined, table
-from openalbert.report.run_reader import Run
+from openalbert.report.run_reader import RunRecord
 from openalbert.report.summary import (
     earlier_data,
     hardware,
@@ -70,7 +70,7 @@ def _plain(value: Any) -> str:
     return {True: "yes", False: "no"}[value] if isinstance(value, bool) else json.dumps(value, ensure_ascii=False)
 
 
-def differences(runs: Sequence[Run]) -> Markup:
+def differences(runs: Sequence[RunRecord]) -> Markup:
     """The settings in which runs differ, and no others."""
     settings = [flat(run.settings) for run in runs]
     names = list(dict.fromkeys(name for one in settings for name in one if name not in NOT_COMPARED))
@@ -87,7 +87,7 @@ def differences(runs: Sequence[Run]) -> Markup:
     return element("section", element("h2", "Settings that differ"), shown)
 
 
-def about(run: Run, alone: bool, data: Markup, remarks: Sequence[Markup] = ()) -> Markup:
+def about(run: RunRecord, alone: bool, data: Markup, remarks: Sequence[Markup] = ()) -> Markup:
     """All that is known of one run beside its curves; `data` and `remarks` tell what it read."""
     heading = [] if alone else [element("h2", run.name)]
     level = "h2" if alone else "h3"
@@ -111,7 +111,7 @@ def about(run: Run, alone: bool, data: Markup, remarks: Sequence[Markup] = ()) -
     )
 
 
-def settings_of(run: Run) -> Markup:
+def settings_of(run: RunRecord) -> Markup:
     """All settings, folded."""
     settings = flat(run.settings)
     return element(
@@ -121,38 +121,38 @@ def settings_of(run: Run) -> Markup:
     )
 
 
-def data_of(run: Run) -> Markup:
+def data_of(run: RunRecord) -> Markup:
     """What a pretraining run read."""
     seen = passes(run)
     rows = [
-        ["folder", str(run.fact("data", "folder") or NOTHING)],
-        ["training tokens", count(run.fact("data", "train_tokens"))],
-        ["training documents", count(run.fact("data", "train_documents"))],
+        ["folder", str(run.info("data", "folder") or NOTHING)],
+        ["training tokens", count(run.info("data", "train_tokens"))],
+        ["training documents", count(run.info("data", "train_documents"))],
         ["of one sentence, too few for a pair", _unusable(run)],
-        ["held-out tokens", count(run.fact("data", "heldout_tokens"))],
-        ["examples in an epoch", count(run.fact("data", "examples_per_epoch"))],
+        ["held-out tokens", count(run.info("data", "heldout_tokens"))],
+        ["examples in an epoch", count(run.info("data", "examples_per_epoch"))],
         ["tokens seen", count(tokens_seen(run))],
         ["passes over the training tokens", number(seen, 3)],
         *(
             ["data before that", f"{count(earlier.get('train_tokens'))} tokens, {count(earlier.get('steps'))} steps"]
             for earlier in earlier_data(run)
         ),
-        ["vocabulary", f"{count(run.fact('vocab_size'))} pieces"],
-        ["entropy of single tokens", f"{number(run.fact('unigram_entropy'))} nats"],
-        ["tokenizer", str(run.fact("data", "tokenizer") or NOTHING)[:12]],
+        ["vocabulary", f"{count(run.info('vocab_size'))} pieces"],
+        ["entropy of single tokens", f"{number(run.info('unigram_entropy'))} nats"],
+        ["tokenizer", str(run.info("data", "tokenizer") or NOTHING)[:12]],
     ]
     return table(["", ""], rows)
 
 
-def _unusable(run: Run) -> str:
+def _unusable(run: RunRecord) -> str:
     """The training documents that the objective cannot use."""
-    documents, tokens = (run.fact("data", f"unusable_{name}") for name in ("documents", "tokens"))
+    documents, tokens = (run.info("data", f"unusable_{name}") for name in ("documents", "tokens"))
     return f"{count(documents)} documents, {count(tokens)} tokens" if documents else count(documents)
 
 
-def hardware_of(run: Run) -> Markup:
+def hardware_of(run: RunRecord) -> Markup:
     """What it ran on, and how fast."""
-    peaks = [present(place.get("matmul_peak_flops")) for place in places(run.facts)]
+    peaks = [present(place.get("matmul_peak_flops")) for place in places(run.run_info)]
     told = ", then ".join(f"{count(peak)}FLOP/s" for peak in peaks if peak is not None)
     rows = [
         ["device", hardware(run)],
@@ -160,20 +160,20 @@ def hardware_of(run: Run) -> Markup:
         ["tokens per second, median", rate(run.train.median("tokens_per_second"))],
         ["model FLOPs utilization (MFU), median", percent(run.train.median("share_of_peak"))],
         ["training time", duration(training_seconds(run))],
-        ["restarts", count(run.fact("restarts"))],
+        ["restarts", count(run.info("restarts"))],
         ["steps skipped", count(run.train.last("skipped"))],
-        ["openalbert", over_all_starts(run.facts, "openalbert") or NOTHING],
-        ["torch", over_all_starts(run.facts, "torch") or NOTHING],
-        ["Python", over_all_starts(run.facts, "python") or NOTHING],
+        ["openalbert", over_all_starts(run.run_info, "openalbert") or NOTHING],
+        ["torch", over_all_starts(run.run_info, "torch") or NOTHING],
+        ["Python", over_all_starts(run.run_info, "python") or NOTHING],
     ]
-    if run.fact("precision"):
-        rows.insert(1, ["precision", over_all_starts(run.facts, "precision") or NOTHING])
+    if run.info("precision"):
+        rows.insert(1, ["precision", over_all_starts(run.run_info, "precision") or NOTHING])
     return table(["", ""], rows)
 
 
-def estimate_of(run: Run) -> Markup:
+def estimate_of(run: RunRecord) -> Markup:
     """What it was said to take, and what it took."""
-    if not isinstance(run.fact("estimate"), dict):
+    if not isinstance(run.info("estimate"), dict):
         return element("p", "No estimate is recorded.", class_="soft")
     rows = []
     for key, name, write in (
@@ -183,18 +183,18 @@ def estimate_of(run: Run) -> Markup:
         ("memory_bytes", "memory", size),
         ("disk_bytes", "disk", size),
     ):
-        before, after = run.fact("estimate", key), run.fact("truth", key)
+        before, after = run.info("estimate", key), run.info("actual", key)
         first, second = present(before), present(after)
         ratio = f"{second / first:.2f}" if first and second is not None else NOTHING
         rows.append([name, write(before), write(after), ratio])
     note = [] if run.is_finished else [element("p", "The truth comes at the end of the run.", class_="remark")]
-    return joined(table(["", "estimate", "truth", "ratio"], rows), *note)
+    return joined(table(["", "estimate", "actual", "ratio"], rows), *note)
 
 
-def events_of(run: Run) -> Markup:
+def events_of(run: RunRecord) -> Markup:
     """What happened that is worth a sentence."""
     parts: list[Markup] = []
-    restarts = present(run.fact("restarts")) or 0
+    restarts = present(run.info("restarts")) or 0
     if restarts:
         parts.append(element("p", f"The run was taken up again {restarts:.0f} time{'s' if restarts != 1 else ''}."))
     if not run.events:
@@ -214,9 +214,9 @@ def events_of(run: Run) -> Markup:
     return joined(*parts, listed)
 
 
-def command_of(run: Run) -> Markup:
+def command_of(run: RunRecord) -> Markup:
     """The command line that does the same again."""
-    command = run.fact("command")
+    command = run.info("command")
     if isinstance(command, str) and command:
         return element("pre", command)
     return element("p", "The command line was not recorded; run.json has every setting.", class_="soft")

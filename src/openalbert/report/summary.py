@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from openalbert.formatting import count, duration, number, percent, present
-from openalbert.interop.pretraining_json import PretrainingRun
-from openalbert.report.run_reader import FACTS, Records, Run
+from openalbert.interop.pretraining_json import PretrainingStage
+from openalbert.report.run_reader import RUN_INFO, Records, RunRecord
 from openalbert.settings import from_dict
 
 
@@ -25,55 +25,55 @@ class Result:
     """What it is to be compared with: the unigram plateau and chance, as far as they are known."""
 
 
-def last_step(run: Run) -> int:
+def last_step(run: RunRecord) -> int:
     """The last step that anything is recorded of."""
     return int(max(run.train.last("step") or 0, run.evaluation.last("step") or 0))
 
 
-def tokens_seen(run: Run) -> float | None:
+def tokens_seen(run: RunRecord) -> float | None:
     """Tokens read up to the last record."""
-    truth = present(run.fact("truth", "tokens"))
+    actual = present(run.info("actual", "tokens"))
     found = [records.last("tokens") for records in (run.train, run.evaluation)]
     return (
-        truth
-        if truth is not None
+        actual
+        if actual is not None
         else max((tokens for tokens in found if tokens is not None and math.isfinite(tokens)), default=None)
     )
 
 
-def training_seconds(run: Run) -> float | None:
+def training_seconds(run: RunRecord) -> float | None:
     """Time of training, all restarts together."""
-    hours = present(run.fact("truth", "hours"))
+    hours = present(run.info("actual", "hours"))
     return run.train.last("seconds") if hours is None else 3600 * hours
 
 
-def passes(run: Run) -> float | None:
+def passes(run: RunRecord) -> float | None:
     """How often the training tokens were seen: those that the objective can use, of the last data that it read."""
-    tokens, all_tokens = tokens_seen(run), present(run.fact("data", "train_tokens"))
+    tokens, all_tokens = tokens_seen(run), present(run.info("data", "train_tokens"))
     if tokens is not None:
-        tokens -= present(run.fact("data", "from_tokens")) or 0
-    usable = None if all_tokens is None else all_tokens - (present(run.fact("data", "unusable_tokens")) or 0)
+        tokens -= present(run.info("data", "from_tokens")) or 0
+    usable = None if all_tokens is None else all_tokens - (present(run.info("data", "unusable_tokens")) or 0)
     return tokens / usable if tokens is not None and usable else None
 
 
-def earlier_data(run: Run) -> list[dict[str, Any]]:
+def earlier_data(run: RunRecord) -> list[dict[str, Any]]:
     """The records of the data that a run was trained on before it was continued on others."""
-    found = run.fact("earlier_data")
+    found = run.info("earlier_data")
     return [record for record in found if isinstance(record, dict)] if isinstance(found, list) else []
 
 
-def runs_before(facts: dict[str, Any]) -> tuple[PretrainingRun, ...]:
+def runs_before(run_info: dict[str, Any]) -> tuple[PretrainingStage, ...]:
     """The runs that a run continued, oldest first."""
-    return tuple(from_dict(values, PretrainingRun, FACTS) for values in facts.get("before", ()))
+    return tuple(from_dict(values, PretrainingStage, RUN_INFO) for values in run_info.get("before", ()))
 
 
-def current_evaluations(run: Run) -> Records:
+def current_evaluations(run: RunRecord) -> Records:
     """The evaluations on the held-out text that the run has now, or had at its end."""
     changed = max((event.step for event in run.events if event.what == "new_heldout"), default=-1)
     return run.evaluation.where(run.evaluation.columns["step"] > changed)
 
 
-def judged_by(run: Run) -> Records:
+def judged_by(run: RunRecord) -> Records:
     """The records that a run is judged by: held-out text, or without it its own training batches.
 
     A training record whose steps were all skipped has no loss to judge by.
@@ -84,10 +84,10 @@ def judged_by(run: Run) -> Records:
     return run.train.where(np.isfinite(run.train.columns["masked_lm_loss"]))
 
 
-def final_results(run: Run) -> list[Result]:
+def final_results(run: RunRecord) -> list[Result]:
     """The figures of the last evaluation (or training record), each beside its plateau and chance."""
     records = judged_by(run)
-    entropy, vocab_size = present(run.fact("unigram_entropy")), present(run.fact("vocab_size"))
+    entropy, vocab_size = present(run.info("unigram_entropy")), present(run.info("vocab_size"))
     loss = records.last("masked_lm_loss")
     perplexity = math.exp(min(loss, 700)) if loss is not None and math.isfinite(loss) else loss
     uniform = math.log(vocab_size) if vocab_size and vocab_size > 0 else None
@@ -117,9 +117,9 @@ def _levels(plateau: float | None, chance: float | None, write: Callable[[object
     return {name: write(value) for name, value in named if value is not None}
 
 
-def verdict(run: Run) -> str:
+def verdict(run: RunRecord) -> str:
     """Whether the model has learned more than how often each word occurs."""
-    loss, entropy = judged_by(run).last("masked_lm_loss"), present(run.fact("unigram_entropy"))
+    loss, entropy = judged_by(run).last("masked_lm_loss"), present(run.info("unigram_entropy"))
     if loss is None or entropy is None:
         return ""
     if not math.isfinite(loss):
@@ -131,7 +131,7 @@ def verdict(run: Run) -> str:
     return f"On {where} the loss is {number(gap, 3)} nats under what word frequencies alone give."
 
 
-def length(run: Run) -> str:
+def length(run: RunRecord) -> str:
     """How long the run was, in a sentence."""
     words = [f"{last_step(run):,} steps"]
     if tokens_seen(run) is not None:
@@ -140,18 +140,18 @@ def length(run: Run) -> str:
     return ", ".join(words) + (f" in {duration(seconds)} of training" if seconds is not None else "")
 
 
-def hardware(run: Run) -> str:
+def hardware(run: RunRecord) -> str:
     """What it ran on."""
-    return over_all_starts(run.facts, "device") or "hardware that is not recorded"
+    return over_all_starts(run.run_info, "device") or "hardware that is not recorded"
 
 
-def places(facts: dict[str, Any]) -> list[dict[str, Any]]:
+def places(run_info: dict[str, Any]) -> list[dict[str, Any]]:
     """The facts of each machine that a run was on, in order; the first one's are those of the run itself."""
-    moves = facts.get("moves")
-    return [facts, *[move for move in (moves if isinstance(moves, list) else []) if isinstance(move, dict)]]
+    moves = run_info.get("moves")
+    return [run_info, *[move for move in (moves if isinstance(moves, list) else []) if isinstance(move, dict)]]
 
 
-def over_all_starts(facts: dict[str, Any], name: str) -> str | None:
+def over_all_starts(run_info: dict[str, Any], name: str) -> str | None:
     """A value of the places that a run was on, in order: `1 x NVIDIA H200, then 1 x NVIDIA A100`."""
-    values = [str(place[name]) for place in places(facts) if place.get(name)]
+    values = [str(place[name]) for place in places(run_info) if place.get(name)]
     return ", then ".join(value for value, _ in itertools.groupby(values)) or None

@@ -46,7 +46,7 @@ def absent_told(task: Task, train: Sequence[Example], scored: Sequence[Example])
     shown = ", ".join(names[:MOST_TOLD]) + (" and more" if len(names) > MOST_TOLD else "")
     return [
         f"WARNING: there is no example of class {shown} to score on, so no metric counts it: give a file with --dev "
-        "that has some, or hold out more with --heldout-share"
+        "that has some, or hold out more with --heldout-fraction"
     ]
 
 

@@ -12,7 +12,7 @@ from typing import Literal
 from openalbert.errors import UserError
 from openalbert.formatting import counted
 from openalbert.tasks.data.fields import check_none_lost
-from openalbert.tasks.data.source import Source, assemble, openings
+from openalbert.tasks.data.source import TaskSource, assemble, openings
 from openalbert.tasks.data.tables import Exclusions, Row, Table, as_text, read_json, read_table, table_of
 from openalbert.tasks.metrics import measure_choices
 from openalbert.tasks.task import ChoiceExample, Reading, Task
@@ -27,7 +27,7 @@ def letter(option: int) -> str:
     return LETTERS[option] if option < len(LETTERS) else str(option)
 
 
-def open_race(source: Source, school: School) -> Task:
+def open_race(source: TaskSource, school: School) -> Task:
     """The task of one school or both."""
     name = "race" if school == "all" else f"race_{school}"
 

@@ -9,7 +9,7 @@ from openalbert.tasks.custom.multi_label import open_multi_label
 from openalbert.tasks.custom.multiple_choice import open_multiple_choice
 from openalbert.tasks.custom.question_answering import open_question_answering
 from openalbert.tasks.custom.regression import open_regression
-from openalbert.tasks.data.source import Source
+from openalbert.tasks.data.source import TaskSource
 from openalbert.tasks.glue.cola import COLA
 from openalbert.tasks.glue.files import Glue
 from openalbert.tasks.glue.mnli import MNLI
@@ -24,7 +24,7 @@ from openalbert.tasks.race import open_race
 from openalbert.tasks.squad import open_squad
 from openalbert.tasks.task import Kind, Known, Task
 
-__all__ = ["GLUE", "TASKS", "Definition", "Known", "Source", "open_task"]
+__all__ = ["GLUE", "TASKS", "Definition", "Known", "TaskSource", "open_task"]
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Definition:
 
     kind: Kind
     about: str
-    open: Callable[[Source, Known], Task]
+    open: Callable[[TaskSource, Known], Task]
 
 
 GLUE = {task.name: task for task in (COLA, SST2, MRPC, STSB, QQP, MNLI, QNLI, RTE, WNLI)}
@@ -88,7 +88,7 @@ TASKS: dict[str, Definition] = {
 }
 
 
-def open_task(name: str, source: Source, known: Known | None = None) -> Task:
+def open_task(name: str, source: TaskSource, known: Known | None = None) -> Task:
     """A task with its examples from a source; nothing but what own files say of labels and columns is read before it is
     asked for. `known` is what a model was taught already."""
     if name not in TASKS:

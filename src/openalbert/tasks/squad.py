@@ -9,7 +9,7 @@ from typing import Any
 
 from openalbert.errors import UserError
 from openalbert.tasks.data.fields import check_none_lost
-from openalbert.tasks.data.source import Source, assemble, openings
+from openalbert.tasks.data.source import TaskSource, assemble, openings
 from openalbert.tasks.data.tables import Exclusions, Row, Table, as_text, read_json, read_table, table_of, whole_number
 from openalbert.tasks.metrics import measure_answers
 from openalbert.tasks.task import Answer, QuestionExample, Reading, Task
@@ -31,7 +31,7 @@ PATTERNS = {
 COLUMNS = ("id", "context", "question", "answers", "answer_start")
 
 
-def open_squad(source: Source, version: str) -> Task:
+def open_squad(source: TaskSource, version: str) -> Task:
     """The task of a version, from its folder or from files of its form."""
     name, may_have_no_answer = ("squad1", False) if version == "1.1" else ("squad2", True)
     opened = openings(name, source, read_questions, PATTERNS[version], ("squad", name))

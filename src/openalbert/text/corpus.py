@@ -16,15 +16,15 @@ from openalbert.errors import UserError, suggestion
 from openalbert.text.readers import (
     MAGIC,
     STANDARD_INPUT,
+    CorpusSource,
     Counts,
     Reading,
-    Source,
     clean,
     text_blocks,
 )
 from openalbert.text.records import dataset_records, delimited_records, jsonl_records, parquet_records
 
-__all__ = ["Counts", "Document", "DuplicateFilter", "Reading", "Source", "documents", "fingerprint", "sources"]
+__all__ = ["CorpusSource", "Counts", "Document", "DuplicateFilter", "Reading", "documents", "fingerprint", "sources"]
 
 _FORMATS: dict[str, Literal["text", "jsonl", "csv", "tsv", "parquet"]] = {
     "": "text",
@@ -47,7 +47,7 @@ class Document:
     text: str
 
 
-def sources(files: Sequence[str | Path], reading: Reading) -> list[Source]:
+def sources(files: Sequence[str | Path], reading: Reading) -> list[CorpusSource]:
     """What the names stand for, in the order given: files, folders (all below, sorted), globs (sorted), `-`.
 
     Hidden files in folders are left out; a file that is reached twice is read once.
@@ -60,21 +60,21 @@ def sources(files: Sequence[str | Path], reading: Reading) -> list[Source]:
         raise UserError(
             "wrapped lines cannot be documents each: choose document blank-line or file, or leave out wrapped"
         )
-    found: list[Source] = []
+    found: list[CorpusSource] = []
     seen: set[Path] = set()
     for name in map(str, files):
         if reading.format == "datasets":
-            found.append(Source(name, "datasets", None))
+            found.append(CorpusSource(name, "datasets", None))
         elif name == STANDARD_INPUT:
             if reading.format == "parquet":
                 raise UserError("Parquet cannot be read from standard input: name the file")
-            found.append(Source(name, "text" if reading.format == "auto" else reading.format, None))
+            found.append(CorpusSource(name, "text" if reading.format == "auto" else reading.format, None))
         else:
             for path in _files(name):
                 if (real := path.resolve()) not in seen:
                     seen.add(real)
                     size = path.stat().st_size if path.is_file() else None
-                    found.append(Source(str(path), _format(path, reading), size))
+                    found.append(CorpusSource(str(path), _format(path, reading), size))
     if all(source.size_bytes == 0 for source in found):
         raise UserError(f"there is no text in {', '.join(map(str, files))}: every file is empty")
     return found
@@ -118,7 +118,7 @@ def _format(path: Path, reading: Reading) -> Literal["text", "jsonl", "csv", "ts
     return kind
 
 
-def documents(source: Source, reading: Reading, counts: Counts) -> Iterator[Document]:
+def documents(source: CorpusSource, reading: Reading, counts: Counts) -> Iterator[Document]:
     """The documents of a source, in order; `counts` advances as they come."""
     before = counts.documents
     if source.format == "text":

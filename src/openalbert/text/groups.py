@@ -18,7 +18,7 @@ from jaxtyping import Bool, Int64, UInt8
 
 from openalbert import atomic_io
 from openalbert.text import corpus, shards
-from openalbert.text.corpus import Counts, Reading, Source
+from openalbert.text.corpus import CorpusSource, Counts, Reading
 from openalbert.text.sentences import split_sentences
 from openalbert.text.shards import Piece, Tokens
 from openalbert.text.tokenizer import Tokenizer
@@ -48,7 +48,7 @@ class Group:
     """Sources that are read one behind the other."""
 
     number: int
-    sources: tuple[Source, ...]
+    sources: tuple[CorpusSource, ...]
 
 
 @dataclass(frozen=True)
@@ -72,9 +72,9 @@ class Encoded:
     counts: dict[str, int]
 
 
-def make_groups(sources: Sequence[Source]) -> list[Group]:
+def make_groups(sources: Sequence[CorpusSource]) -> list[Group]:
     """Neighbouring small sources in one group; a big one, or one of unknown size, in a group of its own."""
-    groups: list[list[Source]] = []
+    groups: list[list[CorpusSource]] = []
     room = 0
     for source in sources:
         size = GROUP_BYTES if source.size_bytes is None else source.size_bytes
@@ -173,7 +173,7 @@ def make_pieces(job: Job, group: Group, encode_all: EncodeAll | None = None) -> 
     if is_done(there):
         return
     number = len(there)
-    start = list(there.values())[-1].facts["documents_done"] if there else 0
+    start = list(there.values())[-1].run_info["documents_done"] if there else 0
     encode_all = encode_all or (lambda every: ((block, encode(block.texts, job)) for block in every))
     held: list[Encoded] = []
     size = 0
@@ -191,14 +191,14 @@ def make_pieces(job: Job, group: Group, encode_all: EncodeAll | None = None) -> 
     _write(job, group, number, held, last_facts)
 
 
-def _write(job: Job, group: Group, number: int, held: list[Encoded], facts: dict[str, Any]) -> None:
+def _write(job: Job, group: Group, number: int, held: list[Encoded], run_info: dict[str, Any]) -> None:
     counts: dict[str, int] = {}
     for encoded in held:
         for name, count in encoded.counts.items():
             counts[name] = counts.get(name, 0) + count
     splits = {split: [encoded.splits[split] for encoded in held] for split in held[0].splits}
     name = shards.piece_name(group.number, number)
-    shards.write_piece(job.folder, name, splits, job.dtype, {**facts, "encoded": counts})
+    shards.write_piece(job.folder, name, splits, job.dtype, {**run_info, "encoded": counts})
 
 
 def pieces_of(folder: Path, group: Group) -> dict[str, Piece]:
@@ -211,7 +211,7 @@ def pieces_of(folder: Path, group: Group) -> dict[str, Piece]:
 
 def is_done(pieces: dict[str, Piece]) -> bool:
     """Whether these pieces of a group are all there are."""
-    return bool(pieces) and bool(list(pieces.values())[-1].facts["last"])
+    return bool(pieces) and bool(list(pieces.values())[-1].run_info["last"])
 
 
 # --- duplicates ------------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from openalbert.errors import UserError, a_full_disk_is_told
 from openalbert.progress import Work, plain_console
 from openalbert.settings import to_dict
 from openalbert.text import corpus, groups, shards, workers
-from openalbert.text.corpus import Counts, Reading, Source
+from openalbert.text.corpus import CorpusSource, Counts, Reading
 from openalbert.text.groups import Group, Job
 from openalbert.text.manifest import (
     MANIFEST,
@@ -136,7 +136,7 @@ def _check(settings: Prepare) -> None:
         raise UserError("standard input cannot be read twice, as --drop-duplicates must: put the text into a file")
 
 
-def _absolute(source: Source) -> Source:
+def _absolute(source: CorpusSource) -> CorpusSource:
     """Another process may stand in another folder."""
     path = Path(source.name)
     if source.name == "-" or source.format == "datasets":
@@ -147,7 +147,7 @@ def _absolute(source: Source) -> Source:
 # --- what is to be done, and how far it is ---------------------------------------------------------------------------
 
 
-def _plan(settings: Prepare, sources: Sequence[Source], tokenizer: Tokenizer) -> dict[str, Any]:
+def _plan(settings: Prepare, sources: Sequence[CorpusSource], tokenizer: Tokenizer) -> dict[str, Any]:
     """Everything that decides the bytes. Inputs are known by name, size and time of change."""
     known = {"version": __version__, "tokenizer": tokenizer.fingerprint, **_deciding(settings)}
     return {**known, "inputs": _inputs(sources)}
@@ -164,7 +164,7 @@ def _deciding(settings: Prepare) -> dict[str, Any]:
     }
 
 
-def _inputs(sources: Sequence[Source]) -> list[list[str | int | None]]:
+def _inputs(sources: Sequence[CorpusSource]) -> list[list[str | int | None]]:
     found: list[list[str | int | None]] = []
     for source in sources:
         status = None if source.size_bytes is None else Path(source.name).stat()
@@ -239,7 +239,7 @@ def _vocabulary(tokenizer: Tokenizer) -> Vocabulary:
     return Vocabulary(tokenizer.fingerprint, tokenizer.vocab_size, special_ids)
 
 
-def _make_pieces(settings: Prepare, sources: Sequence[Source], tokenizer: Tokenizer) -> dict[str, Piece]:
+def _make_pieces(settings: Prepare, sources: Sequence[CorpusSource], tokenizer: Tokenizer) -> dict[str, Piece]:
     """Make the pieces that are not there yet; return all of them, in corpus order."""
     job = Job(
         settings.out.absolute(),
@@ -289,7 +289,7 @@ def _find_duplicates(job: Job, parts: list[Group], engine: workers.Engine) -> No
 def _read(pieces: dict[str, Piece]) -> Counts:
     """What was read."""
     # The last piece of a group has counted all of it.
-    every = (Counts(**piece.facts["read"]) for piece in pieces.values() if piece.facts["last"])
+    every = (Counts(**piece.run_info["read"]) for piece in pieces.values() if piece.run_info["last"])
     return sum(every, Counts())
 
 
@@ -297,7 +297,7 @@ def _counts(read: Counts, pieces: dict[str, Piece]) -> dict[str, int]:
     """What was read, what became of it, and what is in each split."""
     others: Counter[str] = Counter()
     for piece in pieces.values():
-        others.update(piece.facts["encoded"])
+        others.update(piece.run_info["encoded"])
         for split, entry in piece.shards.items():
             for kind in ("documents", "sentences", "tokens"):
                 others[f"{split}_{kind}"] += getattr(entry, kind)

@@ -64,7 +64,7 @@ class Reading:
 
 
 @dataclass(frozen=True)
-class Source:
+class CorpusSource:
     """One input: a file, standard input (`-`), or a Hugging Face dataset."""
 
     name: str
@@ -106,7 +106,7 @@ class Counts:
             total[name] = one or two if name == "first_broken_line" else one + two
         return Counts(**total)
 
-    def add_broken_line(self, source: Source, number: int) -> None:
+    def add_broken_line(self, source: CorpusSource, number: int) -> None:
         """One more line or row is dropped because it is broken."""
         self.dropped_broken_lines += 1
         self.first_broken_line = self.first_broken_line or f"{source.name}, line {number}"
@@ -159,7 +159,7 @@ def decode(data: bytes, counts: Counts, final: bool = True) -> tuple[str, int]:
     return text, used
 
 
-def text_blocks(source: Source, counts: Counts) -> Iterator[str]:
+def text_blocks(source: CorpusSource, counts: Counts) -> Iterator[str]:
     """The clean text of a file in blocks that may end anywhere, in the middle of a line too."""
     rest, held = b"", ""
     for block in byte_blocks(source, counts):
@@ -196,7 +196,7 @@ class _Counted:
 
 
 @contextmanager
-def _opened(source: Source) -> Iterator[_Readable]:
+def _opened(source: CorpusSource) -> Iterator[_Readable]:
     if source.name == STANDARD_INPUT:
         yield sys.stdin.buffer
     else:
@@ -204,7 +204,7 @@ def _opened(source: Source) -> Iterator[_Readable]:
             yield file
 
 
-def byte_blocks(source: Source, counts: Counts) -> Iterator[bytes]:
+def byte_blocks(source: CorpusSource, counts: Counts) -> Iterator[bytes]:
     """The bytes of a file, decompressed; compression is known by the file's first bytes."""
     with _opened(source) as raw:
         file = _Counted(raw, counts)

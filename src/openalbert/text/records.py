@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from openalbert.errors import UserError, suggestion
-from openalbert.text.readers import BLOCK, Counts, Reading, Source, byte_blocks, decode
+from openalbert.text.readers import BLOCK, CorpusSource, Counts, Reading, byte_blocks, decode
 
 LONGEST_JSON_LINE = 1 << 25  # bytes; a longer line is dropped, for a record must be in memory to be parsed
 LONGEST_ROW = 1 << 25  # characters of a CSV row: a longer one is a quote that was never closed
@@ -60,7 +60,7 @@ def _json_lines(blocks: Iterable[bytes]) -> Iterator[bytes | None]:
     yield b"".join(parts) if size <= LONGEST_JSON_LINE else None
 
 
-def jsonl_records(source: Source, reading: Reading, counts: Counts) -> Iterator[str]:
+def jsonl_records(source: CorpusSource, reading: Reading, counts: Counts) -> Iterator[str]:
     """The text of each JSON object of a file of one a line."""
     hope = _Hope(source.name)
     for number, line in enumerate(_json_lines(byte_blocks(source, counts)), 1):
@@ -100,7 +100,7 @@ def _no_text(where: str, kind: str, reading: Reading, known: list[str], value: A
     return f"{where} has no {kind} '{reading.text_field}' (text_field): {suggestion(reading.text_field, known)}"
 
 
-def delimited_records(source: Source, reading: Reading, counts: Counts) -> Iterator[str]:
+def delimited_records(source: CorpusSource, reading: Reading, counts: Counts) -> Iterator[str]:
     """The text of each row of a CSV or TSV file, whose first line names the columns; one row in memory at a time."""
     hope = _Hope(source.name)
     lines = _lines_of(source, counts)
@@ -129,7 +129,7 @@ def delimited_records(source: Source, reading: Reading, counts: Counts) -> Itera
     hope.refuse()
 
 
-def _lines_of(source: Source, counts: Counts) -> Iterator[str]:
+def _lines_of(source: CorpusSource, counts: Counts) -> Iterator[str]:
     """The lines of a file with their ends, those of CSV: `\\n`, `\\r\\n` or `\\r`. Texts are cleaned later."""
     data, rest, is_first = b"", "", True
     for block in itertools.chain(byte_blocks(source, counts), [None]):
@@ -167,7 +167,7 @@ def _num_columns(lines: list[str], delimiter: str) -> int:
         return 0
 
 
-def _csv_rows(source: Source, lines: Iterator[str], delimiter: str = "") -> Iterator[tuple[int, list[str]]]:
+def _csv_rows(source: CorpusSource, lines: Iterator[str], delimiter: str = "") -> Iterator[tuple[int, list[str]]]:
     """The rows of a file that quotes as CSV does, each with the number of its first line; blank lines are no rows."""
     fed = 0
 
@@ -202,7 +202,7 @@ def misquoted(place: str, error: csv.Error) -> UserError:
     )
 
 
-def _tsv_rows(source: Source, lines: Iterator[str]) -> Iterator[tuple[int, list[str]]]:
+def _tsv_rows(source: CorpusSource, lines: Iterator[str]) -> Iterator[tuple[int, list[str]]]:
     """The rows of a TSV file. Some quote as CSV does, in others " is a sign like any other: its beginning tells."""
     sample: list[str] = []
     size = 0
@@ -218,7 +218,7 @@ def _tsv_rows(source: Source, lines: Iterator[str]) -> Iterator[tuple[int, list[
             yield number, text.split("\t")
 
 
-def _quotes_as_csv(source: Source, sample: list[str], is_whole: bool) -> bool:
+def _quotes_as_csv(source: CorpusSource, sample: list[str], is_whole: bool) -> bool:
     """Whether there are quotes, all by the rules of CSV, in rows that all fit the header."""
     if not any('"' in line for line in sample):
         return False
@@ -232,7 +232,7 @@ def _quotes_as_csv(source: Source, sample: list[str], is_whole: bool) -> bool:
     return len(widths) == 1
 
 
-def parquet_records(source: Source, reading: Reading, counts: Counts) -> Iterator[str]:
+def parquet_records(source: CorpusSource, reading: Reading, counts: Counts) -> Iterator[str]:
     """The text of each row, a few rows in memory at a time."""
     try:
         import pyarrow
@@ -271,7 +271,7 @@ def parquet_records(source: Source, reading: Reading, counts: Counts) -> Iterato
     hope.refuse()
 
 
-def dataset_records(source: Source, reading: Reading, counts: Counts) -> Iterator[str]:
+def dataset_records(source: CorpusSource, reading: Reading, counts: Counts) -> Iterator[str]:
     """The text of each row of a Hugging Face dataset, streamed."""
     try:
         import datasets

@@ -72,7 +72,7 @@ class Shard:
 class Piece:
     """What stands in `piece.json`."""
 
-    facts: dict[str, Any]
+    run_info: dict[str, Any]
     """Whatever its maker wants to know when the work is taken up again."""
     shards: dict[str, ShardEntry]
     """By split."""
@@ -88,7 +88,7 @@ def piece_name(group: int, number: int) -> str:
 
 
 def write_piece(
-    folder: Path, name: str, splits: Mapping[str, Sequence[Tokens]], dtype: str, facts: dict[str, Any]
+    folder: Path, name: str, splits: Mapping[str, Sequence[Tokens]], dtype: str, run_info: dict[str, Any]
 ) -> Piece:
     """Write one piece, a shard for each split that has tokens: all of it or nothing."""
     with atomic_io.new_folder(folder / name) as aside:
@@ -112,7 +112,7 @@ def write_piece(
                 sentences=len(arrays["sentences"][0]) - 1,
                 tokens=sum(map(len, arrays["tokens"])),
             )
-        piece = Piece(facts, shards, tuple(files))
+        piece = Piece(run_info, shards, tuple(files))
         (aside / PIECE).write_text(to_json(piece))
     return piece
 

@@ -25,7 +25,7 @@ from openalbert import atomic_io
 from openalbert.errors import UserError, a_full_disk_is_told
 from openalbert.progress import Work
 from openalbert.settings import from_json, to_json
-from openalbert.text.corpus import Counts, Reading, Source, documents, sources
+from openalbert.text.corpus import CorpusSource, Counts, Reading, documents, sources
 from openalbert.text.normalization import Treatment
 from openalbert.text.sentences import split_sentences
 from openalbert.text.tokenizer import MODEL_FILE, Tokenizer
@@ -95,7 +95,7 @@ class VocabularyReport:
     """What was trained, from what, and how well it fits: saved beside the model."""
 
     settings: TrainVocabulary
-    inputs: tuple[Source, ...]
+    inputs: tuple[CorpusSource, ...]
     sentences_read: int
     sentences_sampled: int
     sampled_bytes: int
@@ -169,7 +169,7 @@ def _check(settings: TrainVocabulary) -> None:
         raise UserError("sample-sentences and sample-megabytes must be at least 1")
 
 
-def _standing_report(settings: TrainVocabulary, inputs: list[Source]) -> VocabularyReport | None:
+def _standing_report(settings: TrainVocabulary, inputs: list[CorpusSource]) -> VocabularyReport | None:
     """The report of the vocabulary in the folder, if it is the one that is asked for; nothing else is written over."""
     model, file = settings.out / MODEL_FILE, settings.out / REPORT_FILE
     if settings.fresh or not model.exists():
@@ -185,7 +185,7 @@ def _standing_report(settings: TrainVocabulary, inputs: list[Source]) -> Vocabul
     )
 
 
-def _train(settings: TrainVocabulary, inputs: list[Source]) -> VocabularyReport:
+def _train(settings: TrainVocabulary, inputs: list[CorpusSource]) -> VocabularyReport:
     started = time.monotonic()
     treatment = Treatment(settings.cased, settings.keep_accents)
     sample = draw_sample(
@@ -222,7 +222,7 @@ def _train(settings: TrainVocabulary, inputs: list[Source]) -> VocabularyReport:
     return report
 
 
-def _sentences(inputs: list[Source], reading: Reading) -> Iterator[str]:
+def _sentences(inputs: list[CorpusSource], reading: Reading) -> Iterator[str]:
     counts = Counts()
     sizes = [source.size_bytes for source in inputs]
     total = None if None in sizes else float(sum(size or 0 for size in sizes))

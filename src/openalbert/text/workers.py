@@ -65,7 +65,7 @@ class Watch:
             return
         for group, number in self._num_pieces.items():
             while (piece := shards.read_piece(self._job.folder, shards.piece_name(group, number))) is not None:
-                self.at(group, Counts(**piece.facts["read"]))
+                self.at(group, Counts(**piece.run_info["read"]))
                 number += 1
             self._num_pieces[group] = number
         self._looked = time.monotonic()

@@ -26,7 +26,7 @@ ATTENTION_KERNELS = [
     SDPBackend.MATH,
 ]
 
-MEMORY_SHARE = 0.7  # of the free memory, for a micro-batch nobody chose
+MEMORY_FRACTION = 0.7  # of the free memory, for a micro-batch nobody chose
 CPU_MEMORY = 4 * 2**30
 
 
@@ -101,11 +101,11 @@ class Device:
             dist.all_reduce(tensor)
         return tensor
 
-    def any_rank(self, fact: bool) -> bool:
+    def any_rank(self, info: bool) -> bool:
         """Whether it is so on any process; several have to wait for each other to know."""
         if self.world == 1:
-            return fact
-        return bool(self.sum_over_ranks(torch.tensor(float(fact), device=self.torch_device)) > 0)
+            return info
+        return bool(self.sum_over_ranks(torch.tensor(float(info), device=self.torch_device)) > 0)
 
     def from_main(self, value: float) -> float:
         """The main process's number, on all of them: clocks differ, decisions must not."""

@@ -150,7 +150,7 @@ def measured(folder: Path, steps: int, tokens: int, seconds: float, device: Devi
     return Needs(steps, tokens, seconds / 3600, device.peak_memory(), disk)
 
 
-def side_by_side(estimated: dict[str, int | float], truth: dict[str, int | float] | None = None) -> str:
+def estimate_table(estimated: dict[str, int | float], actual: dict[str, int | float] | None = None) -> str:
     """The figures as a table for people."""
     formats: dict[str, Callable[[int | float], str]] = {
         "steps": "{:,.0f}".format,
@@ -159,11 +159,11 @@ def side_by_side(estimated: dict[str, int | float], truth: dict[str, int | float
         "memory_bytes": _size,
         "disk_bytes": _size,
     }
-    lines = [f"{'':10s}{'estimate':>18s}" + (f"{'truth':>18s}" if truth else "")]
+    lines = [f"{'':10s}{'estimate':>18s}" + (f"{'truth':>18s}" if actual else "")]
     for name, form in formats.items():
         label = "time" if name == "hours" else name.removesuffix("_bytes")
         line = f"{label:10s}{form(estimated[name]):>18s}"
-        lines.append(line + (f"{form(truth[name]):>18s}" if truth else ""))
+        lines.append(line + (f"{form(actual[name]):>18s}" if actual else ""))
     return "\n".join(lines)
 
 

@@ -20,7 +20,7 @@ from openalbert.optim.optimizer import set_learning_rate
 from openalbert.optim.schedule import Budget, DepthSchedule, Schedule
 from openalbert.train.device import Device
 from openalbert.train.micro_batch import Learning, Passes, RecordedPasses
-from openalbert.train.state import Arriving, Running, Step, send
+from openalbert.train.state import Arriving, Step, TrainState, send
 
 Batch = TypeVar("Batch")
 
@@ -35,7 +35,7 @@ class Source(Protocol[Batch]):
 
 
 @dataclass(frozen=True)
-class Pace:
+class LoopConfig:
     """How a run moves through its budget."""
 
     budget: Budget
@@ -54,9 +54,9 @@ def training_steps(
     optimizer: Lamb | torch.optim.AdamW,
     source: Source[Batch],
     learning: Learning[Batch],
-    pace: Pace,
+    loop_config: LoopConfig,
     device: Device,
-    running: Running,
+    train_state: TrainState,
     stop_asked: Callable[[], bool] = lambda: False,
 ) -> Iterator[Step]:
     """Take steps until the budget is spent. `running` goes along, and is where to go on from.
@@ -65,10 +65,10 @@ def training_steps(
     never stands still; whether a step is taken it decides itself. Between two steps the weights are always those of
     the step that is told of; gradients, if there are any, are the next one's.
     """
-    schedule = pace.schedule.within(pace.budget)
+    schedule = loop_config.schedule.within(loop_config.budget)
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     remarks: list[tuple[str, str]] = []
-    batches = source.stream(start=running.step, rank=device.rank, world=device.world, parts=running.parts)
+    batches = source.stream(start=train_state.step, rank=device.rank, world=device.world, parts=train_state.parts)
     parts = next(batches)
     names = list(learning.predictions(parts[0]))
     passes = Passes(learning, device)
@@ -78,13 +78,13 @@ def training_steps(
         # One process with other arithmetic than the rest would drift away from them.
         optimizer.may_use_kernel = not device.any_rank(not optimizer.has_kernel())
     weights = torch.tensor([learning.weights.get(name, 1.0) for name in names], device=device.torch_device).double()
-    began = time.perf_counter() - running.seconds
+    began = time.perf_counter() - train_state.seconds
     model.train()
 
     def tell(arriving: Arriving) -> Iterator[Step]:
         """Read the figures of a step, and hand it to whoever iterates, who has all the time there is."""
         nonlocal began
-        step = arriving.read(names, running)
+        step = arriving.read(names, train_state)
         paused = time.perf_counter()
         yield step
         began += time.perf_counter() - paused  # although a device that works on may have had some of it
@@ -96,42 +96,44 @@ def training_steps(
             if arriving is not None and not device.works_on_by_itself:
                 yield from tell(arriving)
                 arriving = None
-            number = running.step + int(arriving is not None)
-            if pace.budget.is_spent(replace(running.spent, steps=number)):
+            number = train_state.step + int(arriving is not None)
+            if loop_config.budget.is_spent(replace(train_state.spent, steps=number)):
                 break
-            depth = running.depth_ahead or pace.depths.depth(pace.budget.progress(running.spent))
-            seeds = _dropout_seeds(pace.seed, number, device, parts) if learning.drops_out else None
+            depth = train_state.depth_ahead or loop_config.depths.depth(loop_config.budget.progress(train_state.spent))
+            seeds = _dropout_seeds(loop_config.seed, number, device, parts) if learning.drops_out else None
             sums, is_out_of_memory = _accumulate(parts, passes, weights, depth, seeds)
             if arriving is not None:
                 yield from tell(arriving)
                 arriving = None
-                if pace.budget.is_spent(running.spent):
+                if loop_config.budget.is_spent(train_state.spent):
                     break
             if device.any_rank(is_out_of_memory):
                 optimizer.zero_grad()
                 batches.close()  # type: ignore[attr-defined]
-                remarks.append(("out_of_memory", _split_further(running, parts, device)))
-                batches = source.stream(start=running.step, rank=device.rank, world=device.world, parts=running.parts)
+                remarks.append(("out_of_memory", _split_further(train_state, parts, device)))
+                batches = source.stream(
+                    start=train_state.step, rank=device.rank, world=device.world, parts=train_state.parts
+                )
                 parts = next(batches)
                 continue
-            if running.depth not in (None, depth):
-                remarks.append(("depth", f"from now on {depth} layers are run, up to here {running.depth}"))
-                running.forget()  # another depth, another loss
-            running.depth = depth
-            progress = pace.budget.progress(running.spent)
+            if train_state.depth not in (None, depth):
+                remarks.append(("depth", f"from now on {depth} layers are run, up to here {train_state.depth}"))
+                train_state.forget()  # another depth, another loss
+            train_state.depth = depth
+            progress = loop_config.budget.progress(train_state.spent)
             # The next depth is settled before this step's tokens and seconds are known, on every device alike.
-            next_progress = pace.budget.progress(replace(running.spent, steps=running.step + 1))
-            running.depth_ahead = pace.depths.depth(next_progress)
-            rate = schedule.learning_rate(pace.highest_rate, progress)
+            next_progress = loop_config.budget.progress(replace(train_state.spent, steps=train_state.step + 1))
+            train_state.depth_ahead = loop_config.depths.depth(next_progress)
+            rate = schedule.learning_rate(loop_config.highest_rate, progress)
             set_learning_rate(optimizer, rate)
             _sum_gradients(parameters, device)
-            norm = clip_gradients(parameters, pace.clip_norm)
+            norm = clip_gradients(parameters, loop_config.clip_norm)
             # The clock is the main process's: whether the budget is spent must be decided alike by all processes.
             seconds = time.perf_counter() - began if device.is_main else 0.0
             flags = [torch.full_like(norm, flag, dtype=torch.float64) for flag in (stop_asked(), seconds)]
             totals = device.sum_over_ranks(torch.cat((sums, torch.stack(flags))))
             loss = (weights * totals[1:-2:3] / totals[2:-2:3].clamp(min=1)).sum()
-            limit = running.loss_limit() if pace.skips_spikes else math.inf
+            limit = train_state.loss_limit() if loop_config.skips_spikes else math.inf
             is_wrong = ~(torch.isfinite(loss) & torch.isfinite(norm) & (loss <= limit))
             figures = send(torch.cat((totals, torch.stack((norm.double(), loss, is_wrong.double())))))
             arriving = Arriving(figures, rate, depth, progress, tuple(remarks), limit)
@@ -173,22 +175,22 @@ def _dropout_seeds(seed: int, step: int, device: Device, parts: Sequence[Batch])
     return [(first + part) % 2**63 for part in range(len(parts))]
 
 
-def _split_further(running: Running, parts: Sequence[Any], device: Device) -> str:
+def _split_further(train_state: TrainState, parts: Sequence[Any], device: Device) -> str:
     """Halve the micro-batch, or come as near to it as the batch divides; the global batch stays what it is."""
     if device.is_cuda:
         torch.cuda.empty_cache()
     size = len(parts[0].ids) if hasattr(parts[0], "ids") else len(parts[0])
-    share = size * running.parts
+    share = size * train_state.parts
     if size == 1:
         raise UserError(
             "the device has not enough memory for a single example: shorten it (--objective.max-length, in fine-tuning "
             "--max-length), "
             "take a smaller model, or switch on --speed.recompute"
         )
-    running.parts = next(count for count in range(2 * running.parts, share + 1) if share % count == 0)
+    train_state.parts = next(count for count in range(2 * train_state.parts, share + 1) if share % count == 0)
     return (
-        f"out of memory with {size} examples at a time: from now on {share // running.parts}, "
-        f"in {running.parts} micro-batches; the global batch stays the same"
+        f"out of memory with {size} examples at a time: from now on {share // train_state.parts}, "
+        f"in {train_state.parts} micro-batches; the global batch stays the same"
     )
 
 

@@ -1,4 +1,4 @@
-"""What a run is on, for facts.json: the machine it began on, and each other one that it was taken up again on."""
+"""What a run is on, for run_info.json: the machine it began on, and each other one that it was taken up again on."""
 
 import platform
 import time
@@ -27,12 +27,12 @@ def now() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S%z")
 
 
-def note_move(facts: dict[str, Any], here: dict[str, Any], peak: float | None, step: int) -> None:
+def note_move(run_info: dict[str, Any], here: dict[str, Any], peak: float | None, step: int) -> None:
     """Note where a run goes on, if that is another place than before. What its facts do not tell may be the same.
 
     Places whose steps were lost are forgotten: nothing of them is in the weights.
     """
-    facts["moves"] = [move for move in facts.get("moves", []) if move["step"] < step]
-    before = {**facts, **(facts["moves"][-1] if facts["moves"] else {})}
+    run_info["moves"] = [move for move in run_info.get("moves", []) if move["step"] < step]
+    before = {**run_info, **(run_info["moves"][-1] if run_info["moves"] else {})}
     if any(before.get(name, value) != value for name, value in here.items()):
-        facts["moves"].append({"step": step, "started": now(), **here, "matmul_peak_flops": peak})
+        run_info["moves"].append({"step": step, "started": now(), **here, "matmul_peak_flops": peak})

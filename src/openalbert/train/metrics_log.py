@@ -15,7 +15,7 @@ from openalbert.errors import UserError
 from openalbert.formatting import NOTHING, throughput
 from openalbert.progress import plain_column, plain_console
 from openalbert.train.estimate import TimeLeft
-from openalbert.train.state import Running, Step
+from openalbert.train.state import Step, TrainState
 
 METRICS = "metrics.jsonl"
 SECONDS_BETWEEN_LINES = 10.0
@@ -59,7 +59,7 @@ def _mean(total: float, count: float) -> float | None:
     return total / count if count else None
 
 
-class Journal:
+class MetricsLog:
     """The record of a run. Only the main process has one that writes."""
 
     def __init__(
@@ -98,10 +98,10 @@ class Journal:
         path = self.folder / METRICS
         return path.stat().st_size if path.exists() else 0
 
-    def resume(self, size: int, window: dict[str, Any], running: Running) -> None:
+    def resume(self, size: int, window: dict[str, Any], train_state: TrainState) -> None:
         """Go on from a checkpoint: what was recorded after it will be recorded again."""
         self.window = Window(window)
-        self._measured = (running.tokens, running.seconds)
+        self._measured = (train_state.tokens, train_state.seconds)
         path = self.folder / METRICS
         if not self.writes:
             return
@@ -127,7 +127,7 @@ class Journal:
                     scalar = math.nan if value is None else value
                     self._board.add_scalar(f"{values['kind']}/{name}", scalar, values["step"])
 
-    def take(self, step: Step, running: Running, done: float) -> None:
+    def take(self, step: Step, train_state: TrainState, done: float) -> None:
         """Count a step in, and tell what a person should know of it.
 
         `done` is the share of the run with this step in it; the step's own progress is the one before it, by which its
@@ -136,35 +136,35 @@ class Journal:
         self.window.add(step)
         for what, text in step.remarks:
             self.record({"kind": "event", "step": step.number, "what": what, "text": text})
-            self.say(text)
-        tokens, seconds = running.tokens - self._measured[0], running.seconds - self._measured[1]
+            self.log(text)
+        tokens, seconds = train_state.tokens - self._measured[0], train_state.seconds - self._measured[1]
         if seconds > 0:
             self.rate = tokens / seconds
-        self._seconds_left = self._time_left.after(done, running.seconds)
+        self._seconds_left = self._time_left.after(done, train_state.seconds)
         self._show(step, done)
 
-    def write_window(self, step: Step, running: Running) -> None:
+    def write_window(self, step: Step, train_state: TrainState) -> None:
         """Record the means since the last record, and begin a new window."""
-        figures = {"kind": "train", "step": step.number, "tokens": running.tokens, "progress": step.progress}
+        figures = {"kind": "train", "step": step.number, "tokens": train_state.tokens, "progress": step.progress}
         figures |= self.window.figures()
         figures |= {
             "learning_rate": step.learning_rate,
             "depth": step.depth,
-            "skipped": running.skipped,
-            "seconds": running.seconds,
+            "skipped": train_state.skipped,
+            "seconds": train_state.seconds,
             "tokens_per_second": self.rate,
         }
         if self.peak is not None:
             figures["share_of_peak"] = self._mfu(self.peak, step.depth)
         self.record(figures)
         self.window = Window()
-        self._measured = (running.tokens, running.seconds)
+        self._measured = (train_state.tokens, train_state.seconds)
 
     def _mfu(self, peak: float, depth: int) -> float:
         """Model FLOPs utilization, of the measured matmul rate."""
         return self.rate * self.flops_per_token(depth) / peak
 
-    def say(self, sentence: str) -> None:
+    def log(self, sentence: str) -> None:
         """Tell the user something, above the bar."""
         if not self.writes:
             return

@@ -15,7 +15,7 @@ from openalbert.settings import from_json, to_dict, to_json
 from openalbert.train.device import Device
 from openalbert.train.metrics_log import METRICS
 
-RUN, FACTS, CHECKPOINTS, MODEL = huggingface.RUN, huggingface.FACTS, "checkpoints", huggingface.MODEL
+RUN, RUN_INFO, CHECKPOINTS, MODEL = huggingface.RUN, huggingface.RUN_INFO, "checkpoints", huggingface.MODEL
 
 
 @runtime_checkable
@@ -83,7 +83,7 @@ def _claim(settings: RunSettings, free: tuple[str, ...], others: tuple[str, ...]
     path = settings.out / RUN
     if settings.fresh:
         # The settings go last: killed in between, what is left is still known as the other run's.
-        for pattern in (*others, CHECKPOINTS, METRICS, MODEL, FACTS, "tensorboard", RUN):
+        for pattern in (*others, CHECKPOINTS, METRICS, MODEL, RUN_INFO, "tensorboard", RUN):
             for target in settings.out.glob(pattern):
                 shutil.rmtree(target) if target.is_dir() else target.unlink(missing_ok=True)
     # A start that was refused, or ended before it had learned anything, is no run to be kept from mixing.
@@ -118,19 +118,19 @@ def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def read_facts(folder: Path) -> dict[str, Any]:
+def read_run_info(folder: Path) -> dict[str, Any]:
     """What a run has noted of itself; nothing before it has begun."""
-    path = folder / FACTS
-    facts: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    return facts
+    path = folder / RUN_INFO
+    run_info: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return run_info
 
 
-def write_facts(folder: Path, facts: dict[str, Any], device: Device) -> None:
+def write_run_info(folder: Path, run_info: dict[str, Any], device: Device) -> None:
     """Have the main process note them."""
     if device.is_main:
-        atomic_io.write_text(folder / FACTS, json.dumps(facts, indent=2) + "\n")
+        atomic_io.write_text(folder / RUN_INFO, json.dumps(run_info, indent=2) + "\n")
 
 
 def is_done(folder: Path) -> bool:
     """Whether the run has ended and its model is there: what it took is the last that it notes."""
-    return (folder / MODEL / huggingface.CONFIG).exists() and "truth" in read_facts(folder)
+    return (folder / MODEL / huggingface.CONFIG).exists() and "actual" in read_run_info(folder)

@@ -19,7 +19,7 @@ PATIENCE = 16  # so many steps in a row that are not finite end the run
 
 
 @dataclass
-class Running:
+class TrainState:
     """The few figures that a run carries from step to step beside weights and optimizer: a checkpoint holds them."""
 
     step: int = 0
@@ -105,25 +105,25 @@ class Arriving:
     loss_limit: float
     """The loss above which it was skipped; infinite where only a step that is not finite is."""
 
-    def read(self, names: list[str], running: Running) -> Step:
+    def read(self, names: list[str], train_state: TrainState) -> Step:
         """Wait for the figures and note in `running` that the step was taken, or that it was not."""
-        tokens, *figures, stopping, running.seconds, gradient_norm, loss, is_skipped = self.figures()
+        tokens, *figures, stopping, train_state.seconds, gradient_norm, loss, is_skipped = self.figures()
         losses = {name: (figures[i], int(figures[i + 1]), int(figures[i + 2])) for name, i in _places(names)}
         remarks = self.remarks
         if is_skipped:
-            reason = self._reason(loss, gradient_norm, running)
-            remarks += (("skipped", f"step {running.step + 1} was skipped: {reason}"),)
-            running.skipped += 1
+            reason = self._reason(loss, gradient_norm, train_state)
+            remarks += (("skipped", f"step {train_state.step + 1} was skipped: {reason}"),)
+            train_state.skipped += 1
         is_finite = math.isfinite(loss) and math.isfinite(gradient_norm)
-        running.skipped_in_a_row = 0 if is_finite else running.skipped_in_a_row + 1
+        train_state.skipped_in_a_row = 0 if is_finite else train_state.skipped_in_a_row + 1
         if is_finite:
-            running.remember(loss, self.loss_limit)
-            if is_skipped and running.has_many_spikes:
-                remarks += (("spikes", _many_spikes(running)),)
-        running.step += 1
-        running.tokens += int(tokens)
+            train_state.remember(loss, self.loss_limit)
+            if is_skipped and train_state.has_many_spikes:
+                remarks += (("spikes", _many_spikes(train_state)),)
+        train_state.step += 1
+        train_state.tokens += int(tokens)
         return Step(
-            running.step,
+            train_state.step,
             losses,
             loss,
             gradient_norm,
@@ -135,15 +135,15 @@ class Arriving:
             remarks,
         )
 
-    def _reason(self, loss: float, gradient_norm: float, running: Running) -> str:
+    def _reason(self, loss: float, gradient_norm: float, train_state: TrainState) -> str:
         """Why the step was skipped."""
         if math.isfinite(loss) and math.isfinite(gradient_norm):
-            mean = np.mean(running.recent)
+            mean = np.mean(train_state.recent)
             return (
                 f"its loss {loss:.3f} is more than {SIGMAS:g} standard deviations above {mean:.3f}, "
                 f"the mean of {WINDOW} steps"
             )
-        if running.skipped_in_a_row >= PATIENCE:
+        if train_state.skipped_in_a_row >= PATIENCE:
             raise UserError(
                 f"{PATIENCE} steps in a row had a loss or gradient that is no finite number: "
                 "lower the learning rate, or lengthen the warm-up, and start from the last checkpoint (on a GPU, if "
@@ -175,9 +175,9 @@ def _places(names: list[str]) -> list[tuple[str, int]]:
     return [(name, 3 * number) for number, name in enumerate(names)]
 
 
-def _many_spikes(running: Running) -> str:
+def _many_spikes(train_state: TrainState) -> str:
     """Why spikes are not skipped for a while."""
     return (
-        f"{sum(running.recent_spikes)} of the last {WINDOW} steps were skipped as spikes of the loss, too many for "
+        f"{sum(train_state.recent_spikes)} of the last {WINDOW} steps were skipped as spikes of the loss, too many for "
         "accidents: none is skipped until these are past. Look at the data if the loss does not come down"
     )

@@ -21,7 +21,7 @@ from openalbert.interop.google.checkpoint import (
 )
 from openalbert.interop.google.tensor_bundle import TensorBundle
 
-GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "google"
+GOLDEN = Path(__file__).resolve().parents[2] / "golden" / "google"
 MAKE = runpy.run_path(str(GOLDEN / "make.py"))
 MODELS = MAKE["models"]()
 PREFIX = MAKE["PREFIX"]

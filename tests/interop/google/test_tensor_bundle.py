@@ -30,7 +30,7 @@ from tests.interop.google.bundle_writer import (
 from openalbert.errors import UserError
 from openalbert.interop.google.tensor_bundle import TensorBundle
 
-GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "google"
+GOLDEN = Path(__file__).resolve().parents[2] / "golden" / "google"
 MAKE = runpy.run_path(str(GOLDEN / "make.py"))
 PREFIX = MAKE["PREFIX"]
 FLOAT32 = TYPES["float32"]

@@ -10,9 +10,9 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import openalbert.model
-from openalbert.model import fused, masked_attention
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import PRETRAINING_HEADS, AlbertConfig, Sharing
+from openalbert.model.kernels import fused_linear, masked_attention
 from openalbert.model.kernels.fused_linear import weight_gradient
 from openalbert.model.kernels.masked_attention import attend_masked
 from openalbert.model.layer import Attention, FeedForward
@@ -119,7 +119,7 @@ def test_a_model_learns_the_same_by_it(calls: list[str], sharing: Sharing, recom
     fused = learned(model, is_fused=True, mask=MASK)
     # The last layer looks at some rows only: its attention goes the usual way.
     assert (calls.count("gelu"), calls.count("attend")) == (3, 2)
-    assert plain.keys() == fused.keys()
+    assert plain.keys() == fused_linear.keys()
     for name, expected in plain.items():
         torch.testing.assert_close(fused[name], expected, rtol=1e-5, atol=1e-7)
 
@@ -164,13 +164,13 @@ def test_what_the_compiler_is_told_of_each_operation_is_the_shape_and_type_of_it
     x, gradient = torch.randn(2, batch, length, hidden_size)
     weight, bias = torch.randn(3 * hidden_size, hidden_size), torch.randn(3 * hidden_size)
     mask = torch.arange(length) < torch.tensor([[5], [3]])
-    mixed, qkv, logsumexp = fused.map_and_attend(x, weight, bias, mask, num_heads)
+    mixed, qkv, logsumexp = fused_linear.map_and_attend(x, weight, bias, mask, num_heads)
     rows, before = torch.randn(2, 6, 12)
     for operation, given in (
-        (fused.weight_gradient, (torch.randn(6, 4), torch.randn(6, 3))),
-        (fused.gelu_way_back, (rows, before)),
-        (fused.map_and_attend, (x, weight, bias, mask, num_heads)),
-        (fused.attend_way_back, (gradient, mixed, qkv, logsumexp, mask, num_heads)),
+        (fused_linear.weight_gradient, (torch.randn(6, 4), torch.randn(6, 3))),
+        (fused_linear.gelu_way_back, (rows, before)),
+        (fused_linear.map_and_attend, (x, weight, bias, mask, num_heads)),
+        (fused_linear.attend_way_back, (gradient, mixed, qkv, logsumexp, mask, num_heads)),
     ):
         real = operation(*given)
         with FakeTensorMode() as mode:

@@ -7,14 +7,14 @@ import pytest
 
 from openalbert.errors import UserError
 from openalbert.tasks.custom.columns import counts_from, in_order
-from openalbert.tasks.registry import Known, Source, open_task
+from openalbert.tasks.registry import Known, TaskSource, open_task
 from openalbert.tasks.task import ChoiceExample, QuestionExample, Reading
 
 
 def read(folder: Path, text: str, task: str = "classification", **named: object) -> Reading:
     path = folder / "mine.csv"
     path.write_text(text)
-    return open_task(task, Source(train=path, dev=path, **named)).read("train")
+    return open_task(task, TaskSource(train=path, dev=path, **named)).read("train")
 
 
 BODY = "it was good,1,x1\nit was bad,0,x2\nso so it was,1,x3\n"
@@ -127,7 +127,7 @@ def test_a_file_with_one_column_is_told_what_it_lacks_and_what_it_is_good_for(tm
 
 def test_one_setting_says_and_several_say(tmp_path: Path) -> None:
     (tmp_path / "mine.csv").write_text("text\nit was good\n")
-    task = open_task("classification", Source(test=tmp_path / "mine.csv"), Known(labels=("a", "b")))
+    task = open_task("classification", TaskSource(test=tmp_path / "mine.csv"), Known(labels=("a", "b")))
     [remark] = task.read("test").remarks
     assert remark.endswith("mine.csv: text from 'text' (guessed; --text-column says otherwise)")
 
@@ -148,7 +148,7 @@ def test_the_columns_of_the_training_file_are_those_of_the_other_files(split: st
     train, both = tmp_path / "t1.csv", tmp_path / "both.csv"
     train.write_text("body,category\none,a\ntwo,b\n")
     both.write_text(TWO_WAYS)
-    task = open_task("classification", Source(train=train, **{split: both}))
+    task = open_task("classification", TaskSource(train=train, **{split: both}))
     reading = task.read(split)
     assert [example.first for example in reading.examples] == ["right 1", "right 2"]
     assert [example.label for example in reading.examples] == ([0, 1] if split == "dev" else [None, None])
@@ -160,7 +160,7 @@ def test_a_file_without_the_training_files_columns_is_guessed_and_that_they_are_
     train, dev = tmp_path / "t1.csv", tmp_path / "dev.csv"
     train.write_text("body,category\none,a\ntwo,b\n")
     dev.write_text("text,category\nthree,a\n")
-    reading = open_task("classification", Source(train=train, dev=dev)).read("dev")
+    reading = open_task("classification", TaskSource(train=train, dev=dev)).read("dev")
     assert reading.examples[0].first == "three"
     told = f"{dev}: the text is read from 'text', but in {train} it is 'body': is that the same? --text-column"
     assert any(remark.startswith(told) for remark in reading.remarks)
@@ -186,7 +186,7 @@ def test_the_training_files_columns_hold_for_every_kind(
 ) -> None:
     for name, row in (("train", learned), ("dev", scored)):
         (tmp_path / f"{name}.jsonl").write_text(json.dumps(row) + "\n")
-    task = open_task(kind, Source(train=tmp_path / "train.jsonl", dev=tmp_path / "dev.jsonl"))
+    task = open_task(kind, TaskSource(train=tmp_path / "train.jsonl", dev=tmp_path / "dev.jsonl"))
     (example,) = task.read("dev").examples
     if isinstance(example, QuestionExample):
         assert (example.question, example.answers[0].text) == seen

@@ -16,12 +16,12 @@ from tests.tasks.custom.test_columns import read
 
 from openalbert.cli import main
 from openalbert.errors import UserError
-from openalbert.interop.task_json import read_tuned
+from openalbert.interop.task_json import read_task_info
 from openalbert.tasks.custom.names import pairs_of, parts, simple
 from openalbert.tasks.custom.profile import profile
 from openalbert.tasks.custom.text import texts_of
 from openalbert.tasks.data.tables import Row, Table
-from openalbert.tasks.registry import Source, open_task
+from openalbert.tasks.registry import TaskSource, open_task
 from openalbert.tasks.task import Reading
 
 ROWS = 30
@@ -63,14 +63,14 @@ def table(columns: Mapping[str, str]) -> Table:
 
 def roles(columns: Mapping[str, str], labelling: str = "classes", **named: str) -> dict[str, str]:
     """The columns of text, second text and label."""
-    found = texts_of(table(columns), Source(**named), labelling, labelled=True)
+    found = texts_of(table(columns), TaskSource(**named), labelling, labelled=True)
     given = {"text": found.first, "second": found.second, "label": found.label}
     return {role: column for role, column in given.items() if column is not None}
 
 
 def test_a_premise_and_a_hypothesis_under_any_names_are_a_pair_and_the_guess_is_shown() -> None:
     columns = {"Premise": "text", "hypothesis sentence": "text", "Verdict": "classes"}
-    found = texts_of(table(columns), Source(), "classes", labelled=True)
+    found = texts_of(table(columns), TaskSource(), "classes", labelled=True)
     assert (found.first, found.second, found.label) == ("Premise", "hypothesis sentence", "Verdict")
     [remark] = found.remarks
     for told in ("text from 'Premise'", "second text from 'hypothesis sentence'", "label from 'Verdict'"):
@@ -129,7 +129,7 @@ def test_a_class_and_its_number_are_one_label() -> None:
     made = table({"text": "text", "mood": "classes"})
     numbers = {"yes": 1, "no": 0, "maybe": 2}
     rows = [Row(row.source, row.number, {**row.values, "mood_nr": numbers[row.values["mood"]]}) for row in made.rows]
-    found = texts_of(Table("made.csv", (*made.columns, "mood_nr"), rows), Source(), "classes", labelled=True)
+    found = texts_of(Table("made.csv", (*made.columns, "mood_nr"), rows), TaskSource(), "classes", labelled=True)
     assert found.label == "mood"
 
 
@@ -168,7 +168,7 @@ def test_two_texts_that_may_be_a_pair_are_asked_about_with_the_options_to_add() 
     ],
 )
 def test_texts_that_are_not_used_are_warned_of(columns: dict[str, str], named: dict[str, str]) -> None:
-    found = texts_of(table(columns), Source(**named), "classes", labelled=True)
+    found = texts_of(table(columns), TaskSource(**named), "classes", labelled=True)
     [unused] = columns.keys() - {found.first, found.second, found.label}
     [warning] = [remark for remark in found.remarks if remark.startswith("warning: made.csv: ")]
     assert f"'{unused}' holds texts, but is not used" in warning
@@ -206,7 +206,7 @@ def test_a_short_text_is_read_alone_where_what_is_left_is_not_like_it(other: str
 def test_a_short_text_that_is_left_is_the_second_one_where_pairs_were_learned_from(tmp_path: Path) -> None:
     train = write(tmp_path / "train.csv", {"text1": "title", "text2": "title", "label": "classes"})
     dev = write(tmp_path / "dev.csv", {"text1": "title", "offer": "title", "label": "classes"})
-    task = open_task("classification", Source(train=train, dev=dev))
+    task = open_task("classification", TaskSource(train=train, dev=dev))
     assert examples(task.read("dev")) == examples(task.read("train"))
 
 
@@ -230,7 +230,7 @@ TABLES = st.dictionaries(st.sampled_from(NAMES), st.sampled_from(KINDS), min_siz
 
 def outcome(made: Table, labelling: str) -> tuple[object, ...]:
     try:
-        found = texts_of(made, Source(), labelling, labelled=True)
+        found = texts_of(made, TaskSource(), labelling, labelled=True)
     except UserError:
         return ("refused",)
     return found.first, found.second, found.label, tuple(sorted(found.layout.items())), tuple(found.ids)
@@ -252,7 +252,7 @@ def test_the_order_of_the_columns_never_changes_the_guess(
 @given(TABLES, st.sampled_from(["classes", "values", "sets"]))
 def test_a_column_of_texts_is_read_asked_about_or_warned_of(columns: dict[str, str], labelling: str) -> None:
     try:
-        found = texts_of(table(columns), Source(), labelling, labelled=True)
+        found = texts_of(table(columns), TaskSource(), labelling, labelled=True)
     except UserError:
         return
     warned = " ".join(remark for remark in found.remarks if remark.startswith("warning: "))
@@ -280,7 +280,7 @@ def test_the_same_is_guessed_from_csv_tsv_jsonl_and_parquet(tmp_path: Path) -> N
     files.append(tmp_path / "a.parquet")
     parquet.write_table(pyarrow.Table.from_pylist([dict(row.values) for row in made.rows]), files[3])
     for file in files:
-        reading = open_task("classification", Source(train=file, dev=file)).read("train")
+        reading = open_task("classification", TaskSource(train=file, dev=file)).read("train")
         assert reading.layout == {"text": "What was said", "label": "ok"}
 
 
@@ -306,10 +306,10 @@ def test_the_guess_is_recorded_and_another_file_is_read_by_it(
     layout = {"text": "Premise", "second": "hypothesis sentence", "label": "Verdict"}
     train = write(tmp_path / "train.csv", columns)
     learn(tiny, "classification", train, tmp_path / "run", "--steps 1")
-    tuned = read_tuned(tmp_path / "run" / "model")
+    tuned = read_task_info(tmp_path / "run" / "model")
     assert tuned is not None
     assert tuned.layout == layout
-    assert json.loads((tmp_path / "run" / "facts.json").read_text())["data"]["columns"] == layout
+    assert json.loads((tmp_path / "run" / "run_info.json").read_text())["data"]["columns"] == layout
     other = write(
         tmp_path / "other.csv",
         {"text": "text", "VERDICT": "classes", "Hypothesis Sentence": "text", "premise": "text", "label": "stars"},
@@ -337,7 +337,7 @@ def examples(reading: Reading) -> list[tuple[str, str | None]]:
 def test_the_only_text_left_is_the_second_one_where_pairs_were_learned_from(tmp_path: Path) -> None:
     train = write(tmp_path / "train.csv", {"premise": "text", "hypothesis": "text", "label": "classes"})
     dev = write(tmp_path / "dev.csv", {"premise": "text", "conjecture made": "text", "label": "classes"})
-    task = open_task("classification", Source(train=train, dev=dev))
+    task = open_task("classification", TaskSource(train=train, dev=dev))
     reading = task.read("dev")
     assert examples(reading) == examples(task.read("train"))
     assert any("the second text is read from 'conjecture made', but in" in remark for remark in reading.remarks)
@@ -374,9 +374,9 @@ def test_names_that_only_look_alike_are_no_pair() -> None:
         (["这部电影很好看", "我不喜欢这本书"] * 3, "can_be_text"),
     ],
 )
-def test_a_column_is_known_by_what_stands_in_it(values: list[object], fact: str) -> None:
-    facts = ("is_date", "is_link", "is_numeric", "counts_rows", "is_nested", "can_be_text")
+def test_a_column_is_known_by_what_stands_in_it(values: list[object], info: str) -> None:
+    run_info = ("is_date", "is_link", "is_numeric", "counts_rows", "is_nested", "can_be_text")
     found = profile(values)
-    assert getattr(found, fact)
-    assert fact == "can_be_text" or not found.can_be_text
-    assert sum(getattr(found, one) for one in facts) <= 2
+    assert getattr(found, info)
+    assert info == "can_be_text" or not found.can_be_text
+    assert sum(getattr(found, one) for one in run_info) <= 2

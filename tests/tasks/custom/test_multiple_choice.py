@@ -7,12 +7,12 @@ import pytest
 from tests.tasks.made_data import write_jsonl
 
 from openalbert.errors import UserError
-from openalbert.tasks.registry import Known, Source, open_task
+from openalbert.tasks.registry import Known, TaskSource, open_task
 from openalbert.tasks.task import Reading
 
 
 def read(path: Path, **named: object) -> Reading:
-    return open_task("multiple_choice", Source(dev=path, **named)).read("dev")
+    return open_task("multiple_choice", TaskSource(dev=path, **named)).read("dev")
 
 
 def rows(*answers: object) -> list[dict[str, Any]]:
@@ -107,7 +107,7 @@ def test_a_row_to_predict_for_that_has_nothing_to_choose_from_is_refused(
     """It cannot be left out: a file of predictions has all rows."""
     path = write_jsonl(tmp_path / "a.jsonl", [*rows("red"), {"question": "q", "options": options}])
     with pytest.raises(UserError, match=f"line 2 has {number}, and two are the fewest"):
-        open_task("multiple_choice", Source(test=path)).read("test")
+        open_task("multiple_choice", TaskSource(test=path)).read("test")
 
 
 @pytest.mark.parametrize(
@@ -137,13 +137,13 @@ def test_the_training_files_way_of_writing_the_answer_holds_for_what_is_scored_o
     train = write_jsonl(tmp_path / "train.jsonl", rows(1, 2, 3))
     dev = write_jsonl(tmp_path / "dev.jsonl", rows(1, 2))
     assert [example.label for example in read(dev).examples] == [1, 2]
-    task = open_task("multiple_choice", Source(train=train, dev=dev))
+    task = open_task("multiple_choice", TaskSource(train=train, dev=dev))
     assert task.writing == "its number from 1"
     reading = task.read("dev")
     assert [example.label for example in reading.examples] == [0, 1]
     assert f"{dev}: the answer is read as its number from 1, as in {train}" in reading.remarks
     assert [example.label for example in task.read("train").examples] == [0, 1, 2]
-    taught = open_task("multiple_choice", Source(dev=dev), Known(writing="its number from 1"))
+    taught = open_task("multiple_choice", TaskSource(dev=dev), Known(writing="its number from 1"))
     assert [example.label for example in taught.read("dev").examples] == [0, 1]
 
 
@@ -157,7 +157,7 @@ def test_an_answer_that_is_written_in_another_way_than_the_others_is_refused(
     dev = write_jsonl(tmp_path / "dev.jsonl", rows(learned[0], odd))
     told = rf"dev\.jsonl, line 2: the answer '{odd}', read as .*, as in .*train\.jsonl, is none of the 3 options"
     with pytest.raises(UserError, match=told):
-        open_task("multiple_choice", Source(train=train, dev=dev)).read("dev")
+        open_task("multiple_choice", TaskSource(train=train, dev=dev)).read("dev")
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_a_file_that_is_written_in_another_way_throughout_is_read_in_that_and_it
 ) -> None:
     train = write_jsonl(tmp_path / "train.jsonl", rows(*learned))
     dev = write_jsonl(tmp_path / "dev.jsonl", rows(*scored))
-    task = open_task("multiple_choice", Source(train=train, dev=dev))
+    task = open_task("multiple_choice", TaskSource(train=train, dev=dev))
     reading = task.read("dev")
     assert [example.label for example in reading.examples] == [0, 2]
     told = f"{dev}: the answer is read as {writing}, but in {train} it is {task.writing}"
@@ -188,7 +188,7 @@ def test_a_file_that_is_written_in_another_way_throughout_is_read_in_that_and_it
 def test_numbers_that_could_count_from_0_or_1_say_so_where_nothing_tells(tmp_path: Path) -> None:
     train = write_jsonl(tmp_path / "train.jsonl", rows("A", "C"))
     dev = write_jsonl(tmp_path / "dev.jsonl", rows(1, 2))
-    reading = open_task("multiple_choice", Source(train=train, dev=dev)).read("dev")
+    reading = open_task("multiple_choice", TaskSource(train=train, dev=dev)).read("dev")
     assert [example.label for example in reading.examples] == [1, 2]
     assert any("read as its number from 0" in told and "from 1 would fit as well" in told for told in reading.remarks)
 
@@ -206,7 +206,7 @@ def test_numbers_that_fit_from_0_and_from_1_count_like_the_columns_and_both_are_
 ) -> None:
     path = tmp_path / "a.csv"
     path.write_text(f"question,{columns},answer\nq,red,blue,green,1\nq,red,blue,green,2\n")
-    task = open_task("multiple_choice", Source(train=path, dev=path))
+    task = open_task("multiple_choice", TaskSource(train=path, dev=path))
     assert task.writing == f"its number from {first}"
     reading = task.read("train")
     assert [example.label for example in reading.examples] == [1 - first, 2 - first]
@@ -231,7 +231,7 @@ def test_questions_with_options_that_are_alike_are_counted_and_told(tmp_path: Pa
     told = f"2 questions with options that are alike, of which one at most counts as right (first: {path}, line 2)"
     assert told in read(path).remarks
     assert len(read(path).examples) == 3
-    unlabelled = open_task("multiple_choice", Source(test=path)).read("test")
+    unlabelled = open_task("multiple_choice", TaskSource(test=path)).read("test")
     plain = read(write_jsonl(path, rows("red", "blue")))
     assert not any("alike" in remark for remark in (*unlabelled.remarks, *plain.remarks))
 

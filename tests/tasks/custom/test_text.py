@@ -7,7 +7,7 @@ import pytest
 from tests.tasks.made_data import write_jsonl
 
 from openalbert.errors import UserError
-from openalbert.tasks.registry import Known, Source, open_task
+from openalbert.tasks.registry import Known, TaskSource, open_task
 from openalbert.tasks.task import Task
 
 
@@ -17,7 +17,7 @@ def opened(folder: Path, task: str, train: str, dev: str | None = None, **named:
     if dev is not None:
         (folder / "dev.csv").write_text(dev)
     return open_task(
-        task, Source(train=folder / "train.csv", dev=folder / "dev.csv" if dev is not None else None, **named)
+        task, TaskSource(train=folder / "train.csv", dev=folder / "dev.csv" if dev is not None else None, **named)
     )
 
 
@@ -67,11 +67,11 @@ INVISIBLE = ["\u200b", "\ufeff", "\x00\x1b", " \u00ad\u2060 ", "\u3164", "\u2800
 def test_texts_in_which_nothing_is_to_be_seen_are_none(blank: str, tmp_path: Path) -> None:
     rows = [{"text": "so good", "label": "a"}, {"text": "so\u200bbad", "label": "b"}, {"text": blank, "label": "b"}]
     path = write_jsonl(tmp_path / "a.jsonl", rows)
-    reading = open_task("classification", Source(train=path, dev=path)).read("dev")
+    reading = open_task("classification", TaskSource(train=path, dev=path)).read("dev")
     assert [example.first for example in reading.examples] == ["so good", "so\u200bbad"]
     assert reading.excluded == {f"without a text (first: {path}, line 3)": 1}
     (tmp_path / "dev.tsv").write_text(f"sentence\tlabel\nso good\t1\n{blank}\t0\n")
-    reading = open_task("sst2", Source(dev=tmp_path / "dev.tsv")).read("dev")
+    reading = open_task("sst2", TaskSource(dev=tmp_path / "dev.tsv")).read("dev")
     assert (len(reading.examples), sum(reading.excluded.values())) == (1, 1)
 
 
@@ -79,12 +79,12 @@ def test_every_row_of_a_test_file_gives_an_example_and_those_without_a_text_are_
     path = tmp_path / "test.csv"
     path.write_text('text\n"one"\n""\n" "\n\u200b\ntwo\n')
     (tmp_path / "train.csv").write_text(CLASSES)
-    task = open_task("classification", Source(train=tmp_path / "train.csv", test=path))
+    task = open_task("classification", TaskSource(train=tmp_path / "train.csv", test=path))
     reading = task.read("test")
     assert [example.first for example in reading.examples] == ["one", "", "", "", "two"]
     assert reading.remarks[-1] == f"3 rows without a text (first: {path}, line 3): predicted all the same"
     (tmp_path / "test.tsv").write_text("index\tsentence\n0\tone\n1\t\u200b\n")
-    reading = open_task("sst2", Source(test=tmp_path / "test.tsv")).read("test")
+    reading = open_task("sst2", TaskSource(test=tmp_path / "test.tsv")).read("test")
     assert len(reading.examples) == 2
     assert reading.remarks == (f"1 row without a text (first: {tmp_path}/test.tsv, line 3): predicted all the same",)
 
@@ -103,7 +103,7 @@ def test_a_label_that_is_nan_is_none_and_whole_numbers_are_written_as_such(
     else:
         pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
         parquet.write_table(pyarrow.Table.from_pylist(rows), path)
-    opened = open_task(task, Source(train=path, dev=path))
+    opened = open_task(task, TaskSource(train=path, dev=path))
     assert opened.labels == (() if task == "regression" else ("0", "1"))
     reading = opened.read("dev")
     expected = [(0,), (1,), (1,)] if task == "multi_label" else [0, 1, 1]
@@ -121,12 +121,12 @@ def test_a_model_of_whole_numbers_takes_them_as_ints_and_as_floats(
     files[0].write_text("text,label\na,1\nb,0.0\nc,NaN\nd,1.0\n")
     files[1].write_text("text,label\na,1.00\n")
     for file, expected in zip(files, ([1, 0, 1], [1], [1]), strict=True):
-        reading = open_task(task, Source(dev=file), Known(labels)).read("dev")
+        reading = open_task(task, TaskSource(dev=file), Known(labels)).read("dev")
         found = [example.label for example in reading.examples]
         assert found == ([(number,) for number in expected] if task == "multi_label" else expected)
     files[1].write_text("text,label\na,2.0\n")
     with pytest.raises(UserError, match=rf"the label '2\.0' .*is not known: known are {', '.join(labels)}"):
-        open_task(task, Source(dev=files[1]), Known(labels)).read("dev")
+        open_task(task, TaskSource(dev=files[1]), Known(labels)).read("dev")
 
 
 @pytest.mark.parametrize("task", ["classification", "multi_label"])
@@ -136,14 +136,14 @@ def test_numbers_are_the_same_classes_however_a_file_writes_them(task: str, tmp_
     table = tmp_path / "a.csv"
     table.write_text("text,label\n" + "".join(f"t{n},{value}\n" for n, value in enumerate(values)))
     for path in (lines, table):
-        assert open_task(task, Source(train=path, dev=path)).labels == ("0", "1", "1.5", "2")
+        assert open_task(task, TaskSource(train=path, dev=path)).labels == ("0", "1", "1.5", "2")
 
 
 @pytest.mark.parametrize("task", ["classification", "multi_label"])
 def test_nan_among_words_is_a_label_and_is_told(task: str, tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("text,label\na,grandma\nb,nan\nc,version 1.0\nd,1.0\ne,nan\n")
-    opened = open_task(task, Source(train=path, dev=path))
+    opened = open_task(task, TaskSource(train=path, dev=path))
     assert opened.labels == ("1.0", "grandma", "nan", "version 1.0")
     reading = opened.read("train")
     assert len(reading.examples) == 5
@@ -154,7 +154,7 @@ def test_nan_among_words_is_a_label_and_is_told(task: str, tmp_path: Path) -> No
 def test_a_row_with_nan_for_a_flag_is_left_out(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("text,red,blue\na,1.0,0.0\nb,NaN,1.0\nc,0.0,0.0\n")
-    reading = open_task("multi_label", Source(train=path, dev=path, label_columns=("red", "blue"))).read("dev")
+    reading = open_task("multi_label", TaskSource(train=path, dev=path, label_columns=("red", "blue"))).read("dev")
     assert [example.label for example in reading.examples] == [(0,), ()]
     assert reading.excluded == {f"without a label (first: {path}, line 3)": 1}
 
@@ -162,7 +162,7 @@ def test_a_row_with_nan_for_a_flag_is_left_out(tmp_path: Path) -> None:
 def test_labels_may_be_numbers_or_yes_and_no_in_json(tmp_path: Path) -> None:
     for labels, names in (([3, 1, 3], ("1", "3")), ([True, False, True], ("false", "true"))):
         path = write_jsonl(tmp_path / "a.jsonl", [{"text": f"t{n}", "label": one} for n, one in enumerate(labels)])
-        task = open_task("classification", Source(train=path, dev=path))
+        task = open_task("classification", TaskSource(train=path, dev=path))
         assert task.labels == names
         assert [example.label for example in task.read("dev").examples] == [1, 0, 1]
 
@@ -190,7 +190,7 @@ SETS = [(0, 2), (), (1,)]
 
 def test_values_that_are_all_alike_count_less_than_values_that_are_near_however_they_correlate(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("text,value\n" + "".join(f"line {number},{number}\n" for number in range(20)))
-    task = open_task("regression", Source(train=tmp_path / "a.csv", dev=tmp_path / "a.csv"))
+    task = open_task("regression", TaskSource(train=tmp_path / "a.csv", dev=tmp_path / "a.csv"))
     examples = task.read("dev").examples
     alike = task.measure(examples, [9.5 + 0.001 * number for number in range(20)])
     near = task.measure(examples, [number + (2 if number % 2 else -2) for number in range(20)])
@@ -245,7 +245,7 @@ def test_sets_of_labels_are_lists_in_json(tmp_path: Path) -> None:
         {"text": "c", "labels": ["old"]},
     ]
     path = write_jsonl(tmp_path / "a.jsonl", [*rows, {"text": "d", "labels": None}])
-    task = open_task("multi_label", Source(train=path, dev=path))
+    task = open_task("multi_label", TaskSource(train=path, dev=path))
     reading = task.read("dev")
     assert [example.label for example in reading.examples] == SETS
     assert list(reading.excluded.values()) == [1]
@@ -267,12 +267,12 @@ def test_a_label_in_a_set_that_train_does_not_have_is_refused(tmp_path: Path) ->
     with pytest.raises(UserError, match="has no labels in 'labels'"):
         opened(tmp_path, "multi_label", "text,labels\na,\nb,\n")
     with pytest.raises(UserError, match="multi_label has no labels yet"):
-        open_task("multi_label", Source(dev=tmp_path / "dev.csv"))
+        open_task("multi_label", TaskSource(dev=tmp_path / "dev.csv"))
 
 
 def test_a_models_labels_are_known_without_its_training_file(tmp_path: Path) -> None:
     (tmp_path / "dev.csv").write_text("text,labels\na,x;z\n")
-    task = open_task("multi_label", Source(dev=tmp_path / "dev.csv"), Known(labels=("z", "y", "x")))
+    task = open_task("multi_label", TaskSource(dev=tmp_path / "dev.csv"), Known(labels=("z", "y", "x")))
     assert task.read("dev").examples[0].label == (0, 2)
     assert task.measure(task.read("dev").examples, [(0, 2)])["exact_match"] == 100
 
@@ -281,7 +281,7 @@ def test_a_text_that_is_a_list_is_refused_with_its_place(tmp_path: Path) -> None
     path = tmp_path / "a.jsonl"
     path.write_text(json.dumps({"text": "a", "label": "x"}) + "\n" + json.dumps({"text": ["a"], "label": "y"}))
     with pytest.raises(UserError, match=r"a\.jsonl, line 2: 'text' is a list, but a text is needed"):
-        open_task("classification", Source(train=path, dev=path)).read("dev")
+        open_task("classification", TaskSource(train=path, dev=path)).read("dev")
 
 
 def test_a_dash_is_no_label_where_annotators_wrote_it_and_a_class_anywhere_else(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from openalbert.errors import UserError
-from openalbert.tasks.registry import TASKS, Source, open_task
+from openalbert.tasks.registry import TASKS, TaskSource, open_task
 from openalbert.tasks.task import ChoiceExample, Example, TextExample
 
 NAMES = (
@@ -31,7 +31,7 @@ FEW_EXAMPLES = settings(max_examples=8, deadline=None)
 
 def read_all(name: str, path: Path) -> None:
     """Open and read the file as every split; a sentence is as good as examples."""
-    for source in (Source(train=path), Source(train=path, dev=path, test=path)):
+    for source in (TaskSource(train=path), TaskSource(train=path, dev=path, test=path)):
         for split in ("train", "dev", "test"):
             with contextlib.suppress(UserError):
                 for example in open_task(name, source).read(split).examples:

@@ -8,14 +8,14 @@ import pytest
 from tests.tasks.made_data import race_passage
 
 from openalbert.errors import UserError
-from openalbert.tasks.registry import Source, open_task
+from openalbert.tasks.registry import TaskSource, open_task
 
 # Not ours: what datasets warns of changes from version to version.
 pytestmark = pytest.mark.filterwarnings("ignore")
 SENTIMENT = datasets.ClassLabel(names=["negative", "positive"])
 
 
-def saved(folder: Path, splits: dict[str, list[dict[str, Any]]], **features: Any) -> Source:
+def saved(folder: Path, splits: dict[str, list[dict[str, Any]]], **features: Any) -> TaskSource:
     """A dataset on disk with these rows; `features` are the columns whose kind is not plain."""
     made = {}
     for split, rows in splits.items():
@@ -24,7 +24,7 @@ def saved(folder: Path, splits: dict[str, list[dict[str, Any]]], **features: Any
             plain = plain.cast_column(column, feature)
         made[split] = plain
     datasets.DatasetDict(made).save_to_disk(folder / "saved")
-    return Source(dataset=str(folder / "saved"))
+    return TaskSource(dataset=str(folder / "saved"))
 
 
 def rows(*labels: int) -> list[dict[str, Any]]:
@@ -60,10 +60,10 @@ def test_names_of_classes_become_labels_of_an_own_task(tmp_path: Path) -> None:
 
 def test_the_split_to_score_on_can_be_named(tmp_path: Path) -> None:
     source = saved(tmp_path, {"train": rows(0, 1), "test": rows(1, 1, 0)}, label=SENTIMENT)
-    task = open_task("classification", Source(dataset=source.dataset, dataset_dev="test"))
+    task = open_task("classification", TaskSource(dataset=source.dataset, dataset_dev="test"))
     assert [example.label for example in task.read("dev").examples] == [1, 1, 0]
     with pytest.raises(UserError, match=r"has no split 'tset' \(--dataset-dev\): did you mean 'test'"):
-        open_task("classification", Source(dataset=source.dataset, dataset_dev="tset"))
+        open_task("classification", TaskSource(dataset=source.dataset, dataset_dev="tset"))
 
 
 def test_sets_of_class_numbers_become_sets_of_labels(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_a_dataset_that_cannot_be_had_is_said_in_a_sentence(tmp_path: Path, monk
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
     with pytest.raises(UserError, match="nobody/nothing: Hugging Face datasets cannot read it"):
-        open_task("sst2", Source(dataset="nobody/nothing"))
+        open_task("sst2", TaskSource(dataset="nobody/nothing"))
     source = saved(tmp_path, {"other": rows(0, 1)})
     with pytest.raises(UserError, match="has none of the splits train, validation, test: it has other"):
         open_task("sst2", source)

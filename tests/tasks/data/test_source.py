@@ -11,7 +11,7 @@ from tests.tasks.made_data import glue_files, own_rows, squad_json, write_jsonl
 
 from openalbert.errors import UserError
 from openalbert.formatting import counted
-from openalbert.tasks.data.source import Source, divided
+from openalbert.tasks.data.source import TaskSource, divided
 from openalbert.tasks.registry import Known, open_task
 from openalbert.tasks.task import Answer, ChoiceExample, QuestionExample, Reading, TextExample
 
@@ -30,7 +30,7 @@ def test_every_example_is_on_one_side_and_neither_side_is_empty(labels: list[int
     assert sorted([*stays.examples, *held.examples], key=lambda one: int(one.id)) == list(whole.examples)
 
 
-def test_each_class_gives_its_share() -> None:
+def test_each_class_gives_its_fraction() -> None:
     _, held = divided(texts([0] * 800 + [1] * 200), 0.1, 0)
     assert Counter(example.label for example in held.examples) == {0: 80, 1: 20}
 
@@ -93,7 +93,7 @@ def test_what_cannot_be_divided_is_named_with_its_file_and_all_that_fell_out(twi
     row = {"context": "It was built in 1900.", "question": "When?", "answer": "1900"}
     file = write_jsonl(tmp_path / "qa.jsonl", [{"id": str(max(0, number - twice)), **row} for number in range(5)])
     with pytest.raises(UserError) as told:
-        open_task("question_answering", Source(train=file)).read("train")
+        open_task("question_answering", TaskSource(train=file)).read("train")
     fell_out = f" ({twice} left out: with the id of another question (first: {file}, line 2, '0'))" if twice else ""
     assert str(told.value) == (
         f"{file}{fell_out}: {counted(5 - twice, 'example')} of one text cannot be divided: "
@@ -110,7 +110,7 @@ def test_what_is_held_out_is_said() -> None:
 
 def test_a_task_without_dev_holds_out_a_part_of_train(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "a.jsonl", own_rows("classification", 60))
-    task = open_task("classification", Source(train=path, heldout_share=0.2))
+    task = open_task("classification", TaskSource(train=path, heldout_fraction=0.2))
     assert task.splits == ("dev",)
     sizes = [len(task.read(split).examples) for split in ("train", "dev")]
     assert sizes == [48, 12]
@@ -120,40 +120,40 @@ def test_files_that_are_named_come_before_those_of_the_folder(tmp_path: Path) ->
     glue_files(tmp_path, "rte")
     other = tmp_path / "mine.tsv"
     other.write_text("index\tsentence1\tsentence2\tlabel\n0\tmine\tindeed\tentailment\n")
-    task = open_task("rte", Source(data=tmp_path, dev=other))
+    task = open_task("rte", TaskSource(data=tmp_path, dev=other))
     assert [example.first for example in task.read("dev").examples] == ["mine"]
     assert len(task.read("train").examples) == 6
 
 
 def test_the_tasks_own_folder_and_the_one_above_are_both_understood(tmp_path: Path) -> None:
     glue_files(tmp_path, "sst2")
-    readings = [open_task("sst2", Source(data=folder)).read("dev") for folder in (tmp_path, tmp_path / "SST-2")]
+    readings = [open_task("sst2", TaskSource(data=folder)).read("dev") for folder in (tmp_path, tmp_path / "SST-2")]
     assert readings[0].examples == readings[1].examples
 
 
 def test_a_folder_without_files_of_the_task_says_what_is_expected(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"has no file of sst2: one of these is expected: train\.tsv"):
-        open_task("sst2", Source(data=tmp_path))
+        open_task("sst2", TaskSource(data=tmp_path))
     with pytest.raises(UserError, match="there is no folder"):
-        open_task("sst2", Source(data=tmp_path / "nowhere"))
+        open_task("sst2", TaskSource(data=tmp_path / "nowhere"))
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match="is a file, and the task's folder is needed"):
-        open_task("sst2", Source(data=tmp_path / "file"))
+        open_task("sst2", TaskSource(data=tmp_path / "file"))
 
 
 def test_two_places_for_the_same_examples_are_refused(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "a.jsonl", own_rows("classification"))
     with pytest.raises(UserError, match="come from --dataset or from files, not from both"):
-        open_task("classification", Source(dataset="x", train=path))
+        open_task("classification", TaskSource(dataset="x", train=path))
     with pytest.raises(UserError, match="classification is of your own files, not of a folder"):
-        open_task("classification", Source(data=tmp_path))
+        open_task("classification", TaskSource(data=tmp_path))
 
 
 def test_scoring_alone_needs_no_training_file(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "a.jsonl", own_rows("classification"))
     with pytest.raises(UserError, match="has no labels yet: give the training file"):
-        open_task("classification", Source(dev=path))
-    task = open_task("classification", Source(dev=path), Known(labels=("so-so", "good", "bad", "other")))
+        open_task("classification", TaskSource(dev=path))
+    task = open_task("classification", TaskSource(dev=path), Known(labels=("so-so", "good", "bad", "other")))
     assert [example.label for example in task.read("dev").examples[:3]] == [1, 2, 0]
     with pytest.raises(UserError, match="has no split 'train' here: known are: dev, or give it with --train"):
         task.read("train")
@@ -162,7 +162,7 @@ def test_scoring_alone_needs_no_training_file(tmp_path: Path) -> None:
 def test_squads_own_file_is_divided_by_article_where_there_is_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "dev-v2.0.json"
     path.write_text(json.dumps(squad_json(30, 4, without_answer=True)))
-    task = open_task("squad2", Source(train=path))
+    task = open_task("squad2", TaskSource(train=path))
     sides = [{example.title for example in task.read(split).examples} for split in ("train", "dev")]
     assert [len(side) for side in sides] == [27, 3]
     assert not sides[0] & sides[1]
@@ -170,8 +170,8 @@ def test_squads_own_file_is_divided_by_article_where_there_is_nothing_else(tmp_p
 
 @pytest.mark.parametrize("share", [0.0, 1.0, -1.0, float("nan")])
 def test_a_share_is_above_0_and_below_1(share: float) -> None:
-    with pytest.raises(UserError, match="heldout_share is"):
-        Source(heldout_share=share)
+    with pytest.raises(UserError, match="heldout_fraction is"):
+        TaskSource(heldout_fraction=share)
 
 
 def test_pairs_are_not_scored_by_a_model_of_single_texts_nor_the_other_way_round(tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_pairs_are_not_scored_by_a_model_of_single_texts_nor_the_other_way_round
     one.write_text("text,label\na b,x\nc d,y\n")
     two.write_text("text,text2,label\na b,e,x\nc d,f,y\n")
     for train, dev in ((one, two), (two, one)):
-        task = open_task("classification", Source(train=train, dev=dev))
+        task = open_task("classification", TaskSource(train=train, dev=dev))
         task.read("train")
         with pytest.raises(UserError, match=r"two.csv has pairs of texts, but .*one.csv has single ones"):
             task.read("dev")
@@ -192,24 +192,24 @@ def test_a_file_that_does_not_exist_is_refused_even_where_it_would_not_be_read(
     dev = write_jsonl(tmp_path / "dev.jsonl", own_rows("classification"))
     for split in ("train", "test"):
         with pytest.raises(UserError, match=r"there is no file .*nowhere\.jsonl"):
-            open_task(task, Source(dev=dev, **{split: tmp_path / "nowhere.jsonl"}), known)
+            open_task(task, TaskSource(dev=dev, **{split: tmp_path / "nowhere.jsonl"}), known)
 
 
 def test_columns_cannot_be_named_for_a_task_that_has_its_own(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="sst2 has columns of its own, and --text-column is for other files"):
-        open_task("sst2", Source(train=tmp_path / "a.csv", text_column="text"))
+        open_task("sst2", TaskSource(train=tmp_path / "a.csv", text_column="text"))
 
 
 def test_what_is_scored_on_and_learned_from_as_well_is_counted_and_told(tmp_path: Path) -> None:
     rows = own_rows("classification")
     train, dev = write_jsonl(tmp_path / "train.jsonl", rows[:9]), write_jsonl(tmp_path / "dev.jsonl", rows[6:])
-    task = open_task("classification", Source(train=train, dev=dev))
+    task = open_task("classification", TaskSource(train=train, dev=dev))
     assert not any("also learned from" in remark for remark in task.read("dev").remarks)  # train was not read
     task.read("train")
     assert task.read("dev").remarks[-1] == (
         f"{dev}: 3 of 6 examples (50.0 %) are on a text that is also learned from: a score there says little"
     )
-    held_out = open_task("classification", Source(train=train))
+    held_out = open_task("classification", TaskSource(train=train))
     assert not any("also" in remark for split in ("train", "dev") for remark in held_out.read(split).remarks)
 
 
@@ -217,6 +217,6 @@ def test_a_few_examples_that_are_learned_from_as_well_do_not_damn_a_score(tmp_pa
     """CoLA's own dev set has 16 of 1,043, STS-B's 6 of 1,500."""
     rows = [{"text": f"text {number}", "label": "ab"[number % 2]} for number in range(200)]
     train, dev = write_jsonl(tmp_path / "train.jsonl", rows[:102]), write_jsonl(tmp_path / "dev.jsonl", rows[100:])
-    task = open_task("classification", Source(train=train, dev=dev))
+    task = open_task("classification", TaskSource(train=train, dev=dev))
     task.read("train")
     assert task.read("dev").remarks[-1] == f"{dev}: 2 of 100 examples (2.0 %) are on a text that is also learned from"

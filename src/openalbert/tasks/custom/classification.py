@@ -8,13 +8,13 @@ from openalbert.tasks.custom.names import simple
 from openalbert.tasks.custom.text import own_openings, read_texts, texts_of
 from openalbert.tasks.data.fields import class_number
 from openalbert.tasks.data.labels import ClassNumbers, class_names, nan_told
-from openalbert.tasks.data.source import Source, assemble
+from openalbert.tasks.data.source import TaskSource, assemble
 from openalbert.tasks.data.tables import Table
 from openalbert.tasks.metrics import accuracy, f1, macro_f1, matthews, measure_classes
 from openalbert.tasks.task import Known, Reading, Task
 
 
-def open_classification(source: Source, known: Known) -> Task:
+def open_classification(source: TaskSource, known: Known) -> Task:
     """The task; its labels are those of the training file, unless a model's own are known."""
     opened = own_openings("classification", source)
     layout = layout_of(known, opened, lambda table: texts_of(table, source, "classes", labelled=True).layout)
@@ -39,7 +39,7 @@ def open_classification(source: Source, known: Known) -> Task:
     return assemble("classification", "classification", source, opened, parse, measure, "accuracy", labels=labels)
 
 
-def _labels(table: Table, source: Source) -> tuple[str, ...]:
+def _labels(table: Table, source: TaskSource) -> tuple[str, ...]:
     column = texts_of(table, source, "classes", labelled=True).label or ""
     # SNLI and MNLI write - there where the annotators did not agree; in any other column it may be a class beside +.
     none = ("", "-") if simple(column) == "goldlabel" else ("",)

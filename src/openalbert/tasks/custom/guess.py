@@ -22,7 +22,7 @@ from openalbert.tasks.custom.names import (
     simple,
 )
 from openalbert.tasks.custom.profile import Profile, hold_sets
-from openalbert.tasks.data.source import Source
+from openalbert.tasks.data.source import TaskSource
 
 Labelling: TypeAlias = Literal["classes", "values", "sets"]
 """What is said of a text: one of some classes, a value, or any number of labels."""
@@ -38,7 +38,7 @@ class Guess:
     label: str | None
 
 
-def choose(columns: Columns, source: Source, labelling: Labelling, labelled: bool, finds_label: bool) -> Guess:
+def choose(columns: Columns, source: TaskSource, labelling: Labelling, labelled: bool, finds_label: bool) -> Guess:
     """Give the columns of the texts and of the label their roles; `finds_label` unless labels have columns each."""
     label = columns.given("label", source.label_column if labelled else None) if finds_label else None
     if finds_label and label is None:
@@ -63,7 +63,7 @@ def choose(columns: Columns, source: Source, labelling: Labelling, labelled: boo
 # The label.
 
 
-def _label_by_name(columns: Columns, source: Source, labelling: Labelling, labelled: bool) -> str | None:
+def _label_by_name(columns: Columns, source: TaskSource, labelling: Labelling, labelled: bool) -> str | None:
     """A column whose name says that it is the label; several names that say so are asked about."""
     sure, likely = set(map(simple, LABELS)), set(map(simple, SUBJECTS))
     found = [column for column in columns.guessable if simple(column) in sure]
@@ -156,7 +156,7 @@ def _can_be_text(profile: Profile) -> bool:
     return profile.can_be_text
 
 
-def _text_by_name(columns: Columns, source: Source) -> str | None:
+def _text_by_name(columns: Columns, source: TaskSource) -> str | None:
     """The text that the user named, or that was learned from, or the first of two that belong together by name, or one
     that is known by its name."""
     first = columns.given("text", source.text_column)
@@ -172,7 +172,7 @@ def _text_by_name(columns: Columns, source: Source) -> str | None:
     return columns.by_name("text", _can_be_text)
 
 
-def _second_by_name(columns: Columns, source: Source, first: str) -> str | None:
+def _second_by_name(columns: Columns, source: TaskSource, first: str) -> str | None:
     """The text that belongs to the first by its name. Where the user has named the first alone, there is none."""
     if source.text_column is not None:
         return None
@@ -222,7 +222,7 @@ def _text_by_content(columns: Columns, labelling: Labelling, label_is_open: bool
     return first
 
 
-def _second_by_content(columns: Columns, source: Source, first: str) -> str | None:
+def _second_by_content(columns: Columns, source: TaskSource, first: str) -> str | None:
     """The only column of texts that is left, where the model learned from pairs; else it is asked about."""
     left = [name for name in columns.guessable if columns.profile(name).holds_text or _is_alike(columns, first, name)]
     if source.text_column is not None or not left:

@@ -12,7 +12,7 @@ from openalbert.tasks.custom.guess import SEPARATORS
 from openalbert.tasks.custom.names import LABELS, SUBJECTS, simple
 from openalbert.tasks.custom.text import Texts, own_openings, read_texts, texts_of
 from openalbert.tasks.data.labels import ClassNumbers, class_names, is_nan, nan_told
-from openalbert.tasks.data.source import Source, assemble
+from openalbert.tasks.data.source import TaskSource, assemble
 from openalbert.tasks.data.tables import Row, Table, as_text
 from openalbert.tasks.metrics import measure_label_sets
 from openalbert.tasks.task import Known, Reading, Task
@@ -20,7 +20,7 @@ from openalbert.tasks.task import Known, Reading, Task
 YES, NO = ("1", "1.0", "true", "True"), ("0", "0.0", "false", "False", "")
 
 
-def open_multi_label(source: Source, known: Known) -> Task:
+def open_multi_label(source: TaskSource, known: Known) -> Task:
     """The task; its labels are those of the training file, unless a model's own are known."""
     opened = own_openings("multi_label", source)
     layout = layout_of(known, opened, lambda table: _columns(table, source, known.labels or ()))
@@ -75,11 +75,11 @@ def open_multi_label(source: Source, known: Known) -> Task:
     return assemble("multi_label", "multi_label", source, opened, parse, measure, "f1", labels=names)
 
 
-def _columns(table: Table, source: Source, labels: tuple[str, ...]) -> Mapping[str, str]:
+def _columns(table: Table, source: TaskSource, labels: tuple[str, ...]) -> Mapping[str, str]:
     return texts_of(table, source, "sets", labelled=True, label_columns=_flag_columns(table, source, labels)).layout
 
 
-def _names(table: Table, source: Source) -> tuple[tuple[str, ...], str | None]:
+def _names(table: Table, source: TaskSource) -> tuple[tuple[str, ...], str | None]:
     """The labels of a table, and what stands between them, if anything."""
     flags = _flag_columns(table, source, ())
     if flags:
@@ -93,7 +93,7 @@ def _names(table: Table, source: Source) -> tuple[tuple[str, ...], str | None]:
 
 
 def _flag_columns(
-    table: Table, source: Source, labels: tuple[str, ...], layout: Layout | None = None
+    table: Table, source: TaskSource, labels: tuple[str, ...], layout: Layout | None = None
 ) -> tuple[str, ...]:
     """The columns that are a label each: named by the user, or a model's labels, or all that hold 0 and 1 only.
 
@@ -129,7 +129,7 @@ def _is_set(row: Row, column: str) -> bool:
     raise UserError(f"{row.place}: '{value}' in '{column}' is neither 0 nor 1")
 
 
-def _separator(table: Table, texts: Texts, source: Source, labels: tuple[str, ...], known: str | None) -> str:
+def _separator(table: Table, texts: Texts, source: TaskSource, labels: tuple[str, ...], known: str | None) -> str:
     """What stands between labels: as the user says, else a sign that leaves known labels, first of all the one that was
     learned with, else the first of the usual signs that is found."""
     if source.label_separator:

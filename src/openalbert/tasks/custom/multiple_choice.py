@@ -7,7 +7,7 @@ from openalbert.errors import UserError
 from openalbert.formatting import counted
 from openalbert.tasks.custom.columns import Columns, Layout, counts_from, layout_of, option_columns
 from openalbert.tasks.custom.text import own_openings
-from openalbert.tasks.data.source import Source, assemble
+from openalbert.tasks.data.source import TaskSource, assemble
 from openalbert.tasks.data.tables import Exclusions, Row, Table, as_text, whole_number
 from openalbert.tasks.metrics import measure_choices
 from openalbert.tasks.race import LETTERS
@@ -47,7 +47,7 @@ class Written:
     seen: str
 
 
-def open_multiple_choice(source: Source, known: Known) -> Task:
+def open_multiple_choice(source: TaskSource, known: Known) -> Task:
     """The task. How the right option is written is known of a model, or seen in the training file, or else in what is
     scored on.
 
@@ -71,7 +71,7 @@ def open_multiple_choice(source: Source, known: Known) -> Task:
     return replace(task, writing=written.writing if written is not None else None)
 
 
-def _choices(table: Table, source: Source, labelled: bool, layout: Layout | None) -> Choices:
+def _choices(table: Table, source: TaskSource, labelled: bool, layout: Layout | None) -> Choices:
     columns = Columns(table, layout)
     ids, id_remark = columns.ids(source.id_column)
     option_names = source.options_columns
@@ -103,7 +103,7 @@ def _choices(table: Table, source: Source, labelled: bool, layout: Layout | None
     return Choices(question, passage, ids, numbered, options, answers, remarks, columns.roles)
 
 
-def _questions(table: Table, source: Source, written: Written | None, layout: Layout | None) -> Reading:
+def _questions(table: Table, source: TaskSource, written: Written | None, layout: Layout | None) -> Reading:
     """The examples of a table, with labels where it is known how they are written."""
     choices = _choices(table, source, written is not None, layout)
     examples: list[ChoiceExample] = []

@@ -168,5 +168,5 @@ def _is_date(cell: str) -> bool:
     return bool(re.search(r"\d[-/.:]\d+[-/.:]\d|\d:\d", cell) or (words and re.search(r"\d", cell)))
 
 
-def _are_mostly(facts: Sequence[bool]) -> bool:
-    return bool(facts) and sum(facts) >= MOSTLY * len(facts)
+def _are_mostly(run_info: Sequence[bool]) -> bool:
+    return bool(run_info) and sum(run_info) >= MOSTLY * len(run_info)

@@ -4,14 +4,14 @@ from dataclasses import replace
 
 from openalbert.tasks.custom.columns import Columns, Layout, layout_of
 from openalbert.tasks.custom.text import own_openings
-from openalbert.tasks.data.source import Source, assemble
+from openalbert.tasks.data.source import TaskSource, assemble
 from openalbert.tasks.data.tables import Table
 from openalbert.tasks.metrics import measure_answers
 from openalbert.tasks.squad import has_no_answer, questions, read_questions
 from openalbert.tasks.task import Known, Reading, Task
 
 
-def open_question_answering(source: Source, known: Known) -> Task:
+def open_question_answering(source: TaskSource, known: Known) -> Task:
     """The task. Whether questions may have no answer is seen in the training file, or else in what is scored on, unless
     it is known what a model can."""
     opened = own_openings("question_answering", source, read_questions)
@@ -44,7 +44,7 @@ def open_question_answering(source: Source, known: Known) -> Task:
 
 
 def _columns(
-    table: Table, source: Source, labelled: bool, layout: Layout | None
+    table: Table, source: TaskSource, labelled: bool, layout: Layout | None
 ) -> tuple[dict[str, str], dict[str, str], tuple[str, ...]]:
     """The table's names for SQuAD's columns, the same by role, and what to say about guesses."""
     columns = Columns(table, layout)

@@ -3,13 +3,13 @@
 from openalbert.tasks.custom.columns import layout_of
 from openalbert.tasks.custom.text import own_openings, read_texts, texts_of
 from openalbert.tasks.data.fields import value
-from openalbert.tasks.data.source import Source, assemble
+from openalbert.tasks.data.source import TaskSource, assemble
 from openalbert.tasks.data.tables import Table
 from openalbert.tasks.metrics import measure_values, pearson, r2, spearman
 from openalbert.tasks.task import Known, Reading, Task
 
 
-def open_regression(source: Source, known: Known) -> Task:
+def open_regression(source: TaskSource, known: Known) -> Task:
     """The task; a model's label may name the value."""
     opened = own_openings("regression", source)
     layout = layout_of(known, opened, lambda table: texts_of(table, source, "values", labelled=True).layout)

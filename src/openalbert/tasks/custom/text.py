@@ -8,7 +8,7 @@ from typing import TypeAlias
 from openalbert.tasks.custom.columns import Columns, Layout
 from openalbert.tasks.custom.guess import Labelling, choose
 from openalbert.tasks.data.fields import predicted_all_the_same, seen_text
-from openalbert.tasks.data.source import Opening, Source, openings
+from openalbert.tasks.data.source import Opening, TaskSource, openings
 from openalbert.tasks.data.tables import Exclusions, Row, Table, read_table
 from openalbert.tasks.task import Reading, TextExample
 
@@ -28,7 +28,7 @@ class Texts:
     """All columns that have a role, by it, and those of texts that are not used."""
 
 
-def own_openings(task: str, source: Source, read: Callable[[Path], Table] = read_table) -> dict[str, Opening]:
+def own_openings(task: str, source: TaskSource, read: Callable[[Path], Table] = read_table) -> dict[str, Opening]:
     """The user's files, each split read when it is asked for, and train only once: it also names labels and columns."""
     opened = openings(task, source, read, {})
     if "train" in opened:
@@ -46,7 +46,7 @@ def own_openings(task: str, source: Source, read: Callable[[Path], Table] = read
 
 def texts_of(
     table: Table,
-    source: Source,
+    source: TaskSource,
     labelling: Labelling,
     labelled: bool,
     layout: Layout | None = None,

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from openalbert.errors import UserError, suggestion
-from openalbert.tasks.data.source import Opening, Source
+from openalbert.tasks.data.source import Opening, TaskSource
 from openalbert.tasks.data.tables import Row, Table, table_of
 
 
-def dataset_openings(source: Source, names: Mapping[str, str]) -> dict[str, Opening]:
+def dataset_openings(source: TaskSource, names: Mapping[str, str]) -> dict[str, Opening]:
     """How each split is read that the dataset has; `names` are its names for them."""
     dataset = _loaded(source)
     if source.dataset_dev is not None:
@@ -32,7 +32,7 @@ def dataset_openings(source: Source, names: Mapping[str, str]) -> dict[str, Open
     return found
 
 
-def _loaded(source: Source) -> Mapping[str, Any]:
+def _loaded(source: TaskSource) -> Mapping[str, Any]:
     try:
         import datasets
     except ImportError:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from openalbert.errors import UserError, suggestion
-from openalbert.formatting import are, counted, share
+from openalbert.formatting import are, counted, percent_of
 from openalbert.tasks.data.tables import Table, check_is_there
 from openalbert.tasks.task import Example, Kind, QuestionExample, Reading, Task, TextExample, of_pairs
 
@@ -17,7 +17,7 @@ FEW_ARTICLES = 20  # with fewer, articles are too coarse to hold a share out by,
 
 
 @dataclass(frozen=True)
-class Source:
+class TaskSource:
     """Where the examples come from."""
 
     data: Path | None = None
@@ -57,14 +57,14 @@ class Source:
     id_column: str | None = None
     """The column that names each row in files of predictions; without one, rows are counted from 0 there.
     Pages count them from 1, without the header."""
-    heldout_share: float = 0.1
+    heldout_fraction: float = 0.1
     """The share of the training examples that is held out where there is nothing else to score on."""
     heldout_seed: int = 0
     """Which examples are held out: another seed, another part."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.heldout_share < 1:
-            raise UserError(f"heldout_share is {self.heldout_share}: it is a share, above 0 and below 1")
+        if not 0 < self.heldout_fraction < 1:
+            raise UserError(f"heldout_fraction is {self.heldout_fraction}: it is a share, above 0 and below 1")
 
     @property
     def files(self) -> dict[str, Path]:
@@ -102,7 +102,7 @@ Opening = Callable[[], Table]
 
 def openings(
     task: str,
-    source: Source,
+    source: TaskSource,
     read: Callable[[Path], Table],
     patterns: Mapping[str, tuple[str, ...]],
     folders: tuple[str, ...] = (),
@@ -181,7 +181,7 @@ def _reader(read: Callable[[Path], Table], files: Sequence[Path]) -> Opening:
 def assemble(
     name: str,
     kind: Kind,
-    source: Source,
+    source: TaskSource,
     opened: Mapping[str, Opening],
     parse: Callable[[Table, bool], Reading],
     measure: Callable[[Sequence[Example], Sequence[object]], dict[str, float]],
@@ -208,7 +208,7 @@ def assemble(
         if holds_out and split in ("train", "dev"):
             if not whole:
                 whole.append(_read("train"))
-            return divided(whole[0], source.heldout_share, source.heldout_seed)[split == "dev"]
+            return divided(whole[0], source.heldout_fraction, source.heldout_seed)[split == "dev"]
         return _read(split)
 
     def _read(split: str) -> Reading:
@@ -228,7 +228,7 @@ def assemble(
         if split == "train":
             learned.update(texts)
         elif twice := sum(text in learned for text in texts):
-            number = f"{twice:,} of {counted(len(texts), 'example')} ({share(twice, len(texts))})"
+            number = f"{twice:,} of {counted(len(texts), 'example')} ({percent_of(twice, len(texts))})"
             so = ": a score there says little" if twice >= MANY_KNOWN * len(texts) else ""
             remark = f"{table.name}: {number} {are(twice)} on a text that is also learned from{so}"
             return replace(reading, remarks=(*reading.remarks, remark))
@@ -240,7 +240,7 @@ def assemble(
 
 def divided(
     reading: Reading,
-    share: float,
+    fraction: float,
     seed: int,
     otherwise: str = "give a file to score on with --dev",
     articles_stay_whole: bool = True,
@@ -272,7 +272,7 @@ def divided(
 
     held: set[str] = set()
     for keys in strata.values():
-        wanted = share * sum(len(groups[key]) for key in keys)
+        wanted = fraction * sum(len(groups[key]) for key in keys)
         for key in sorted(keys, key=drawn)[:-1]:
             if 2 * wanted >= len(groups[key]):
                 held.add(key)

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from openalbert.errors import UserError, suggestion
 from openalbert.formatting import counted
-from openalbert.text.readers import MAGIC, Counts, Source, byte_blocks
+from openalbert.text.readers import MAGIC, CorpusSource, Counts, byte_blocks
 from openalbert.text.records import delimiter_of, misquoted
 
 Quoting = Literal["literal", "quoted", "as_found"]
@@ -172,7 +172,7 @@ def read_text(path: Path) -> str:
     check_is_there(path)
     if path.is_dir():
         raise UserError(f"{path} is a folder, and a file is needed")
-    data = b"".join(byte_blocks(Source(str(path), "text", path.stat().st_size), Counts()))
+    data = b"".join(byte_blocks(CorpusSource(str(path), "text", path.stat().st_size), Counts()))
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -8,7 +8,7 @@ from pathlib import Path
 from openalbert.errors import UserError
 from openalbert.tasks.data.fields import check_none_lost, class_number, ids, predicted_all_the_same, seen_text, value
 from openalbert.tasks.data.labels import ClassNumbers
-from openalbert.tasks.data.source import Source, assemble, openings
+from openalbert.tasks.data.source import TaskSource, assemble, openings
 from openalbert.tasks.data.tables import Exclusions, Quoting, Table, read_table
 from openalbert.tasks.metrics import Measure
 from openalbert.tasks.task import Kind, Reading, Task, TextExample
@@ -57,7 +57,7 @@ class Glue:
         """Classes or a value."""
         return "classification" if self.labels else "regression"
 
-    def open(self, source: Source, labels: tuple[str, ...] | None = None) -> Task:
+    def open(self, source: TaskSource, labels: tuple[str, ...] | None = None) -> Task:
         """The task with its examples from a source; `labels` may give the classes another order."""
         names = self._names(labels)
 

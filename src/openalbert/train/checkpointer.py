@@ -18,9 +18,9 @@ from openalbert.optim.lamb import Lamb
 from openalbert.optim.optimizer import load_optimizer_tensors, optimizer_tensors
 from openalbert.train import checkpoint
 from openalbert.train.device import Device
-from openalbert.train.metrics_log import METRICS, Journal
+from openalbert.train.metrics_log import METRICS, MetricsLog
 from openalbert.train.run_dir import CHECKPOINTS
-from openalbert.train.state import Running
+from openalbert.train.state import TrainState
 
 
 def load_weights(model: AlbertModel, tensors: dict[str, torch.Tensor], where: str) -> None:
@@ -34,7 +34,7 @@ def load_weights(model: AlbertModel, tensors: dict[str, torch.Tensor], where: st
 
 
 @dataclass(frozen=True)
-class Saved:
+class LoadedCheckpoint:
     """A checkpoint as it was read."""
 
     folder: Path
@@ -44,14 +44,14 @@ class Saved:
 
 
 @dataclass(frozen=True)
-class Saving:
+class Checkpointer:
     """The checkpoints of a run that is going on."""
 
     folder: Path
     """The run's."""
     model: AlbertModel
     optimizer: Lamb | torch.optim.AdamW
-    journal: Journal
+    metrics_log: MetricsLog
     device: Device
     micro_batch: int | None
     """Examples of a micro-batch, as the user wishes."""
@@ -61,17 +61,17 @@ class Saving:
         """What the number of micro-batches hangs on; as long as it is the same, so are the bits."""
         return [self.device.world, self.micro_batch]
 
-    def save(self, running: Running, own: Mapping[str, Any], *, keep_last: int, is_best: bool) -> None:
+    def save(self, train_state: TrainState, own: Mapping[str, Any], *, keep_last: int, is_best: bool) -> None:
         """Write a checkpoint; `own` is what else this kind of run carries, as JSON can say it."""
         if self.device.is_main:
             metrics = self.folder / METRICS
             if metrics.exists():
                 atomic_io.sync(metrics)
             state = {
-                "running": running.state(),
+                "running": train_state.state(),
                 "cut_for": self._cut_for,
-                "window": self.journal.window.state(),
-                "metrics_bytes": self.journal.size,
+                "window": self.metrics_log.window.state(),
+                "metrics_bytes": self.metrics_log.size,
                 **own,
             }
             tensors = {
@@ -79,17 +79,17 @@ class Saving:
                 "optimizer": optimizer_tensors(self.optimizer, self.model),
             }
             folder = self.folder / CHECKPOINTS
-            checkpoint.save(folder, running.step, tensors, state, keep_last=keep_last, is_best=is_best)
+            checkpoint.save(folder, train_state.step, tensors, state, keep_last=keep_last, is_best=is_best)
         self.device.wait_for_all()
 
-    def latest(self) -> Saved | None:
+    def latest(self) -> LoadedCheckpoint | None:
         """The newest sound checkpoint; the user hears of damaged ones that were passed over."""
         found, damaged = checkpoint.latest(self.folder / CHECKPOINTS)
         for sentence in damaged:
-            self.journal.say(sentence)
-        return Saved(found.folder, *found.read()) if found else None
+            self.metrics_log.log(sentence)
+        return LoadedCheckpoint(found.folder, *found.read()) if found else None
 
-    def go_on(self, saved: Saved, parts: int) -> Running:
+    def restore(self, saved: LoadedCheckpoint, parts: int) -> TrainState:
         """Take everything over from a checkpoint, and have the journal go on from there.
 
         `parts` is what a step is cut into where the checkpoint's number belongs to other processes or wishes.
@@ -97,9 +97,9 @@ class Saving:
         where = str(saved.folder)
         load_weights(self.model, saved.tensors["model"], where)
         load_optimizer_tensors(self.optimizer, self.model, saved.tensors["optimizer"], where)
-        running = Running(**saved.state["running"])
+        train_state = TrainState(**saved.state["running"])
         if saved.state["cut_for"] != self._cut_for:
-            running.parts = parts
-        self.journal.resume(saved.state["metrics_bytes"], saved.state["window"], running)
-        self.journal.say(f"going on from step {running.step:,} ({saved.folder.name})")
-        return running
+            train_state.parts = parts
+        self.metrics_log.resume(saved.state["metrics_bytes"], saved.state["window"], train_state)
+        self.metrics_log.log(f"going on from step {train_state.step:,} ({saved.folder.name})")
+        return train_state
