@@ -192,7 +192,7 @@ def _training(run: Run, settings: Pretrain) -> str:
         ("tokens seen", _tokens(run)),
         (
             "optimizer",
-            f"{OPTIMIZERS[optimizer.kind]}, learning rate {number(settings.learning_rate, 3)}, "
+            f"{_optimizer(settings)}, "
             f"weight decay {optimizer.weight_decay:g}, gradients clipped to a norm of {optimizer.clip_norm:g}",
         ),
         ("schedule", f"warm-up over {warmup}, then {decay[schedule.kind]}"),
@@ -208,6 +208,17 @@ def _training(run: Run, settings: Pretrain) -> str:
         ("software", ", ".join(software)),
     ]
     return "| | |\n|---|---|\n" + "\n".join(f"| {name} | {one_line(value)} |" for name, value in rows)
+
+
+def _optimizer(settings: Pretrain) -> str:
+    """Its name and learning rate; of Muon both rates."""
+    optimizer, rate = settings.optimizer, number(settings.learning_rate, 3)
+    if optimizer.kind != "muon":
+        return f"{OPTIMIZERS[optimizer.kind]}, learning rate {rate}"
+    return (
+        f"Muon for the matrices of the layers, learning rate {number(settings.matrix_learning_rate, 3)}, "
+        f"momentum {optimizer.momentum:g}; {OPTIMIZERS[optimizer.rest]} for the rest, learning rate {rate}"
+    )
 
 
 def _tokens_in_all(run: Run) -> float | None:

@@ -108,11 +108,16 @@ def estimate(
     else:
         steps = (budget.minutes or 0.0) * 60 / mean_seconds
     needed = memory(
-        settings.model, micro_batch, settings.objective.max_length, device.precision, settings.speed.recompute
+        settings.model,
+        micro_batch,
+        settings.objective.max_length,
+        device.precision,
+        settings.speed.recompute,
+        has_muon=settings.optimizer.kind == "muon",
     )
-    parameters = sum(parameters_by_part(settings.model).values())
-    # A checkpoint is weights and two moments; the last few, the best and one being written; then the model folder.
-    disk = 12 * parameters * (settings.keep_last + 2) + 4 * parameters
+    weights = 4 * sum(parameters_by_part(settings.model).values())
+    # A checkpoint is weights and moments; the last few, the best and one being written; then the model folder.
+    disk = (weights + needed.optimizer) * (settings.keep_last + 2) + weights
     return Needs(
         round(steps), round(steps * step_tokens), steps * mean_seconds / 3600, device.memory_before + needed.total, disk
     )

@@ -223,6 +223,10 @@ class Run:
             )
         rate = settings.optimizer.learning_rate
         self.say(scaling_sentence(rate, settings.batch_size, settings.reference_batch))
+        if settings.optimizer.kind == "muon":
+            rate = settings.optimizer.matrix_learning_rate
+            sentence = scaling_sentence(rate, settings.batch_size, settings.reference_batch)
+            self.say(f"Muon for the matrices of the layers: {sentence}")
         self.say(f"word frequencies alone would give a masked-LM loss of {self.facts['unigram_entropy']:.3f}")
         encoder = self.model.encoder
         if self.compiled != "none" and encoder.attend_masked is not None and not encoder.is_fused:

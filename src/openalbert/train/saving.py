@@ -8,13 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from openalbert import durable
 from openalbert.model.albert import AlbertModel
-from openalbert.optim.lamb import Lamb
-from openalbert.optim.optimizer import load_optimizer_tensors, optimizer_tensors
+from openalbert.optim.optimizer import TrainingOptimizer, load_optimizer_tensors, optimizer_tensors
 from openalbert.train import checkpoint
 from openalbert.train.claim import CHECKPOINTS
 from openalbert.train.device import Device
@@ -40,7 +38,7 @@ class Saving:
     folder: Path
     """The run's."""
     model: AlbertModel
-    optimizer: Lamb | torch.optim.AdamW
+    optimizer: TrainingOptimizer
     journal: Journal
     device: Device
     micro_batch: int | None
