@@ -57,7 +57,7 @@ def orthogonalize(
     precision of the input. A matrix of zeros stays zero.
     """
     norms = torch.linalg.vector_norm(matrices, dim=(1, 2), keepdim=True)
-    x = matrices / norms.clamp(min=SMALLEST_NORM)  # no singular value is larger than the norm
+    x: Tensor = matrices / norms.clamp(min=SMALLEST_NORM)  # no singular value is larger than the norm
     if x.is_cuda:
         x = x.bfloat16()
     for a, b, c in polynomials:

@@ -65,8 +65,8 @@ class Pretrain:
     evaluation_examples: int = 1024
     """Held-out examples in an evaluation."""
     evaluation_mask_rate: float = 0.15
-    """Fraction of the tokens that is masked in an evaluation, whatever --objective.masked-lm.rate is in training: so the
-    MLM accuracies of runs with different rates can be compared."""
+    """Fraction of the tokens that is masked in an evaluation. It does not depend on --objective.masked-lm.rate, the one
+    of training, so that runs with different rates can be compared."""
     save_every: int = 1000
     """Steps between two checkpoints."""
     keep_last: int = 2
