@@ -67,7 +67,7 @@ def test_in_bf16_the_singular_values_come_into_the_same_band(kind: NewtonSchulz)
     values = torch.linalg.svdvals(made.double())
     assert 0.6 < values.min() <= values.max() < 1.3
     exact = orthogonalize(matrices.double(), coefficients(kind, 5))
-    assert (made.cpu().double() - exact).norm() / exact.norm() < 0.05
+    assert (made.cpu().double() - exact).norm() / exact.norm() < 0.03
 
 
 @pytest.mark.parametrize("config", [CONFIG, UNSHARED], ids=["ALBERT", "BERT"])
@@ -80,7 +80,7 @@ def test_twenty_steps_lead_where_fp32_on_the_cpu_leads(config: AlbertConfig) -> 
     names = [name for name, _ in on_cpu.model.named_parameters()]
     for name, start, one, other in zip(names, on_cpu.starts, on_gpu.parameters, on_cpu.parameters, strict=True):
         way = (other - start).norm()
-        allowed = 0.1 if name in matrices else 1e-3  # bf16 against fp32, and fp32 against fp32
+        allowed = 0.02 if name in matrices else 1e-3  # bf16 against fp32, and fp32 against fp32
         assert (one.detach().cpu() - other).norm() <= allowed * way, name
 
 

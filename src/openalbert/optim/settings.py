@@ -59,8 +59,8 @@ class OptimizerSettings:
                 raise UserError(f"{name} is {value}: give a number above 0")
         if not all(0 < beta < 1 for beta in self.betas):
             raise UserError(f"betas are {self.betas[0]} and {self.betas[1]}: give two numbers between 0 and 1")
-        if not 0 <= self.momentum < 1:
-            raise UserError(f"momentum is {self.momentum}: give a number from 0 up to, not with, 1")
+        if not 0 < self.momentum < 1:
+            raise UserError(f"momentum is {self.momentum}: give a number between 0 and 1")
         if self.newton_schulz_iterations < 1:
             raise UserError(f"newton_schulz_iterations is {self.newton_schulz_iterations}: give 1 or more")
         if self.kind == "muon" and self.learning_rate == 0:
