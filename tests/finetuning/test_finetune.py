@@ -105,9 +105,12 @@ def test_a_score_that_has_not_risen_yet_does_not_end_a_run(tiny: Path, tmp_path:
     assert learn(tiny, "classification", file, tmp_path / "run", words)["steps"] == 30
 
 
-def test_lamb_fine_tunes_too_and_tensorboard_is_written_on_request(tiny: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["lamb", "muon"])
+def test_lamb_and_muon_fine_tune_too_and_tensorboard_is_written_on_request(
+    tiny: Path, tmp_path: Path, kind: str
+) -> None:
     file = lesson("classification", tmp_path)
-    words = "--steps 100 --optimizer.kind lamb --optimizer.learning-rate 0.01 --tensorboard"
+    words = f"--steps 100 --optimizer.kind {kind} --optimizer.learning-rate 0.01 --tensorboard"
     scores = learn(tiny, "classification", file, tmp_path / "run", words)
     assert scores["scores"]["dev"]["accuracy"] > 90
     assert list((tmp_path / "run" / "tensorboard").iterdir())

@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from openalbert.train.checkpointer import Checkpointer
 from tests.finetuning.made_lessons import command, learn, lesson
 from tests.finetuning.test_finetune import QUICK, refused, stop_at
 
 from openalbert import cli
 from openalbert.finetuning.batches import fingerprint
 from openalbert.finetuning.run import FinetuningRun
+from openalbert.train.checkpointer import Checkpointer
 
 
 def without_fingerprints(run: Path) -> None:

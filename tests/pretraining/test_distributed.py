@@ -21,10 +21,11 @@ def torchrun(*words: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run([*TORCHRUN, *words], capture_output=True, text=True, env=environment, check=False)
 
 
+@pytest.mark.parametrize("kind", ["lamb", "muon"])
 def test_two_processes_learn_what_one_learns_with_one_gradient_reduction_a_step(
-    tmp_path: Path, easy_shards: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, easy_shards: Path, capsys: pytest.CaptureFixture[str], kind: str
 ) -> None:
-    words = "--steps 6 --log-every 1 --speed.device cpu --save-every 3 --evaluate-every 6"
+    words = f"--steps 6 --log-every 1 --speed.device cpu --save-every 3 --evaluate-every 6 --optimizer.kind {kind}"
     one, two = micro_run(easy_shards, tmp_path / "one", words), tmp_path / "two"
     # Each has two micro-batches of its half of the batch; the reductions are counted.
     more = command(easy_shards, two, f"{words} --speed.micro-batch 2")

@@ -290,6 +290,56 @@ def test_bert_and_adamw_are_pretrained_by_the_same_command(tmp_path: Path, easy_
     assert len(optimizer) >= 2 * len(list(model.parameters()))
 
 
+@pytest.mark.parametrize(
+    ("preset", "rest"), [("albert-micro", "lamb"), ("albert-micro", "adamw"), ("bert-micro", "lamb")]
+)
+def test_muon_learns_and_resumes_to_the_bit(tmp_path: Path, easy_shards: Path, preset: str, rest: str) -> None:
+    words = f"--steps 20 --optimizer.kind muon --optimizer.rest {rest} --save-every 10 --optimizer.learning-rate 0.005"
+    out = micro_run(easy_shards, tmp_path / "run", words, preset)
+    losses, ended, saved = curve(out), weights(out), out / "checkpoints" / "step-00000020" / "optimizer.safetensors"
+    assert losses[-1] < losses[0] - 0.5
+    state = read_tensors(saved)
+    copies = 2 if preset == "bert-micro" else 1
+    assert sum(name.endswith(".momentum") for name in state) == 4 * copies
+    for folder in (saved.parent, out / "model"):
+        shutil.rmtree(folder)
+    micro_run(easy_shards, out, words, preset)
+    assert run_info(out)["restarts"] == 1
+    assert curve(out) == losses
+    assert all(torch.equal(tensor, ended[name]) for name, tensor in weights(out).items())
+    assert all(torch.equal(tensor, state[name]) for name, tensor in read_tensors(saved).items())
+
+
+def test_both_rates_of_muon_follow_the_batch_and_are_printed(
+    tmp_path: Path, easy_shards: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = "--steps 2 --optimizer.kind muon --optimizer.learning-rate 0.008 --reference-batch 128"
+    out = micro_run(easy_shards, tmp_path / "run", words)
+    said = capsys.readouterr().err
+    assert "learning rate 0.002 for batch 8: 0.008 at batch 128 times the square root of 8/128" in said
+    assert "Muon for the matrices of the layers: learning rate 0.0025 for batch 8: 0.01 at batch 128" in said
+    card = (out / "model" / "README.md").read_text()
+    assert "Muon for the matrices of the layers, learning rate 0.00250, momentum 0.95; LAMB for the rest" in card
+
+
+def test_evaluations_mask_at_a_rate_of_their_own_whatever_that_of_training_is(
+    tmp_path: Path, easy_shards: Path
+) -> None:
+    """Two runs of a rate of 0 have the same weights: what differs is what is asked of them."""
+    frozen = "--steps 2 --log-every 1 --optimizer.learning-rate 0"
+    runs = {
+        name: micro_run(easy_shards, tmp_path / name, f"{frozen} {words}")
+        for name, words in {
+            "usual": "",
+            "more": "--objective.masked-lm.rate 0.4",
+            "all": "--objective.masked-lm.rate 0.4 --evaluation-mask-rate 0.4",
+        }.items()
+    }
+    evaluated = {name: records(out, "evaluation")[-1]["masked_lm_loss"] for name, out in runs.items()}
+    assert evaluated["usual"] == evaluated["more"] != evaluated["all"]
+    assert curve(runs["usual"]) != curve(runs["more"]) == curve(runs["all"])
+
+
 def test_held_out_text_may_lie_in_another_folder(tmp_path: Path, easy_shards: Path) -> None:
     other = made_shards(tmp_path, easy_text(30, seed=5))
     out = micro_run(easy_shards, tmp_path / "run", f"--steps 5 --heldout {other}")
@@ -476,6 +526,8 @@ def test_the_folder_of_another_run_is_refused_until_asked_to_start_over(
         ("--steps 5 --depth-schedule 1,3@0.5", "the model has 2 layers", 1),
         ("--steps 5 --model.vocab-size 200", "the shards have 300 pieces", 1),
         ("--steps 5 --speed.device tpu", "the device 'tpu' cannot be used", 1),
+        ("--steps 5 --optimizer.momentum 0.9", "momentum belongs to muon but the optimizer is lamb", 1),
+        ("--steps 5 --evaluation-mask-rate 0", "evaluation_mask_rate is 0.0: give a fraction of the tokens", 1),
         ("--steps 5 --schedule.warmup-steps 9", "shorten the warm-up", 1),
         ("--minutes 1 --schedule.warmup-steps 9", "give warmup_fraction instead", 1),
     ],

@@ -109,7 +109,7 @@ class FinetuningRun:
         weights = self.task_data.class_weights
         on_device = None if weights is None else torch.from_numpy(weights).float().to(device.torch_device)
         self.learning = finetuning(self.model, Recording(self.model) if self.is_recorded else None, on_device)
-        self.optimizer = make_optimizer(self.model, replace(settings.optimizer, learning_rate=self.rate))
+        self.optimizer = make_optimizer(self.model, settings.optimizer)  # the pace has the attempt's own rate
         self.packing = Packing(
             self.sequences,
             self.plan.batch_size,

@@ -104,11 +104,18 @@ class Memory:
 
 
 def memory(
-    config: AlbertConfig, batch: int, length: int, precision: Precision = "bf16", recompute: bool = False
+    config: AlbertConfig,
+    batch: int,
+    length: int,
+    precision: Precision = "bf16",
+    recompute: bool = False,
+    *,
+    has_muon: bool = False,
 ) -> Memory:
     """What a training step of `batch` sequences keeps at its peak.
 
     Weights, gradients and LAMB's two moments are fp32; with bf16 the matrix products use bf16 copies of the weights.
+    Muon has one moment for the matrices of the layers, in place of two.
     """
     parameters = sum(parameters_by_part(config).values())
     width = 2 if precision == "bf16" else 4
@@ -116,9 +123,16 @@ def memory(
     return Memory(
         weights=weights,
         gradients=4 * parameters,
-        optimizer=8 * parameters,
+        optimizer=8 * parameters - (4 * layer_matrix_parameters(config) if has_muon else 0),
         activations=activation_bytes(config, batch * length, width, recompute),
     )
+
+
+def layer_matrix_parameters(config: AlbertConfig) -> int:
+    """How many parameters the matrices of attention and feed-forward have, without biases and layer norms."""
+    attention = 4 * config.hidden_size * config.hidden_size
+    ffn = 2 * config.hidden_size * config.ffn_size
+    return config.sharing.attention * attention + config.sharing.ffn * ffn
 
 
 def activation_bytes(

@@ -1,6 +1,6 @@
 """Which parameters are decayed and adapted and which are not, and the clipping that all of them share (section 4.1)."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from openalbert.errors import UserError
 # Google's code leaves out what matches "LayerNorm", "layer_norm" or "bias"; the output bias of the masked LM is
 # one of them. Ours has the same rule in the words of modules: test_the_split_is_that_of_googles_name_patterns.
 _NORM_NAMES = ("layernorm", "layer_norm")
+_LAYER_MODULES = {"attention", "ffn"}  # the names under which the model keeps what its layers are made of
 
 
 def split(model: nn.Module) -> tuple[dict[str, nn.Parameter], dict[str, nn.Parameter]]:
@@ -37,22 +38,40 @@ def split(model: nn.Module) -> tuple[dict[str, nn.Parameter], dict[str, nn.Param
     return matrices, others
 
 
-def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+def parameter_groups(model: nn.Module, weight_decay: float, without: Collection[str] = ()) -> list[dict[str, Any]]:
     """The groups of `split` as torch.optim wants them; `adapted` is LAMB's: whether a trust ratio is taken.
 
-    A module with the attribute `stacked` holds so many linear maps in one matrix; its parameters are marked with the
-    same number for LAMB. Done here and not in the model, because copying or moving a model drops such marks.
+    The parameters that are named in `without` are left to another optimizer.
     """
-    for module in model.modules():
-        if hasattr(module, "stacked"):
-            for parameter in module.parameters(recurse=False):
-                parameter.stacked = module.stacked  # type: ignore[attr-defined]
-    matrices, others = split(model)
+    mark_stacked(model)
+    matrices, others = ({name: found[name] for name in found if name not in without} for found in split(model))
     groups = [
         {"params": list(matrices.values()), "weight_decay": weight_decay, "adapted": True},
         {"params": list(others.values()), "weight_decay": 0.0, "adapted": False},
     ]
     return [group for group in groups if group["params"]]
+
+
+def layer_matrices(model: nn.Module) -> dict[str, nn.Parameter]:
+    """The trainable matrices of attention and feed-forward, of all layers, by name: those that Muon is for.
+
+    Embeddings and what scores them are tables rather than maps. The embedding map, the pooler and the heads are maps,
+    but each is used once in a forward pass, and they are left with the embeddings.
+    """
+    mark_stacked(model)
+    matrices, _ = split(model)
+    return {name: matrix for name, matrix in matrices.items() if _LAYER_MODULES & set(name.split("."))}
+
+
+def mark_stacked(model: nn.Module) -> None:
+    """Mark the parameters of a module with the attribute `stacked`, which holds so many linear maps in one matrix.
+
+    Done here and not in the model, because copying or moving a model drops such marks.
+    """
+    for module in model.modules():
+        if hasattr(module, "stacked"):
+            for parameter in module.parameters(recurse=False):
+                parameter.stacked = module.stacked  # type: ignore[attr-defined]
 
 
 @torch.no_grad()

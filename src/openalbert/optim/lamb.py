@@ -133,7 +133,7 @@ class Lamb(Optimizer):
         group = self.param_groups[number]
         states = [self.state[parameter] for parameter in parameters]
         m, v = [state["m"] for state in states], [state["v"] for state in states]
-        gradients = [_like(parameter.grad, mean) for parameter, mean in zip(parameters, m, strict=True)]
+        gradients = [in_precision_of(mean, parameter.grad) for parameter, mean in zip(parameters, m, strict=True)]
         is_adapted = group["adapted"] or group["adapt_everything"]
         if group["bias_correction"]:
             group["step"] += 1 if self.found_inf is None else (self.found_inf <= 0).long()
@@ -154,7 +154,7 @@ class Lamb(Optimizer):
             torch.autograd.graph.increment_version(parameters)  # of what Triton writes autograd knows nothing
             return
 
-        weights = [_like(parameter, mean) for parameter, mean in zip(parameters, m, strict=True)]
+        weights = [in_precision_of(mean, parameter) for parameter, mean in zip(parameters, m, strict=True)]
         rate, step = group["lr"], torch.full((), FOREVER, device=weights[0].device)
         if self.found_inf is not None:
             rate = (self.found_inf <= 0) * rate
@@ -180,8 +180,8 @@ class Lamb(Optimizer):
             found_inf=None if self.found_inf is None else (self.found_inf > 0).float(),
         )
         if is_adapted:
-            weight_parts = _parts(weights, stacked)
-            update_parts = _parts(updates, stacked)
+            weight_parts = unstacked(weights, stacked)
+            update_parts = unstacked(updates, stacked)
             scales = _trust_ratios(weight_parts, update_parts, group["clamp_norm"]) * rate
             if self.found_inf is not None:  # 0, even where a ratio is no finite number
                 scales = scales.masked_fill(self.found_inf > 0, 0.0)
@@ -237,7 +237,7 @@ def _trust_ratios(weights: list[Tensor], updates: list[Tensor], clamp_norm: bool
     return (weight_norms / update_norms).masked_fill(no_ratio, 1.0)
 
 
-def _parts(tensors: Sequence[Tensor], stacked: list[int]) -> list[Tensor]:
+def unstacked(tensors: Sequence[Tensor], stacked: list[int]) -> list[Tensor]:
     """The tensors of the paper as views: three for a stacked query, key and value, one for the most."""
     return [
         part
@@ -246,9 +246,9 @@ def _parts(tensors: Sequence[Tensor], stacked: list[int]) -> list[Tensor]:
     ]
 
 
-def _like(tensor: Tensor | None, mean: Tensor) -> Tensor:
-    """In the precision and the order in memory of the optimizer's state."""
+def in_precision_of(state: Tensor, tensor: Tensor | None) -> Tensor:
+    """A tensor in the precision and the order in memory of the optimizer's state for it."""
     assert tensor is not None
-    if tensor.dtype == mean.dtype and tensor.stride() == mean.stride():
+    if tensor.dtype == state.dtype and tensor.stride() == state.stride():
         return tensor
-    return torch.empty_like(mean).copy_(tensor)
+    return torch.empty_like(state).copy_(tensor)

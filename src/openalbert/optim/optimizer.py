@@ -1,31 +1,58 @@
 """From settings to an optimizer, and its state as named tensors: what a checkpoint holds, and back."""
 
 from collections.abc import Mapping
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
-from torch.optim import AdamW, Optimizer
+from torch.optim import AdamW
 
 from openalbert.errors import UserError
-from openalbert.optim.groups import parameter_groups
+from openalbert.optim.groups import layer_matrices, parameter_groups
 from openalbert.optim.lamb import Lamb
+from openalbert.optim.muon import Muon, MuonWithRest
 from openalbert.optim.settings import OptimizerSettings
+
+TrainingOptimizer: TypeAlias = Lamb | AdamW | MuonWithRest
 
 # AdamW's own names for what the paper and LAMB call m and v.
 _ADAMW_NAMES = {"exp_avg": "m", "exp_avg_sq": "v", "step": "step"}
 
 
-def make_optimizer(model: nn.Module, settings: OptimizerSettings, *, capturable: bool = False) -> Lamb | AdamW:
+def make_optimizer(model: nn.Module, settings: OptimizerSettings, *, capturable: bool = False) -> TrainingOptimizer:
     """The optimizer for a model that is on its device already.
 
     With `capturable` all that changes from step to step lies on the device, for a CUDA graph of the step.
+    """
+    if settings.kind != "muon":
+        return _make_lamb_or_adamw(settings.kind, parameter_groups(model, settings.weight_decay), settings, capturable)
+    matrices = layer_matrices(model)
+    if not matrices:
+        raise UserError("muon is for the matrices of the layers but none of them is trained: take lamb or adamw")
+    muon = Muon(
+        # The schedule gives one rate, `learning_rate` times a factor; this one follows it.
+        [{"params": list(matrices.values()), "relative_rate": settings.matrix_learning_rate / settings.learning_rate}],
+        lr=settings.matrix_learning_rate,
+        momentum=settings.momentum,
+        weight_decay=settings.weight_decay,
+        newton_schulz=settings.newton_schulz,
+        newton_schulz_iterations=settings.newton_schulz_iterations,
+        capturable=capturable,
+    )
+    groups = parameter_groups(model, settings.weight_decay, without=matrices)
+    return MuonWithRest(muon, _make_lamb_or_adamw(settings.rest, groups, settings, capturable))
 
-    AdamW is torch's fused one, with bias correction. Google's AdamWeightDecay, which the paper fine-tuned with, has
+
+def _make_lamb_or_adamw(
+    kind: Literal["lamb", "adamw"], groups: list[dict[str, Any]], settings: OptimizerSettings, capturable: bool
+) -> Lamb | AdamW:
+    """LAMB, or torch's fused AdamW.
+
+    AdamW has bias correction. Google's AdamWeightDecay, which the paper fine-tuned with, has
     none: its early steps are up to six times as long, which is a known cause of fine-tuning runs that collapse.
     Apart from that the two take the same step: test_adamw_is_googles_but_for_the_bias_correction.
     """
-    groups = parameter_groups(model, settings.weight_decay)
-    if settings.kind == "lamb":
+    if kind == "lamb":
         return Lamb(
             groups,
             lr=settings.learning_rate,
@@ -52,23 +79,34 @@ def make_optimizer(model: nn.Module, settings: OptimizerSettings, *, capturable:
     return optimizer
 
 
-def set_learning_rate(optimizer: Optimizer, rate: float) -> None:
-    """Set the rate of the next step, in place where it lies on the device, so that a CUDA graph sees it."""
+def set_learning_rate(optimizer: TrainingOptimizer, rate: float) -> None:
+    """Set the rate of the next step, in place where it lies on the device, so that a CUDA graph sees it.
+
+    A group with a `relative_rate` learns at so many times the rate: Muon's.
+    """
     for group in optimizer.param_groups:
+        own_rate = rate * group.get("relative_rate", 1.0)
         if isinstance(group["lr"], Tensor):
-            group["lr"].fill_(rate)
+            group["lr"].fill_(own_rate)
         else:
-            group["lr"] = rate
+            group["lr"] = own_rate
 
 
-def optimizer_tensors(optimizer: Lamb | AdamW, model: nn.Module) -> dict[str, Tensor]:
+def find_lamb(optimizer: TrainingOptimizer) -> Lamb | None:
+    """The optimizer itself, or what trains the rest, if it is LAMB."""
+    candidate = optimizer.rest if isinstance(optimizer, MuonWithRest) else optimizer
+    return candidate if isinstance(candidate, Lamb) else None
+
+
+def optimizer_tensors(optimizer: TrainingOptimizer, model: nn.Module) -> dict[str, Tensor]:
     """All that the optimizer carries from step to step, by name: `embedding.word.weight.m` and the like.
 
     The tensors are the optimizer's own, not copies. The learning rate is not among them: the schedule gives it.
     """
     tensors: dict[str, Tensor] = {}
+    state = optimizer.state
     for name, parameter in model.named_parameters():
-        for key, value in optimizer.state.get(parameter, {}).items():
+        for key, value in state.get(parameter, {}).items():
             tensors[f"{name}.{_ADAMW_NAMES.get(key, key)}"] = value
     for index, group in enumerate(optimizer.param_groups):
         if "step" in group:
@@ -77,7 +115,7 @@ def optimizer_tensors(optimizer: Lamb | AdamW, model: nn.Module) -> dict[str, Te
 
 
 def load_optimizer_tensors(
-    optimizer: Lamb | AdamW, model: nn.Module, tensors: Mapping[str, Tensor], where: str = "optimizer state"
+    optimizer: TrainingOptimizer, model: nn.Module, tensors: Mapping[str, Tensor], where: str = "optimizer state"
 ) -> None:
     """Take over what `optimizer_tensors` gave; `where` names its origin. Unless all of it fits, nothing is changed."""
     own = optimizer_tensors(optimizer, model)

@@ -8,15 +8,22 @@ from openalbert.errors import UserError
 
 PAPER_BATCH = 4096
 
+NewtonSchulz = Literal["quintic", "polar-express"]
+
+_OF_LAMB = ("bias_correction", "adapt_everything", "clamp_norm")
+_OF_MUON = ("matrix_learning_rate", "momentum", "rest", "newton_schulz", "newton_schulz_iterations")
+
 
 @dataclass(frozen=True)
 class OptimizerSettings:
     """Which optimizer learns, and with what numbers. The defaults are the paper's LAMB."""
 
-    kind: Literal["lamb", "adamw"] = "lamb"
-    """lamb as ALBERT used it for pretraining, or adamw, with bias correction, as for fine-tuning"""
+    kind: Literal["lamb", "adamw", "muon"] = "lamb"
+    """lamb as ALBERT used it for pretraining; adamw, with bias correction, as for fine-tuning; or muon for the matrices
+    of the layers, with one of the two for everything else"""
     learning_rate: float = 0.00176
-    """the highest learning rate, which the schedule scales; the paper's belongs to its batch of 4096"""
+    """the highest learning rate, which the schedule scales; the paper's belongs to its batch of 4096. With muon it is
+    that of everything but the matrices of the layers"""
     betas: tuple[float, float] = (0.9, 0.999)
     """how much of the running mean of the gradient, and of its square, is kept at each step"""
     epsilon: float = 1e-6
@@ -31,9 +38,20 @@ class OptimizerSettings:
     """LAMB variant: take a trust ratio for layer norms and biases too"""
     clamp_norm: bool = False
     """LAMB variant: count the norm of a weight as 10 at most"""
+    matrix_learning_rate: float = 0.01
+    """Muon: the highest learning rate of the matrices of the layers; schedule and batch scale it like the other"""
+    momentum: float = 0.95
+    """Muon: how much of the momentum is kept at each step; Nesterov's"""
+    rest: Literal["lamb", "adamw"] = "lamb"
+    """Muon: what trains embeddings, heads, layer norms and biases"""
+    newton_schulz: NewtonSchulz = "quintic"
+    """Muon: the polynomials that make an update orthogonal, Jordan's quintic or those of Polar Express"""
+    newton_schulz_iterations: int = 5
+    """Muon: how many of them are applied"""
 
     def __post_init__(self) -> None:
-        for name, value in (("learning_rate", self.learning_rate), ("weight_decay", self.weight_decay)):
+        for name in ("learning_rate", "matrix_learning_rate", "weight_decay"):
+            value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0):
                 raise UserError(f"{name} is {value}: give a number of 0 or more")
         for name, value in (("epsilon", self.epsilon), ("clip_norm", self.clip_norm)):
@@ -41,10 +59,22 @@ class OptimizerSettings:
                 raise UserError(f"{name} is {value}: give a number above 0")
         if not all(0 < beta < 1 for beta in self.betas):
             raise UserError(f"betas are {self.betas[0]} and {self.betas[1]}: give two numbers between 0 and 1")
-        flags = ("bias_correction", "adapt_everything", "clamp_norm")
-        given = [flag for flag in flags if getattr(self, flag)]
-        if self.kind == "adamw" and given:
-            raise UserError(f"{given[0]} is a variant of lamb but the optimizer is adamw: leave it out or take lamb")
+        if not 0 < self.momentum < 1:
+            raise UserError(f"momentum is {self.momentum}: give a number between 0 and 1")
+        if self.newton_schulz_iterations < 1:
+            raise UserError(f"newton_schulz_iterations is {self.newton_schulz_iterations}: give 1 or more")
+        if self.kind == "muon" and self.learning_rate == 0:
+            raise UserError("learning_rate is 0 but muon needs a rate above 0 for everything but the matrices")
+        has_lamb = "lamb" in (self.kind, self.rest if self.kind == "muon" else None)
+        if not has_lamb and (given := self._given(_OF_LAMB)):
+            used = "adamw" if self.kind == "adamw" else "muon with adamw for the rest"
+            raise UserError(f"{given[0]} is a variant of lamb but the optimizer is {used}: leave it out or take lamb")
+        if self.kind != "muon" and (given := self._given(_OF_MUON)):
+            raise UserError(f"{given[0]} belongs to muon but the optimizer is {self.kind}: leave it out or take muon")
+
+    def _given(self, names: tuple[str, ...]) -> list[str]:
+        """Those of the settings that are not at their default."""
+        return [name for name in names if getattr(self, name) != getattr(type(self), name)]
 
 
 def scaled_learning_rate(rate: float, batch: int, reference_batch: int = PAPER_BATCH) -> float:

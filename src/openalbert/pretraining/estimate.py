@@ -13,9 +13,14 @@ def estimate_run(
 ) -> Needs:
     """The needs of a run, one of whose steps at this depth took so long and saw so many tokens."""
     needed = memory(
-        settings.model, micro_batch, settings.objective.max_length, device.precision, settings.speed.recompute
+        settings.model,
+        micro_batch,
+        settings.objective.max_length,
+        device.precision,
+        settings.speed.recompute,
+        has_muon=settings.optimizer.kind == "muon",
     )
-    parameters = sum(parameters_by_part(settings.model).values())
+    weights = 4 * sum(parameters_by_part(settings.model).values())
     return estimate(
         settings.budget,
         settings.depths,
@@ -24,7 +29,8 @@ def estimate_run(
         step_tokens=step_tokens,
         depth=depth,
         memory_bytes=device.memory_before + needed.total,
-        disk_bytes=checkpoint_bytes(parameters, settings.keep_last + 2),  # the last few, the best, one being written
+        # The last few checkpoints, the best, and one being written.
+        disk_bytes=checkpoint_bytes(weights, needed.optimizer, settings.keep_last + 2),
     )
 
 

@@ -224,6 +224,10 @@ class PretrainingRun:
             )
         rate = settings.optimizer.learning_rate
         self.log(scaling_sentence(rate, settings.batch_size, settings.reference_batch))
+        if settings.optimizer.kind == "muon":
+            rate = settings.optimizer.matrix_learning_rate
+            sentence = scaling_sentence(rate, settings.batch_size, settings.reference_batch)
+            self.log(f"Muon for the matrices of the layers: {sentence}")
         self.log(f"word frequencies alone would give a masked-LM loss of {self.run_info['unigram_entropy']:.3f}")
         encoder = self.model.encoder
         if self.compiled != "none" and encoder.attend_masked is not None and not encoder.is_fused:

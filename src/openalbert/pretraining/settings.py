@@ -1,6 +1,6 @@
 """All settings of a pretraining run: what is learned, how fast, and how it is watched. Needs no torch to be read."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -63,6 +63,9 @@ class Pretrain:
     """Steps between two evaluations; not given: as often as checkpoints are saved."""
     evaluation_examples: int = 1024
     """Held-out examples in an evaluation."""
+    evaluation_mask_rate: float = 0.15
+    """Fraction of the tokens that is masked in an evaluation. It does not depend on --objective.masked-lm.rate, the one
+    of training, so that runs with different rates can be compared."""
     save_every: int = 1000
     """Steps between two checkpoints."""
     keep_last: int = 2
@@ -89,6 +92,10 @@ class Pretrain:
                 f"objective.max_length is {self.objective.max_length} but model.max_positions is "
                 f"{self.model.max_positions}: shorten the examples or give the model more positions"
             )
+        if not 0 < self.evaluation_mask_rate < 1:
+            raise UserError(
+                f"evaluation_mask_rate is {self.evaluation_mask_rate}: give a fraction of the tokens between 0 and 1"
+            )
         self.budget  # noqa: B018 - refuses more than one
         self.depths  # noqa: B018 - refuses what it cannot read
 
@@ -110,6 +117,16 @@ class Pretrain:
     def learning_rate(self) -> float:
         """The highest learning rate, for this batch."""
         return scaled_learning_rate(self.optimizer.learning_rate, self.batch_size, self.reference_batch)
+
+    @property
+    def matrix_learning_rate(self) -> float:
+        """Muon's highest learning rate, for this batch."""
+        return scaled_learning_rate(self.optimizer.matrix_learning_rate, self.batch_size, self.reference_batch)
+
+    @property
+    def evaluation_objective(self) -> Objective:
+        """What is asked of held-out text."""
+        return replace(self.objective, masked_lm=replace(self.objective.masked_lm, rate=self.evaluation_mask_rate))
 
 
 # What may change when a run goes on: none of it changes what is learned. Data are compared by content, not by folder.

@@ -131,7 +131,7 @@ def open_heldout(settings: Pretrain, shards: ShardSet, device: Device) -> Batche
         return None
     size = min(HELDOUT_BATCH, settings.evaluation_examples)
     size = max(device.world, size // device.world * device.world)
-    return Batches(heldout, settings.objective, size, HELDOUT_SEED, device=device.torch_device)
+    return Batches(heldout, settings.evaluation_objective, size, HELDOUT_SEED, device=device.torch_device)
 
 
 def first_parts(settings: Pretrain, device: Device) -> int:

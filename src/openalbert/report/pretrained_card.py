@@ -183,7 +183,6 @@ def _training(run: RunRecord, settings: Any) -> str:
     )
     decay = {"paper": "linear decay counted from the start", "linear": "linear decay", "constant": "no decay"}
     seconds = training_seconds(run)
-    learning_rate = scaled_learning_rate(optimizer.learning_rate, settings.batch_size, settings.reference_batch)
     software = [f"{name} {over_all_starts(run.run_info, name) or '?'}" for name in ("openalbert", "torch")]
     rows = [
         ("objective", ", ".join(_objectives(settings))),
@@ -194,7 +193,7 @@ def _training(run: RunRecord, settings: Any) -> str:
         ("tokens seen", _tokens(run)),
         (
             "optimizer",
-            f"{OPTIMIZERS[optimizer.kind]}, learning rate {number(learning_rate, 3)}, "
+            f"{_optimizer(settings)}, "
             f"weight decay {optimizer.weight_decay:g}, gradients clipped to a norm of {optimizer.clip_norm:g}",
         ),
         ("schedule", f"warm-up over {warmup}, then {decay[schedule.kind]}"),
@@ -210,6 +209,22 @@ def _training(run: RunRecord, settings: Any) -> str:
         ("software", ", ".join(software)),
     ]
     return "| | |\n|---|---|\n" + "\n".join(f"| {name} | {one_line(value)} |" for name, value in rows)
+
+
+def _optimizer(settings: Any) -> str:
+    """Its name and learning rate; of Muon both rates."""
+    optimizer = settings.optimizer
+
+    def scaled(rate: float) -> str:
+        return number(scaled_learning_rate(rate, settings.batch_size, settings.reference_batch), 3)
+
+    rate = scaled(optimizer.learning_rate)
+    if optimizer.kind != "muon":
+        return f"{OPTIMIZERS[optimizer.kind]}, learning rate {rate}"
+    return (
+        f"Muon for the matrices of the layers, learning rate {scaled(optimizer.matrix_learning_rate)}, "
+        f"momentum {optimizer.momentum:g}; {OPTIMIZERS[optimizer.rest]} for the rest, learning rate {rate}"
+    )
 
 
 def _tokens_in_all(run: RunRecord) -> float | None:

@@ -14,8 +14,7 @@ from torch import Tensor
 from openalbert import atomic_io
 from openalbert.errors import UserError
 from openalbert.model.albert import AlbertModel
-from openalbert.optim.lamb import Lamb
-from openalbert.optim.optimizer import load_optimizer_tensors, optimizer_tensors
+from openalbert.optim.optimizer import TrainingOptimizer, load_optimizer_tensors, optimizer_tensors
 from openalbert.train import checkpoint
 from openalbert.train.device import Device
 from openalbert.train.metrics_log import METRICS, MetricsLog
@@ -50,7 +49,7 @@ class Checkpointer:
     folder: Path
     """The run's."""
     model: AlbertModel
-    optimizer: Lamb | torch.optim.AdamW
+    optimizer: TrainingOptimizer
     metrics_log: MetricsLog
     device: Device
     micro_batch: int | None

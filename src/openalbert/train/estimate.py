@@ -117,9 +117,9 @@ def estimate(
     return Needs(round(steps), round(steps * step_tokens), steps * mean_seconds / 3600, memory_bytes, disk_bytes)
 
 
-def checkpoint_bytes(parameters: int, num_checkpoints: int) -> int:
-    """Disk that a run needs: checkpoints of weights and two moments in fp32, and one model folder."""
-    return 12 * parameters * num_checkpoints + 4 * parameters
+def checkpoint_bytes(weights: int, optimizer: int, num_checkpoints: int) -> int:
+    """Disk that a run needs: checkpoints of weights and optimizer state, and one model folder."""
+    return (weights + optimizer) * num_checkpoints + weights
 
 
 def mean_cost(depths: DepthSchedule, cost: Callable[[int], float], by_time: bool) -> float:

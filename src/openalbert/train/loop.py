@@ -15,8 +15,7 @@ from torch import Tensor, nn
 
 from openalbert.errors import UserError
 from openalbert.optim.groups import clip_gradients
-from openalbert.optim.lamb import Lamb
-from openalbert.optim.optimizer import set_learning_rate
+from openalbert.optim.optimizer import TrainingOptimizer, find_lamb, set_learning_rate
 from openalbert.optim.schedule import Budget, DepthSchedule, Schedule
 from openalbert.train.device import Device
 from openalbert.train.micro_batch import Learning, Passes, RecordedPasses
@@ -51,7 +50,7 @@ class LoopConfig:
 
 def training_steps(
     model: nn.Module,
-    optimizer: Lamb | torch.optim.AdamW,
+    optimizer: TrainingOptimizer,
     source: Source[Batch],
     learning: Learning[Batch],
     loop_config: LoopConfig,
@@ -74,9 +73,9 @@ def training_steps(
     passes = Passes(learning, device)
     if learning.is_recorded:
         passes = RecordedPasses(learning, device, model, lambda text: remarks.append(("no_graph", text)))
-    if isinstance(optimizer, Lamb):
+    if (lamb := find_lamb(optimizer)) is not None:
         # One process with other arithmetic than the rest would drift away from them.
-        optimizer.may_use_kernel = not device.any_rank(not optimizer.has_kernel())
+        lamb.may_use_kernel = not device.any_rank(not lamb.has_kernel())
     weights = torch.tensor([learning.weights.get(name, 1.0) for name in names], device=device.torch_device).double()
     began = time.perf_counter() - train_state.seconds
     model.train()
