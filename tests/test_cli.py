@@ -92,7 +92,7 @@ def test_show_prints_json_with_the_exact_counts(capsys: pytest.CaptureFixture[st
     cli.main(["show", "albert-base", "--json"])
     figures = json.loads(capsys.readouterr().out)
     assert figures["parameters"]["encoder"] == 11_683_584
-    assert figures["parameters"]["pretraining"] == 11_813_810
+    assert figures["parameters"]["with_heads"] == 11_813_810
     # The published arithmetic: 0.570 GFLOP a token in training at length 512.
     assert round(figures["flops_per_token"]["training"] / 1e9, 3) == 0.570
     cli.main(["show", "albert-base", "--model.sharing.ffn", "12", "--json"])
@@ -110,10 +110,10 @@ def test_show_without_a_preset_prints_all_of_them_beside_the_paper(capsys: pytes
 
 def test_show_reads_a_model_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     golden = Path(__file__).parent / "golden" / "google" / "groups"
-    cli.main(["convert", str(golden), str(tmp_path / "model")])
+    cli.main(["convert", str(golden), "--out", str(tmp_path / "model")])
     capsys.readouterr()
     cli.main(["show", str(tmp_path / "model"), "--length", "8", "--json"])
-    assert json.loads(capsys.readouterr().out)["parameters"]["pretraining"] == 7900
+    assert json.loads(capsys.readouterr().out)["parameters"]["with_heads"] == 7900
 
 
 def test_a_reader_that_leaves_early_is_no_error() -> None:
