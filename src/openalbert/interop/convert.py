@@ -5,12 +5,12 @@ import math
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
 from rich.table import Table
 from torch import Tensor
-from tyro.conf import Positional
+from tyro.conf import Positional, arg
 
 from openalbert import atomic_io
 from openalbert.errors import InputWarning, UserError
@@ -56,7 +56,7 @@ class Difference(NamedTuple):
 class Convert:
     """Make a model folder of a Hugging Face folder or hub name, or of Google's TensorFlow checkpoint."""
 
-    source: Positional[str]
+    source: Annotated[Positional[str], arg(metavar="SOURCE")]
     """A Hugging Face folder, `owner/name` on its hub, or Google's checkpoint: its folder, prefix or one of its files.
     openalbert's own do as well: a model folder, a run, or the name of a model that comes with openalbert.
 
