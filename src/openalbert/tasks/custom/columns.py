@@ -1,11 +1,12 @@
 """Which column holds what in a user's own file: named by the user, or guessed by its name, or by what stands in it."""
 
+import difflib
 import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from openalbert.errors import UserError, suggestion
+from openalbert.errors import UserError
 from openalbert.tasks.custom.names import simple
 from openalbert.tasks.custom.profile import Profile, profile
 from openalbert.tasks.data.source import Opening
