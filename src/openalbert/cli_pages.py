@@ -59,7 +59,7 @@ PAGES: dict[str, Page] = {
         (
             "openalbert tokenizer encode lines.txt --tokenizer vocabulary",
             "openalbert tokenizer encode lines.txt --tokenizer albert-base-wikibooks --pieces",
-            "echo 'She opened the door.' | openalbert tokenizer encode --tokenizer albert-base-wikibooks --offsets",
+            "echo 'She left.' | openalbert tokenizer encode --tokenizer albert-base-wikibooks --offsets",
         ),
         {"PATH": "", "tokenizer": "", "pieces": "", "offsets": ""},
     ),

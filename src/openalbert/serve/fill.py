@@ -4,6 +4,7 @@ import json as json_text
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from typing import Annotated
 
 import torch
 from tyro.conf import Positional, arg
