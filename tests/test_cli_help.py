@@ -128,9 +128,7 @@ def test_help_all_lists_every_setting(verb: str, capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.parametrize("how", ["--help", "--help-all", "-h"])
-def test_a_misspelt_name_before_help_is_answered_with_the_nearest(
-    how: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_misspelt_name_before_help_is_answered_with_the_nearest(how: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
         cli.main(["pretrain", "albert-bsae", how])
     assert stop.value.code == 1
@@ -163,7 +161,9 @@ def test_help_of_finetune_shows_what_a_run_of_the_task_uses(
         "--patience": settings.patience or "never",
         "--seeds": settings.seeds,
     }
-    assert {option: shown_value(page, option) for option in used} == {option: str(value) for option, value in used.items()}
+    assert {option: shown_value(page, option) for option in used} == {
+        option: str(value) for option, value in used.items()
+    }
     assert material.max_length < recipe.max_length
     assert shown_value(page, "--epochs") == f"{run.plan.budget.steps * run.plan.batch_size / sizes['train']:.1f}"
 
@@ -185,7 +185,9 @@ def test_help_of_finetune_shows_the_row_of_table_14(task: str, capsys: pytest.Ca
     recipe = TABLE_14[task]
     page = help_of(f"finetune albert-base-wikibooks --task {task}", capsys)
     expected = (f"{recipe.recipe.steps}", f"{recipe.recipe.batch_size}", f"{recipe.optimizer.learning_rate:.4g}")
-    assert tuple(shown_value(page, f"--{name}") for name in ("steps", "batch-size", "optimizer.learning-rate")) == expected
+    assert (
+        tuple(shown_value(page, f"--{name}") for name in ("steps", "batch-size", "optimizer.learning-rate")) == expected
+    )
 
 
 @pytest.mark.parametrize("name", ["albert-demo", "albert-base-budget", "albert-xxlarge-final", "albert-micro"])
@@ -208,7 +210,7 @@ def test_help_of_pretrain_shows_what_a_run_of_the_recipe_uses(
     assert int(shown_value(page, "--batch-size")) == run.settings.batch_size
     assert int(shown_value(page, "--evaluate-every")) == (run.settings.evaluate_every or run.settings.save_every)
     assert shown_value(page, "--depth-schedule") == run.settings.depth_schedule
-    [option] = [label for label in re.findall(r"--schedule\.warmup\S+", page)]
+    [option] = re.findall(r"--schedule\.warmup\S+", page)
     warm_up, schedule = float(shown_value(page, option)), run.settings.schedule.within(pace.budget)
     # The learning rate rises up to that fraction of the run, and not beyond.
     assert schedule.factor(0.99 * warm_up) == pytest.approx(0.99, rel=1e-3)

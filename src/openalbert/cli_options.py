@@ -1,9 +1,10 @@
-"""Which options a settings class has: their names, metavars, help texts and defaults, for tyro and for the short help."""
+"""Which options a settings class has: names, metavars, help texts and defaults, for tyro and for the short help."""
 
 import ast
 import dataclasses
 import functools
 import inspect
+import itertools
 import textwrap
 import types
 import typing
@@ -82,11 +83,11 @@ def metavar(kind: Any) -> str:
 
 @functools.cache
 def field_texts(kind: type) -> dict[str, str]:
-    """The docstring under each field of a class, as one line for each of its paragraphs' lines."""
+    """The docstring under each field of a class."""
     [tree] = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
     texts: dict[str, str] = {}
     body = typing.cast(ast.ClassDef, tree).body
-    for field, text in zip(body, body[1:], strict=False):
+    for field, text in itertools.pairwise(body):
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
             is_text = isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
             texts[field.target.id] = inspect.cleandoc(str(text.value.value)) if is_text else ""  # type: ignore[attr-defined]

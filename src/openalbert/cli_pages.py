@@ -267,7 +267,7 @@ PAGES: dict[str, Page] = {
     ),
     "demo": Page(
         "[SETTINGS]",
-        "Do the whole job in minutes on text that is on this machine: vocabulary, shards, a tiny ALBERT, a report page.",
+        "Do the whole job in minutes, on text of this machine: vocabulary, shards, a tiny ALBERT, a report page.",
         ("openalbert demo", "openalbert demo --out /tmp/demo", "openalbert demo --steps 500 --fresh"),
         {"out": "", "corpus-megabytes": "", "vocab-size": "", "heldout": "", "steps": "", "fresh": ""},
     ),

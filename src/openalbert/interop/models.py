@@ -14,7 +14,7 @@ LENGTH = 128  # tokens of the input whose forward pass is counted
 KINDS = {
     "bundled checkpoints": "trained weights and tokenizer: `openalbert fill NAME`, `finetune NAME`, `pretrain NAME`",
     "recipes": "named pretraining runs: `openalbert pretrain NAME`",
-    "presets": "fresh models: `openalbert pretrain NAME` trains one as the paper did, `openalbert.load(NAME)` makes one",
+    "presets": "fresh models: `openalbert pretrain NAME` trains one as the paper did",
 }
 PURPOSE = {
     "albert-base-wikibooks": "start here: pretrained, 49 minutes on one H200",
