@@ -249,3 +249,18 @@ def test_the_list_of_verbs_takes_less_than_half_a_second() -> None:
         subprocess.run([sys.executable, "-m", "openalbert", "--help"], capture_output=True, check=True)
         taken.append(time.monotonic() - started)
     assert min(taken) < 0.5
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--task", "what the model was fine-tuned for"),
+        ("--splits", "all that have labels, but not train"),
+        ("--max-length", "as in fine-tuning"),
+        ("MODEL", "required"),
+    ],
+)
+def test_help_of_evaluate_shows_what_stands_for_a_setting_that_is_not_given(
+    option: str, value: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert shown_value(help_of("evaluate", capsys), option) == value

@@ -59,7 +59,7 @@ def in_short(text: str, default: Any) -> tuple[str, str]:
     first = " ".join(first.split())
     if default is REQUIRED:
         return first, "required"
-    if default is None and not_given:
+    if default in (None, "", ()) and not_given:
         return first, " ".join(not_given["default"].split())
     return first, value_text(default)
 

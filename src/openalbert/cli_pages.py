@@ -16,6 +16,8 @@ class Page:
     """Option, or how its name begins, to what it does; with no text, the first sentence of the field's docstring."""
 
 
+BUNDLED = "albert-base-wikibooks, which comes with openalbert"
+HUB = "`owner/name` on Hugging Face's hub"
 READING = {
     "reading.format": "What the files are; auto goes by their ending.",
     "reading.text-field": "The field or column that holds the text, in JSONL, CSV, TSV, Parquet.",
@@ -160,7 +162,7 @@ PAGES: dict[str, Page] = {
             "openalbert finetune runs/first --task rte --data glue --out runs/rte --from runs/mnli --seeds 3",
         ),
         {
-            "MODEL": "A model folder, a pretraining run, albert-base-wikibooks, or `owner/name` on Hugging Face's hub.",
+            "MODEL": f"A model folder, a pretraining run, {BUNDLED}, or {HUB}.",
             "task": TASK,
             **FILES,
             "out": "Folder of the run.",
@@ -226,7 +228,7 @@ PAGES: dict[str, Page] = {
             "openalbert show albert-base --model.sharing.ffn 12 --json",
         ),
         {
-            "NAME": "A preset, a recipe, a model folder, a run, or `owner/name` on Hugging Face's hub.",
+            "NAME": f"A preset, a recipe, a model folder, a run, {BUNDLED}, or {HUB}.",
             "length": "Tokens in a sequence, for FLOPs and activations.",
             "batch": "",
             "precision": "",
@@ -249,7 +251,7 @@ PAGES: dict[str, Page] = {
             "openalbert fill albert-base-wikibooks --json < lines.txt",
         ),
         {
-            "MODEL": "A model folder, a run, albert-base-wikibooks, or `owner/name` on Hugging Face's hub.",
+            "MODEL": f"A model folder, a run, {BUNDLED}, or {HUB}.",
             "[TEXT ...]": "",
             "top": "",
             "json": "",
