@@ -178,6 +178,7 @@ def test_help_of_finetune_shows_the_patience_and_length_of_your_own_files(
         assert shown_value(page, "--batch-size") == "16 to 32, by the number of examples"
         assert shown_value(page, "--optimizer.learning-rate") == "5e-05"
     assert "as for --task classification" in pages[0]
+    assert [shown_value(page, "--task") for page in pages] == ["", "regression"]
 
 
 @pytest.mark.parametrize("task", TABLE_14)

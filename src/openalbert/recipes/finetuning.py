@@ -85,7 +85,7 @@ def effective(settings: Finetune) -> Effective:
     if not settings.task:
         known = effective(replace(own_files("classification"), model=settings.model))
         heading = "Settings that matter, as for --task classification (name another task to see its own)"
-        return known._replace(heading=heading)
+        return known._replace(settings=replace(known.settings, task=""), heading=heading)
     recipe = settings.recipe
     used = replace(settings, max_length=min(settings.max_length, _max_positions(settings.model)))
     heading = f"Settings that matter, as --task {settings.task} has them"
