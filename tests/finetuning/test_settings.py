@@ -17,7 +17,7 @@ def test_help_breaks_lines_only_where_they_are_full_or_a_sentence_ends(
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
     with pytest.raises(SystemExit):
-        cli.main([verb, "--help"])
+        cli.main([verb, "--help-all"])
     help_text = capsys.readouterr().out
     assert re.search(r"usage: .* MODEL", help_text)
     # Where it cannot draw boxes, tyro sets a title over a rule; the text below has a margin of two.
