@@ -3,15 +3,23 @@
 import errno
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import openalbert
 from openalbert import cli
+from openalbert.interop.huggingface import save
+from openalbert.model.albert import AlbertModel
+from openalbert.model.presets import preset
+from openalbert.pretraining.settings import Pretrain
+from openalbert.pretraining.warm_start import source_of
 from openalbert.text.tokenizer import Tokenizer
 
+ALL_HEADS = ("masked-LM head", "sentence-order head", "span head", "classification head", "answerability head")
 OPENALBERT = [sys.executable, "-m", "openalbert"]
 
 
@@ -29,7 +37,7 @@ def test_help_lists_every_verb_with_one_line_and_imports_no_torch() -> None:
 
 
 @pytest.mark.parametrize("verb", cli.VERBS)
-def test_every_verb_explains_each_of_its_settings(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_verb_explains_each_of_its_settings(verb: str) -> None:
     import dataclasses
     import importlib
     import inspect
@@ -38,10 +46,6 @@ def test_every_verb_explains_each_of_its_settings(verb: str, capsys: pytest.Capt
     module = importlib.import_module(entry.module)
     kind = getattr(module, entry.settings)
     assert callable(getattr(module, entry.function))
-    with pytest.raises(SystemExit) as stop:
-        cli.run_verb(verb, ["--help"])
-    assert stop.value.code == 0
-    assert entry.summary in capsys.readouterr().out
     source = inspect.getsource(kind)
     for field in dataclasses.fields(kind):
         line = source.index(f"\n    {field.name}:")
@@ -85,14 +89,62 @@ def test_a_folder_that_may_not_be_written_is_named_with_what_to_do(
     with pytest.raises(SystemExit):
         cli.main(["show"])
     said = capsys.readouterr().err
-    assert said == "error: there/run.json: Permission denied: choose another folder, or have its rights changed\n"
+    assert said == (
+        f"error: there/run.json: Permission denied: you may not write or read {Path.cwd()}: "
+        "choose another folder, or change its permissions\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("number", "path", "advice"),
+    [
+        (errno.ENOENT, "/proc/x/run.json", "/proc belongs to the system, and no files can be made there: choose"),
+        (errno.EACCES, "/sys/x", "/sys belongs to the system"),
+        (errno.EROFS, "/usr/x", "/usr is read-only: choose a folder elsewhere"),
+        (errno.ENOTDIR, f"{__file__}/x", f"{__file__} is a file, where a folder is needed"),
+        (errno.ENOENT, "missing.txt", ""),
+    ],
+)
+def test_the_advice_on_a_place_that_cannot_be_written_fits_the_place(number: int, path: str, advice: str) -> None:
+    found = cli.advice_on(OSError(number, os.strerror(number), path))
+    assert advice in found
+    assert bool(found) == bool(advice)
+    assert cli.advice_on(OSError(number, os.strerror(number))) == ""
+
+
+def test_the_names_of_presets_and_recipes_win_over_folders_of_the_current_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    cli.main(["convert", "albert-micro", "--out", "albert-base"])
+    cli.main(["convert", "albert-micro", "--out", "albert-demo"])
+    capsys.readouterr()
+    for words, layers in (
+        (["albert-base"], 12),
+        (["./albert-base", "--length", "8"], 2),
+        (["albert-demo", "--length", "8"], 3),
+        (["albert-demo/", "--length", "8"], 2),
+    ):
+        cli.main(["show", *words])
+        assert f": {layers} layers" in capsys.readouterr().out
+    assert len(openalbert.load("albert-base").encoder.attention) == 1
+    assert openalbert.load("albert-base").config.num_layers == 12
+    assert openalbert.load(Path("albert-base")).config.num_layers == 2
+    for name, is_model in (("albert-demo", False), ("./albert-demo", True)):
+        settings = cli.parse(Pretrain, "pretrain", [name])
+        assert (source_of(settings) is not None) == is_model
+        assert (settings.model.num_layers == 2) == is_model
+    with pytest.raises(SystemExit):
+        cli.main(["fill", "albert-base", "a [MASK]"])
+    assert "'albert-base' is a preset" in (told := capsys.readouterr().err)
+    assert "the folder of that name is ./albert-base" in told
 
 
 def test_show_prints_json_with_the_exact_counts(capsys: pytest.CaptureFixture[str]) -> None:
     cli.main(["show", "albert-base", "--json"])
     figures = json.loads(capsys.readouterr().out)
     assert figures["parameters"]["encoder"] == 11_683_584
-    assert figures["parameters"]["pretraining"] == 11_813_810
+    assert figures["parameters"]["with_heads"] == 11_813_810
     # The published arithmetic: 0.570 GFLOP a token in training at length 512.
     assert round(figures["flops_per_token"]["training"] / 1e9, 3) == 0.570
     cli.main(["show", "albert-base", "--model.sharing.ffn", "12", "--json"])
@@ -110,10 +162,42 @@ def test_show_without_a_preset_prints_all_of_them_beside_the_paper(capsys: pytes
 
 def test_show_reads_a_model_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     golden = Path(__file__).parent / "golden" / "google" / "groups"
-    cli.main(["convert", str(golden), str(tmp_path / "model")])
+    cli.main(["convert", str(golden), "--out", str(tmp_path / "model")])
     capsys.readouterr()
     cli.main(["show", str(tmp_path / "model"), "--length", "8", "--json"])
-    assert json.loads(capsys.readouterr().out)["parameters"]["pretraining"] == 7900
+    assert json.loads(capsys.readouterr().out)["parameters"]["with_heads"] == 7900
+
+
+def test_show_lists_the_heads_that_a_model_has_and_no_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    golden = Path(__file__).parent / "golden" / "google"
+    totals = {}
+    for name, heads in {"groups": {"masked-LM head", "sentence-order head"}, "squad": {"span head"}}.items():
+        cli.main(["convert", str(golden / name), "--out", str(tmp_path / name)])
+        capsys.readouterr()
+        cli.main(["show", str(tmp_path / name), "--length", "8"])
+        table = capsys.readouterr().out
+        assert {head for head in ALL_HEADS if head in table} == heads
+        cli.main(["show", str(tmp_path / name), "--length", "8", "--json"])
+        totals[name] = json.loads(capsys.readouterr().out)["parameters"]["with_heads"]
+        assert totals[name] == openalbert.load(tmp_path / name).num_parameters()
+    save(AlbertModel(preset("albert-micro")), tmp_path / "bare")
+    capsys.readouterr()
+    cli.main(["show", str(tmp_path / "bare")])
+    table = capsys.readouterr().out
+    assert " head " not in table
+    assert "with heads" not in table
+
+
+def test_show_prints_no_zero_for_the_flops_of_small_models(capsys: pytest.CaptureFixture[str]) -> None:
+    cli.main(["show", "albert-micro"])
+    table = capsys.readouterr().out
+    assert "0.000 " not in table
+    assert "GFLOP a token, forward, length 128  0.000276" in re.sub("  +", "  ", table)
+    cli.main(["show"])
+    table = capsys.readouterr().out
+    assert not re.search(r" 0\.000\s", table)
 
 
 def test_a_reader_that_leaves_early_is_no_error() -> None:

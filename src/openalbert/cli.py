@@ -8,10 +8,12 @@ import errno
 import importlib
 import io
 import os
+import shlex
 import sys
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, NoReturn
 
 from openalbert.errors import InputWarning, UserError, suggestion
@@ -29,9 +31,13 @@ class Verb:
     """The module whose `defaults_for` gives the settings that a recipe's name, or none, stands for."""
     named_by: str = ""
     """The option whose value is the recipe's name; not given: the first word after the verb is."""
+    effective: str = ""
+    """The function of that module that gives what a run uses for settings that are not given, for the help."""
 
 
-NOT_ALLOWED = (errno.EACCES, errno.EPERM, errno.EROFS)
+HELP, HELP_ALL = ("--help", "-h"), "--help-all"
+NOT_ALLOWED = (errno.EACCES, errno.EPERM)
+SYSTEM_FOLDERS = ("/proc", "/sys", "/dev")
 VERBS = {
     "tokenizer train": Verb(
         "a vocabulary from text", "openalbert.text.train_tokenizer", "TrainVocabulary", "train_vocabulary"
@@ -47,6 +53,7 @@ VERBS = {
         "Pretrain",
         "pretrain",
         recipes="openalbert.recipes.pretraining",
+        effective="effective",
     ),
     "finetune": Verb(
         "a model learns a task: GLUE, SQuAD, RACE, your own files",
@@ -55,6 +62,7 @@ VERBS = {
         "finetune",
         recipes="openalbert.recipes.finetuning",
         named_by="--task",
+        effective="effective",
     ),
     "evaluate": Verb(
         "scores of a model, or of several together, on a task",
@@ -62,7 +70,13 @@ VERBS = {
         "Evaluate",
         "evaluate",
     ),
-    "report": Verb("curves and facts of runs, as one page", "openalbert.report.report", "Report", "report"),
+    "report": Verb("curves and scores of runs, as one page", "openalbert.report.report", "Report", "report"),
+    "models": Verb(
+        "every model that has a name, its size and what it is for",
+        "openalbert.interop.models",
+        "Models",
+        "list_models",
+    ),
     "show": Verb(
         "parameters, FLOPs and memory of a model",
         "openalbert.interop.show",
@@ -73,6 +87,14 @@ VERBS = {
     "convert": Verb("other people's models in, a model folder out", "openalbert.interop.convert", "Convert", "convert"),
     "fill": Verb("words for [MASK]", "openalbert.serve.fill", "Fill", "fill_texts"),
     "demo": Verb("all of it in minutes, on text of this machine", "openalbert.recipes.demo", "Demo", "demo"),
+}
+# By what a user does, in the order of a whole job.
+GROUPS = {
+    "Text": ("tokenizer train", "tokenizer encode", "tokenizer decode", "prepare", "verify", "inspect"),
+    "Pretrain": ("pretrain", "demo"),
+    "Fine-tune": ("finetune", "evaluate"),
+    "Look": ("models", "show", "fill", "report"),
+    "Convert": ("convert",),
 }
 
 
@@ -99,9 +121,25 @@ def main(words: list[str] | None = None) -> None:
         sys.exit(0)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        advice = ": choose another folder, or have its rights changed" if error.errno in NOT_ALLOWED else ""
-        print(f"error: {where}{error.strerror or error}{advice}", file=sys.stderr)
+        print(f"error: {where}{error.strerror or error}{advice_on(error)}", file=sys.stderr)
         sys.exit(1)
+
+
+def advice_on(error: OSError) -> str:
+    """What to do where something cannot be read or written; empty where the error says enough."""
+    if not error.filename:
+        return ""
+    path = Path(os.fsdecode(error.filename)).absolute()
+    nearest = next((folder for folder in (path, *path.parents) if folder.exists()), path)
+    if any(nearest.is_relative_to(system) for system in SYSTEM_FOLDERS):
+        return f": {nearest} belongs to the system, and no files can be made there: choose a folder of your own"
+    if error.errno == errno.EROFS:
+        return f": {nearest} is read-only: choose a folder elsewhere"
+    if error.errno in NOT_ALLOWED:
+        return f": you may not write or read {nearest}: choose another folder, or change its permissions"
+    if error.errno in (errno.ENOTDIR, errno.EEXIST) and not nearest.is_dir():
+        return f": {nearest} is a file, where a folder is needed: choose another name"
+    return ""
 
 
 @contextlib.contextmanager
@@ -132,7 +170,7 @@ def find_verb(words: list[str]) -> tuple[str, list[str]]:
             return verb, words[length:]
     asked = words[0] if words else "--help"
     family = {verb: VERBS[verb] for verb in VERBS if verb.split()[0] == asked}
-    if asked in ("--help", "-h", "help"):
+    if asked in (*HELP, HELP_ALL, "help"):
         print_help(VERBS)
         sys.exit(0)
     if asked == "--version":
@@ -140,7 +178,7 @@ def find_verb(words: list[str]) -> tuple[str, list[str]]:
 
         print(f"openalbert {__version__}")
         sys.exit(0)
-    if family and (len(words) == 1 or words[1] in ("--help", "-h")):
+    if family and (len(words) == 1 or words[1] in (*HELP, HELP_ALL)):
         print_help(family)
         sys.exit(0 if len(words) > 1 else 2)
     if family:
@@ -156,53 +194,95 @@ def usage_error(sentence: str) -> NoReturn:
 
 
 def print_help(verbs: dict[str, Verb]) -> None:
-    """List the verbs, a line each."""
+    """List the verbs, a line each, by what a user does."""
     width = max(map(len, verbs)) + 2
     print("usage: openalbert VERB [SETTINGS]\n")
-    print("ALBERT, all of the paper: from your text to a pretrained encoder, to a task, and into other libraries.\n")
-    for name, verb in verbs.items():
-        print(f"  {name:{width}s}{verb.summary}")
-    print("\n`openalbert VERB --help` lists the verb's settings.")
+    print("ALBERT, all of the paper: from your text to a pretrained encoder, to a task, and into other libraries.")
+    for group, names in GROUPS.items():
+        listed = [name for name in names if name in verbs]
+        if listed:
+            print(f"\n{group}")
+        for name in listed:
+            print(f"  {name:{width}s}{verbs[name].summary}")
+    print("\n`openalbert VERB --help` shows examples and the settings that matter, `--help-all` all settings;")
+    print("`openalbert --version` prints the version.")
 
 
 def run_verb(name: str, words: list[str]) -> None:
-    """Read the verb's settings from the command line and carry it out."""
+    """Read the verb's settings from the command line and carry it out, or print the verb's help."""
     verb = VERBS[name]
     module = importlib.import_module(verb.module)
-    settings = parse(getattr(module, verb.settings), name, words)
+    kind = getattr(module, verb.settings)
+    if HELP_ALL in words:
+        words = [word for word in words if word not in (*HELP, HELP_ALL)] + ["--help"]
+    elif any(word in HELP for word in words):
+        print(short_help(kind, name, [word for word in words if word not in HELP]))
+        sys.exit(0)
+    settings = parse(kind, name, words)
     getattr(module, verb.function)(settings)
 
 
 def parse(kind: Any, name: str, words: list[str]) -> Any:
     """Fill a settings class from the command line.
 
-    Where the defaults hang on a model, its name is the first word after the verb, and the line is read over the
-    defaults that follow from it; so it is where they hang on an option.
+    Where the defaults depend on a model, its name is the first word after the verb, and the line is read over the
+    defaults that follow from it; so it is where they depend on an option.
     """
     import tyro
 
-    default = {}
-    first = words[0] if words and not words[0].startswith("-") else ""
-    recipes, named_by = VERBS[name].recipes, VERBS[name].named_by
-    if recipes:
-        recipe = value_of(named_by, words) if named_by else first
-        default = {"default": importlib.import_module(recipes).defaults_for(recipe)}
+    from openalbert.cli_options import registry
+    from openalbert.cli_pages import PAGES
+
+    found = defaults_of(name, words)
+    default = {} if found is None else {"default": found}
     settings = tyro.cli(
         kind,
         prog=f"openalbert {name}",
         args=words,
-        description=VERBS[name].summary,
+        description=PAGES[name].about,
         # A switch that is off has only `--switch`, one that is on only `--no-switch`.
         config=(tyro.conf.FlagCreatePairsOff,),
+        registry=registry,
         **default,
     )
-    if default and not named_by and settings.preset != first:
+    if default and not VERBS[name].named_by and settings.preset != first_word(words):
         usage_error(f"name the model right after the verb: openalbert {name} {settings.preset} …")
     return settings
 
 
+def short_help(kind: Any, name: str, words: list[str]) -> str:
+    """The verb's page, with the values that follow from the model or the task that these words name."""
+    from openalbert.cli_help import verb_page
+    from openalbert.settings import Effective
+
+    verb, settings = VERBS[name], defaults_of(name, words)
+    if settings is None:
+        return verb_page(name, kind)
+    first, option = first_word(words), verb.named_by
+    if option and first:
+        settings = replace(settings, model=first)
+    given = [first, *([option, value_of(option, words)] if option and value_of(option, words) else [])]
+    recipes, heading = importlib.import_module(verb.recipes), f"Settings, as {first} has them" if first else "Settings"
+    used = getattr(recipes, verb.effective)(settings) if verb.effective else Effective(settings, {}, heading)
+    return verb_page(name, kind, used, shlex.join(word for word in given if word))
+
+
+def defaults_of(name: str, words: list[str]) -> Any:
+    """The settings that follow from the model or the task that a command line names; None where nothing does."""
+    verb = VERBS[name]
+    if not verb.recipes:
+        return None
+    recipe = value_of(verb.named_by, words) if verb.named_by else first_word(words)
+    return importlib.import_module(verb.recipes).defaults_for(recipe)
+
+
+def first_word(words: list[str]) -> str:
+    """The word after the verb, where it is no option."""
+    return words[0] if words and not words[0].startswith("-") else ""
+
+
 def value_of(option: str, words: list[str]) -> str:
-    """What a command line says of an option, the last time that it does; nothing if it does not."""
+    """The value that a command line gives an option, the last one where there are several; empty if it has none."""
     value = ""
     for number, word in enumerate(words):
         if word == option:

@@ -4,7 +4,7 @@ import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import cattrs
 
@@ -16,6 +16,17 @@ if TYPE_CHECKING:
     S = TypeVar("S", bound=DataclassInstance)
 else:
     S = TypeVar("S")
+
+
+class Effective(NamedTuple):
+    """What a run uses where the command line gives nothing: what its help shows."""
+
+    settings: Any
+    """The settings with such values filled in."""
+    in_words: dict[str, str]
+    """By option, what no single value can express."""
+    heading: str
+    """Whose values these are, and what they depend on."""
 
 
 def _exactly(expected: str, *kinds: type) -> Callable[[Any, Any], Any]:

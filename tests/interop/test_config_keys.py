@@ -279,7 +279,7 @@ def test_the_command_line_warns_once_in_one_sentence(
     name = str(with_unknown_keys)
     words = {
         "show": ["show", name, "--length", "8", "--json"],
-        "convert": ["convert", name, str(tmp_path / "ours")],
+        "convert": ["convert", name, "--out", str(tmp_path / "ours")],
         "fill": ["fill", name, "the [MASK]"],
         "finetune": command(name, "classification", lesson("classification", tmp_path, 40), tmp_path / "run"),
         "pretrain": ["pretrain", name, "--data", str(tmp_path / "none")],
@@ -299,7 +299,7 @@ def test_the_command_line_warns_once_in_one_sentence(
 
 
 def test_what_is_written_again_has_only_known_keys(with_unknown_keys: Path, tmp_path: Path) -> None:
-    cli.main(["convert", str(with_unknown_keys), str(tmp_path / "ours")])
+    cli.main(["convert", str(with_unknown_keys), "--out", str(tmp_path / "ours")])
     openalbert.load(tmp_path / "ours")  # a warning is an error in these tests
 
 

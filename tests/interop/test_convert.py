@@ -88,7 +88,7 @@ def test_a_folder_of_transformers_converts_and_can_be_stored_in_bf16(tmp_path: P
         vocab_size=100, hidden_size=32, embedding_size=16, num_attention_heads=2, intermediate_size=64, num_labels=3
     )
     transformers.AlbertForSequenceClassification(config).save_pretrained(tmp_path / "theirs")
-    main(["convert", str(tmp_path / "theirs"), str(tmp_path / "ours"), "--precision", "bfloat16"])
+    main(["convert", str(tmp_path / "theirs"), "--out", str(tmp_path / "ours"), "--precision", "bfloat16"])
     ours = openalbert.load(tmp_path / "ours")
     assert ours.head_list == (Head("classification", ("LABEL_0", "LABEL_1", "LABEL_2")),)
     assert (tmp_path / "ours" / "model.safetensors").stat().st_size < 0.6 * 4 * ours.num_parameters() + 10_000

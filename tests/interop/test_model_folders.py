@@ -57,7 +57,7 @@ def fine_tuned_on_short_inputs(folder: Path, tokenizer: Tokenizer) -> list[Path]
         told = read_task_info(model)
         assert told is not None
         assert told.max_length == 24
-    cli.main(["convert", str(tuned[0]), str(folder / "converted"), "--precision", "bfloat16"])
+    cli.main(["convert", str(tuned[0]), "--out", str(folder / "converted"), "--precision", "bfloat16"])
     return [*tuned, folder / "converted"]
 
 
@@ -70,7 +70,7 @@ def converted_from_hugging_face(folder: Path, tokenizer: Tokenizer) -> list[Path
     theirs = transformers.AlbertForPreTraining(config)
     theirs.save_pretrained(folder / "theirs")
     write_tokenizer_files(tokenizer, folder / "theirs", 20)
-    cli.main(["convert", str(folder / "theirs"), str(folder / "ours")])
+    cli.main(["convert", str(folder / "theirs"), "--out", str(folder / "ours")])
     return [folder / "ours"]
 
 
@@ -83,7 +83,7 @@ def converted_from_google(folder: Path, tokenizer: Tokenizer) -> list[Path]:
     write_bundle(google / make["PREFIX"], {name: make["values"](name, shape) for name, shape in shapes.items()})
     (google / "albert_config.json").write_text(json.dumps(config))
     (google / "30k-clean.model").write_bytes(tokenizer.model)
-    cli.main(["convert", str(google), str(folder / "ours")])
+    cli.main(["convert", str(google), "--out", str(folder / "ours")])
     return [folder / "ours"]
 
 

@@ -48,7 +48,7 @@ def test_a_run_stands_for_its_model_in_every_verb_and_in_load(
     assert said(["fill", str(run), "a [MASK]", "--json"], capsys) == said(["fill", model, "a [MASK]", "--json"], capsys)
     shown = [json.loads(said(["show", name, "--json"], capsys)) for name in (str(run), model)]
     assert shown[0]["parameters"] == shown[1]["parameters"]
-    cli.main(["convert", str(run), str(tmp_path / "converted")])
+    cli.main(["convert", str(run), "--out", str(tmp_path / "converted")])
     assert (tmp_path / "converted" / "spiece.model").exists()
     file = tmp_path / "own.csv"
     file.write_text("text,label\n" + "".join(f"number {n},{'ab'[n % 2]}\n" for n in range(40)))
@@ -75,7 +75,7 @@ def test_a_run_that_has_not_ended_says_how_far_it_is_and_what_to_do(
                 openalbert.load(run)
             told = str(error.value)
         else:
-            more = {"convert": [str(run / "to")], "finetune": ["--task", "sst2", "--dry-run"]}.get(name, [])
+            more = {"convert": ["--out", str(run / "to")], "finetune": ["--task", "sst2", "--dry-run"]}.get(name, [])
             with pytest.raises(SystemExit):
                 cli.main([name, str(run), *more])
             told = capsys.readouterr().err
@@ -104,7 +104,7 @@ def test_brackets_in_names_and_in_advice_are_printed_as_they_are(
     monkeypatch.setenv("COLUMNS", "300")
     found = "openalbert.interop.convert.importlib.util.find_spec"
     monkeypatch.setattr(found, lambda name: None)  # as where transformers is not installed
-    told = said(["convert", str(run), str(tmp_path / "converted")], capsys)
+    told = said(["convert", str(run), "--out", str(tmp_path / "converted")], capsys)
     assert "pip install 'openalbert[huggingface]'" in told
     assert f"{run} -> " in told
     assert said(["show", str(run)], capsys).startswith(f"{run}: 2 layers")

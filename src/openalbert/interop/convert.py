@@ -5,12 +5,12 @@ import math
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
 from rich.table import Table
 from torch import Tensor
-from tyro.conf import Positional
+from tyro.conf import Positional, arg
 
 from openalbert import atomic_io
 from openalbert.errors import InputWarning, UserError
@@ -56,38 +56,38 @@ class Difference(NamedTuple):
 class Convert:
     """Make a model folder of a Hugging Face folder or hub name, or of Google's TensorFlow checkpoint."""
 
-    source: Positional[str]
+    source: Annotated[Positional[str], arg(metavar="SOURCE")]
     """A Hugging Face folder, `owner/name` on its hub, or Google's checkpoint: its folder, prefix or one of its files.
     openalbert's own do as well: a model folder, a run, or the name of a model that comes with openalbert.
 
     A preset's name gives a fresh model with the pretraining heads."""
-    target: Positional[Path]
+    out: Path
     """The model folder to write."""
     precision: Precision = "float32"
     """How the weights are stored."""
     classifier: ClassifierKind = "auto"
     """What a classifier in Google's checkpoint is for; auto: one output is regression, more a classification."""
     fresh: bool = False
-    """Replace the target if it is there already."""
+    """Replace `out` if it is there already."""
 
 
 def convert(settings: Convert) -> None:
     """Read, write, read again, and print what became of every tensor."""
-    if settings.target.exists() and not settings.fresh:
-        raise UserError(f"{settings.target} is there already: give another name, or --fresh to replace it")
-    refuse_to_replace_other_things(settings.target)
+    if settings.out.exists() and not settings.fresh:
+        raise UserError(f"{settings.out} is there already: give another name, or --fresh to replace it")
+    refuse_to_replace_other_things(settings.out)
     with warnings.catch_warnings():
         # The table below reports parameters drawn at random.
         warnings.filterwarnings("ignore", ".*has no pooler", InputWarning)
         model, account, folder = read_source(settings)
     tokenizer = find_tokenizer(folder)
-    save(model, settings.target, tokenizer, settings.precision, pretraining=read_pretraining(folder))
+    save(model, settings.out, tokenizer, settings.precision, pretraining=read_pretraining(folder))
     if (folder / TASK).is_file():  # how a fine-tuned model is to be asked holds for it in any precision
-        atomic_io.write_bytes(settings.target / TASK, (folder / TASK).read_bytes())
-    check_reading_back(model, settings.target, settings.precision)
+        atomic_io.write_bytes(settings.out / TASK, (folder / TASK).read_bytes())
+    check_reading_back(model, settings.out, settings.precision)
     differences = {}
     if family_of(model.config) is not None and importlib.util.find_spec("transformers") is not None:
-        differences = compare_with_transformers(settings.target)
+        differences = compare_with_transformers(settings.out)
     print_report(model, account, differences, settings)
     print(f"tokenizer: {tokenizer.where if tokenizer else 'none, the source has no SentencePiece model'}")
     wrong = [
@@ -96,13 +96,13 @@ def convert(settings: Convert) -> None:
         if not difference.is_rounding()
     ]
     if wrong:
-        raise UserError(f"{settings.target} was written, but transformers computes something else: {', '.join(wrong)}")
+        raise UserError(f"{settings.out} was written, but transformers computes something else: {', '.join(wrong)}")
 
 
 def read_source(settings: Convert) -> tuple[AlbertModel, Account, Path]:
     """The model, the account of its tensors, and the folder it lies in."""
     path = Path(settings.source)
-    if settings.source in PRESETS and not path.is_dir():
+    if settings.source in PRESETS:
         model = AlbertModel(PRESETS[settings.source], PRETRAINING_HEADS)
         return model, Account(fresh=[name for name, _ in model.named_parameters()]), path
     if checkpoint.is_checkpoint(path):
@@ -201,7 +201,7 @@ def print_report(model: AlbertModel, account: Account, differences: dict[str, Di
     table.add_row("left over", "0", "")
     table.add_row("not in the source, drawn at random", str(len(account.fresh)), _some(account.fresh))
     heads = ", ".join(head.kind for head in model.head_list) or "no heads"
-    print(f"{settings.source} -> {settings.target} ({settings.precision}; {heads})")
+    print(f"{settings.source} -> {settings.out} ({settings.precision}; {heads})")
     plain_console().print(table)
     print("read back: every parameter as written")
     if differences:

@@ -19,10 +19,10 @@ from openalbert.interop.config_json import OWN_SECTION, read_config, read_heads,
 from openalbert.interop.names import BUFFERS, EMBEDDING_MAP, TIED, Family, Pair, family_of, name_pairs
 from openalbert.interop.pretraining_json import Pretraining, write_pretraining
 from openalbert.interop.tokenizer_json import write_tokenizer_files
-from openalbert.interop.weights import INDEX, WEIGHTS, read_folder_tensors, write_tensors
+from openalbert.interop.weights import INDEX, WEIGHTS, read_folder_tensors, read_tensor_names, write_tensors
 from openalbert.model.albert import AlbertModel, initialize
 from openalbert.model.config import PRETRAINING_HEADS, AlbertConfig, Head
-from openalbert.model.presets import PRESETS
+from openalbert.model.presets import PRESETS, names_a_fresh_model
 from openalbert.pretrained import included_folder, pretrained_names
 from openalbert.text.tokenizer import Tokenizer
 
@@ -57,7 +57,9 @@ def load(folder_or_name: str | Path, heads: Sequence[Head] | None = None) -> Alb
     folder does not hold are drawn at random. Weights are fp32, whatever the file stores; the model is in eval mode.
     """
     name = str(folder_or_name)
-    if name in PRESETS and not Path(name).is_dir():
+    if isinstance(folder_or_name, Path) and names_a_fresh_model(name):
+        name = f"./{name}"  # a path is no preset's name
+    if name in PRESETS:
         model = AlbertModel(PRESETS[name])
     else:
         model, _ = read_model(find_folder(name, tuple(PRESETS)))
@@ -65,7 +67,12 @@ def load(folder_or_name: str | Path, heads: Sequence[Head] | None = None) -> Alb
 
 
 def local_folder(name: str) -> Path | None:
-    """A model folder by its path, by that of its run or, of one that comes with openalbert, by its name."""
+    """A model folder by its path, by that of its run or, of one that comes with openalbert, by its name.
+
+    The name of a preset or of a recipe is no folder: `./albert-base` is one.
+    """
+    if names_a_fresh_model(name):
+        return None
     path = Path(name)
     if not path.is_dir():
         return included_folder(name)
@@ -105,10 +112,11 @@ def find_folder(name: str, fresh: tuple[str, ...] = ()) -> Path:
         return folder
     if name.count("/") == 1 and not name.startswith((".", "/", "~")) and not Path(name).parent.is_dir():
         return _download(name)
-    if name in PRESETS:
+    if names_a_fresh_model(name):
+        here = f"; the folder of that name is ./{name}" if Path(name).is_dir() else ""
         raise UserError(
-            f"'{name}' is a preset, a fresh model without a tokenizer: give a trained one, "
-            f"such as {' or '.join(pretrained_names())}, or its folder"
+            f"'{name}' is a {'preset' if name in PRESETS else 'recipe'}, a fresh model without a tokenizer: give a "
+            f"trained one, such as {' or '.join(pretrained_names())}, or its folder{here}"
         )
     what = "neither a model folder nor a preset" if fresh else "no model folder"
     beside = _models_beside(Path(name))
@@ -167,6 +175,14 @@ def read_model(folder: Path) -> tuple[AlbertModel, Account]:
 def read_folder_config(folder: Path) -> AlbertConfig:
     """The configuration of a model folder."""
     return read_config(_read_config_file(folder), str(folder / CONFIG))
+
+
+def read_folder_heads(folder: Path) -> tuple[Head, ...]:
+    """The heads of a model folder, by the names of its tensors; those of pretraining where it has no weights."""
+    values, names = _read_config_file(folder), read_tensor_names(folder)
+    if not names and OWN_SECTION not in values:
+        return PRETRAINING_HEADS
+    return read_heads(values, names, str(folder / CONFIG))
 
 
 def is_for_a_task(folder: Path) -> bool:

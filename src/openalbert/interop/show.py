@@ -2,7 +2,6 @@
 
 import json as json_text
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from rich.table import Table
@@ -10,20 +9,22 @@ from rich.text import Text
 from tyro.conf import Positional
 
 from openalbert.errors import UserError
-from openalbert.interop.huggingface import find_folder, read_folder_config
-from openalbert.model.config import AlbertConfig
+from openalbert.interop.huggingface import find_folder, read_folder_config, read_folder_heads
+from openalbert.model.config import PRETRAINING_HEADS, AlbertConfig, Head
 from openalbert.model.cost import (
     Precision,
     encoder_parameters,
     forward_flops_per_token,
+    has_masked_lm,
     memory,
     parameters_by_part,
     training_flops_per_token,
 )
-from openalbert.model.presets import PAPER, PRESETS
+from openalbert.model.presets import PAPER, PRESETS, RECIPE_MODELS, names_a_fresh_model
 from openalbert.progress import plain_console
 
 LONGEST = 512  # tokens of a sequence, as in the paper
+MASKED = 0.15  # of the tokens are scored by a masked-LM head
 
 
 @dataclass(frozen=True)
@@ -62,10 +63,16 @@ def defaults_for(name: str) -> Show:
 
 
 def config_of(name: str) -> AlbertConfig:
-    """The configuration of a preset or of a model."""
-    if name in PRESETS and not Path(name).is_dir():
-        return PRESETS[name]
-    return read_folder_config(find_folder(name, tuple(PRESETS)))
+    """The configuration of a preset, of a recipe or of a model."""
+    known = PRESETS | RECIPE_MODELS
+    return known[name] if name in known else read_folder_config(find_folder(name, tuple(known)))
+
+
+def heads_of(name: str) -> tuple[Head, ...]:
+    """The heads that a model has; those of pretraining for a preset, a recipe and settings without a name."""
+    if not name or names_a_fresh_model(name):
+        return PRETRAINING_HEADS
+    return read_folder_heads(find_folder(name))
 
 
 def show(settings: Show) -> None:
@@ -94,21 +101,23 @@ def describe(settings: Show) -> dict[str, Any]:
         raise UserError(
             f"length is {length}, but the model has {config.max_positions} positions: shorten one, or raise the other"
         )
-    parts = parameters_by_part(config)
-    used = memory(config, settings.batch, length, settings.precision, settings.recompute)
+    heads = heads_of(settings.preset)
+    masked = MASKED if has_masked_lm(heads) else 0.0
+    parts = parameters_by_part(config, heads)
+    used = memory(config, settings.batch, length, settings.precision, settings.recompute, heads)
     paper = PAPER.get(settings.preset) if PRESETS.get(settings.preset) == config else None
     return {
         "name": settings.preset or "own settings",
         "parameters": {
             "encoder": encoder_parameters(parts),
-            "pretraining": sum(parts.values()),
+            "with_heads": sum(parts.values()),
             "by_part": parts,
             "in_the_paper": paper.parameters if paper else None,
         },
         "flops_per_token": {
             "length": length,
-            "forward": forward_flops_per_token(config, length),
-            "training": training_flops_per_token(config, length),
+            "forward": forward_flops_per_token(config, length, masked),
+            "training": training_flops_per_token(config, length, masked),
         },
         "memory_bytes": {
             "batch": settings.batch,
@@ -123,7 +132,7 @@ def describe(settings: Show) -> dict[str, Any]:
         },
         "speedup": {
             "by_flops": training_flops_per_token(PRESETS["bert-large"], min(length, 512))
-            / training_flops_per_token(config, length),
+            / training_flops_per_token(config, length, masked),
             "in_the_paper": paper.speedup if paper else None,
         },
     }
@@ -152,18 +161,24 @@ def print_one(figures: dict[str, Any], settings: Show) -> None:
     for part, count in parameters["by_part"].items():
         table.add_row(part, f"{count:,}")
     table.add_row("encoder with pooler", f"{parameters['encoder']:,}", style="bold")
-    table.add_row("with both pretraining heads", f"{parameters['pretraining']:,}", style="bold")
+    if parameters["with_heads"] != parameters["encoder"]:
+        table.add_row("with heads", f"{parameters['with_heads']:,}", style="bold")
     if parameters["in_the_paper"]:
         table.add_row("the paper prints", parameters["in_the_paper"])
     table.add_section()
-    table.add_row(f"GFLOP a token, forward, length {flops['length']}", f"{flops['forward'] / 1e9:.3f}")
-    table.add_row("GFLOP a token, training", f"{flops['training'] / 1e9:.3f}")
+    table.add_row(f"GFLOP a token, forward, length {flops['length']}", gigaflops(flops["forward"]))
+    table.add_row("GFLOP a token, training", gigaflops(flops["training"]))
     table.add_section()
     how = f"batch {used['batch']} x {used['length']}, {used['precision']}{', recomputed' if used['recompute'] else ''}"
     for part in ("weights", "gradients", "optimizer", "activations", "total"):
         label = f"memory, {part} ({how})" if part == "activations" else f"memory, {part}"
         table.add_row(label, f"{used[part] / 2**30:.2f} GiB")
     console.print(table)
+
+
+def gigaflops(flops: float) -> str:
+    """In GFLOP, with three digits at least, however small the model."""
+    return f"{flops / 1e9:.3f}" if flops >= 1e8 else f"{flops / 1e9:.3g}"
 
 
 def print_all(figures: dict[str, dict[str, Any]], settings: Show) -> None:
@@ -192,10 +207,10 @@ def print_all(figures: dict[str, dict[str, Any]], settings: Show) -> None:
             name,
             *(str(n) for n in (config.num_layers, config.hidden_size, config.embedding_size, config.num_heads)),
             f"{row['parameters']['encoder']:,}",
-            f"{row['parameters']['pretraining']:,}",
+            f"{row['parameters']['with_heads']:,}",
             row["parameters"]["in_the_paper"] or "",
-            f"{row['flops_per_token']['forward'] / 1e9:.3f}",
-            f"{row['flops_per_token']['training'] / 1e9:.3f}",
+            gigaflops(row["flops_per_token"]["forward"]),
+            gigaflops(row["flops_per_token"]["training"]),
             f"{row['speedup']['by_flops']:.2f}x",
             row["speedup"]["in_the_paper"] or "",
         )

@@ -80,6 +80,19 @@ def read_folder_tensors(folder: Path) -> dict[str, Tensor]:
     raise UserError(f"{folder}: there is no {WEIGHTS}: is this a model folder?")
 
 
+def read_tensor_names(folder: Path) -> set[str]:
+    """The names of a model folder's tensors, none of which is read; empty where it has no weights that are read."""
+    try:
+        if (folder / WEIGHTS).exists():
+            with safe_open(folder / WEIGHTS, "pt") as file:
+                return set(file.keys())
+        if (folder / INDEX).exists():
+            return set(json.loads((folder / INDEX).read_text())["weight_map"])
+    except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{folder}: its weights cannot be read ({error}): copy or make them again") from None
+    return set()
+
+
 def _read_split_tensors(folder: Path) -> dict[str, Tensor]:
     index = folder / INDEX
     try:

@@ -1,42 +1,59 @@
-"""What a model costs: parameters by part, FLOPs for a token, and memory for a training step."""
+"""What a model costs: parameters by part, FLOPs for a token, and memory for a training step. Needs no torch."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
-
-from openalbert.model.albert import AlbertModel
-from openalbert.model.config import PRETRAINING_HEADS, AlbertConfig
+from openalbert.model.config import PRETRAINING_HEADS, AlbertConfig, Head
 
 Precision = Literal["bf16", "tf32", "fp32"]
 
-PARTS = {
-    "word embedding": "encoder.embedding.word.",
-    "position and segment embedding": "encoder.embedding.",
-    "embedding map": "encoder.embedding.map.",
-    "attention": "encoder.attention.",
-    "feed-forward": "encoder.ffn.",
-    "pooler": "encoder.pooler.",
-    "masked-LM head": "heads.masked_lm.",
-    "sentence-order head": "heads.sentence_order.",
-}
+ENCODER_PARTS = (
+    "word embedding",
+    "position and segment embedding",
+    "embedding map",
+    "attention",
+    "feed-forward",
+    "pooler",
+)
 
 
-def parameters_by_part(config: AlbertConfig) -> dict[str, int]:
-    """How many parameters each part has, both pretraining heads included; counted on the model itself."""
-    with torch.device("meta"):
-        model = AlbertModel(config, PRETRAINING_HEADS)
-    counts = dict.fromkeys(PARTS, 0)
-    for name, parameter in model.named_parameters():
-        # The longest prefix that fits: "encoder.embedding." takes what the two more exact ones leave.
-        part = max((part for part in PARTS if name.startswith(PARTS[part])), key=lambda part: len(PARTS[part]))
-        counts[part] += parameter.numel()
-    return counts
+def parameters_by_part(config: AlbertConfig, heads: Sequence[Head] = PRETRAINING_HEADS) -> dict[str, int]:
+    """How many parameters each part of the encoder and each of these heads has."""
+    embedding, hidden = config.embedding_size, config.hidden_size
+    norm = 2 * hidden
+    attention = 4 * _linear(hidden, hidden) + norm
+    ffn = _linear(hidden, config.ffn_size) + _linear(config.ffn_size, hidden) + norm
+    counts = (
+        config.vocab_size * embedding,
+        (config.max_positions + config.num_segments) * embedding + 2 * embedding,
+        _linear(embedding, hidden) if config.maps_embedding else 0,
+        config.sharing.attention * attention,
+        config.sharing.ffn * ffn,
+        _linear(hidden, hidden),
+    )
+    by_part = dict(zip(ENCODER_PARTS, counts, strict=True))
+    for head in heads:
+        if head.kind == "masked_lm":
+            # The word embedding is its output matrix too; only the bias is its own.
+            by_part["masked-LM head"] = _linear(hidden, embedding) + 2 * embedding + config.vocab_size
+        else:
+            by_part[f"{head.kind.replace('_', '-')} head"] = _linear(hidden, head.num_outputs)
+    return by_part
+
+
+def _linear(width_in: int, width_out: int) -> int:
+    return width_in * width_out + width_out
 
 
 def encoder_parameters(parts: dict[str, int]) -> int:
     """Encoder with pooler, without heads: what the paper's tables count."""
-    return sum(count for part, count in parts.items() if PARTS[part].startswith("encoder."))
+    return sum(parts[part] for part in ENCODER_PARTS)
+
+
+def has_masked_lm(heads: Sequence[Head]) -> bool:
+    """Whether the vocabulary is scored."""
+    return any(head.kind == "masked_lm" for head in heads)
 
 
 def forward_flops_per_token(
@@ -109,6 +126,7 @@ def memory(
     length: int,
     precision: Precision = "bf16",
     recompute: bool = False,
+    heads: Sequence[Head] = PRETRAINING_HEADS,
     *,
     has_muon: bool = False,
 ) -> Memory:
@@ -117,14 +135,14 @@ def memory(
     Weights, gradients and LAMB's two moments are fp32; with bf16 the matrix products use bf16 copies of the weights.
     Muon has one moment for the matrices of the layers, in place of two.
     """
-    parameters = sum(parameters_by_part(config).values())
+    parameters = sum(parameters_by_part(config, heads).values())
     width = 2 if precision == "bf16" else 4
     weights = parameters * (4 + 2 if precision == "bf16" else 4)
     return Memory(
         weights=weights,
         gradients=4 * parameters,
         optimizer=8 * parameters - (4 * layer_matrix_parameters(config) if has_muon else 0),
-        activations=activation_bytes(config, batch * length, width, recompute),
+        activations=activation_bytes(config, batch * length, width, recompute, 0.15 if has_masked_lm(heads) else 0.0),
     )
 
 

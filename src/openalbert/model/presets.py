@@ -43,6 +43,24 @@ PRESETS: dict[str, AlbertConfig] = {
     "bert-micro": replace(_bert(2, 64), vocab_size=1000, num_heads=2, max_positions=128),
 }
 
+# The models of the pretraining recipes (recipes/pretraining.py), by the recipe's name.
+RECIPE_MODELS: dict[str, AlbertConfig] = {
+    "albert-xxlarge-final": PRESETS["albert-xxlarge"],
+    "albert-base-budget": replace(PRESETS["albert-base-v2"], max_positions=128),  # no more than are trained
+    "albert-demo": AlbertConfig(
+        embedding_size=64,
+        hidden_size=64,
+        num_layers=3,
+        num_heads=4,
+        ffn_size=256,
+        max_positions=128,
+        hidden_dropout=0.0,
+        attention_dropout=0.0,
+        # Google's 0.02 belongs to a width of 768; in layers this narrow, wider first weights went with faster learning.
+        initializer_range=0.05,
+    ),
+}
+
 
 @dataclass(frozen=True)
 class PaperFigures:
@@ -63,6 +81,11 @@ PAPER: dict[str, PaperFigures] = {
 }
 
 PAPER_TOKENS = 125_000 * 4096 * 512  # that each of these models read (section 4.1: steps, batch, length)
+
+
+def names_a_fresh_model(name: str) -> bool:
+    """Whether a name is a preset's or a recipe's: it then wins over a folder of that name in the current directory."""
+    return name in PRESETS or name in RECIPE_MODELS
 
 
 def preset(name: str) -> AlbertConfig:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated
 
-from tyro.conf import Positional, Suppress
+from tyro.conf import Positional, Suppress, arg
 
 from openalbert.errors import UserError
 from openalbert.model.config import AlbertConfig
@@ -46,7 +46,7 @@ class Pretrain:
     """Examples of a step over all devices and micro-batches."""
     reference_batch: int = 4096
     """The batch that the learning rate belongs to; for another it is scaled by the square-root rule."""
-    depth_schedule: str = ""
+    depth_schedule: Annotated[str, arg(metavar="DEPTHS")] = ""
     """Start shallow and grow: `3,6@0.25,12@0.5` runs 3 layers, 6 from a quarter of the run on, 12 from its half on."""
     warm_start: str = ""
     """A model's folder or name, or a run, to take the weights from. The shards must have its vocabulary. It may have

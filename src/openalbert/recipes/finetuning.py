@@ -1,11 +1,16 @@
 """How each task is fine-tuned: the paper's Table 14, and recipes for a user's own files. Nothing but settings."""
 
+import contextlib
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 from openalbert.errors import UserError, suggestion
-from openalbert.finetuning.settings import Finetune, Length
+from openalbert.finetuning.settings import SMALLEST_BATCH, Finetune, Length, plan
+from openalbert.interop.huggingface import local_folder, read_folder_config
 from openalbert.optim.schedule import Schedule
 from openalbert.optim.settings import OptimizerSettings
+from openalbert.settings import Effective
 from openalbert.tasks.registry import TASKS
 
 
@@ -73,6 +78,44 @@ def own_files(kind: str) -> Finetune:
         max_length=384 if questions else 512,
         patience=5,
     )
+
+
+def effective(settings: Finetune) -> Effective:
+    """What a run of these settings uses for those that are not given; without a task, that of a classification."""
+    if not settings.task:
+        known = effective(replace(own_files("classification"), model=settings.model))
+        heading = "Settings that matter, as for --task classification (name another task to see its own)"
+        return known._replace(settings=replace(known.settings, task=""), heading=heading)
+    recipe = settings.recipe
+    used = replace(settings, max_length=min(settings.max_length, _max_positions(settings.model)))
+    heading = f"Settings that matter, as --task {settings.task} has them"
+    if settings.task not in TABLE_14:
+        least = f", at least {recipe.least_steps} steps" if recipe.least_steps > 1 else ""
+        words = {
+            "epochs": f"{recipe.epochs:g}{least}",
+            "batch-size": f"{SMALLEST_BATCH} to {recipe.batch_size}, by the number of examples",
+        }
+        return Effective(used, words, heading)
+    chosen = plan(settings, recipe.num_examples, recipe.num_examples)
+    used = replace(
+        used,
+        steps=chosen.budget.steps,
+        batch_size=chosen.batch_size,
+        evaluate_every=chosen.evaluate_every,
+        save_every=chosen.save_every,
+    )
+    # The run's length is given once, in steps; the epochs follow from it.
+    words = {"epochs": f"{recipe.epochs:.1f}"}
+    return Effective(used, words, f"{heading} for all its {recipe.num_examples:,} examples (fewer: fewer steps)")
+
+
+def _max_positions(model: str) -> int:
+    """The longest input that a model takes; where it is not on this machine, as long as any."""
+    with contextlib.suppress(UserError):
+        folder = local_folder(model) if model else None
+        if folder is not None:
+            return read_folder_config(folder).max_positions
+    return sys.maxsize
 
 
 def defaults_for(task: str) -> Finetune:

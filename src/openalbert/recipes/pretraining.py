@@ -8,13 +8,14 @@ from pathlib import Path
 from openalbert.errors import UserError, suggestion
 from openalbert.interop.huggingface import local_folder, read_folder_config
 from openalbert.model.config import AlbertConfig
-from openalbert.model.presets import PRESETS
+from openalbert.model.presets import PRESETS, RECIPE_MODELS
 from openalbert.objectives.sentence_order import SentenceOrder
 from openalbert.optim.schedule import Budget, Schedule
 from openalbert.optim.settings import OptimizerSettings
 from openalbert.pretrained import pretrained_names
 from openalbert.pretraining.batches import Objective
 from openalbert.pretraining.settings import Pretrain
+from openalbert.settings import Effective
 from openalbert.train.device import Speed
 
 
@@ -31,7 +32,7 @@ def paper(name: str, config: AlbertConfig) -> Pretrain:
 
 def albert_xxlarge_final() -> Pretrain:
     """The paper's final model (section 4.9): xxlarge, no dropout, additional data, 1.5 million steps."""
-    recipe = paper("albert-xxlarge-final", PRESETS["albert-xxlarge"])
+    recipe = paper("albert-xxlarge-final", RECIPE_MODELS["albert-xxlarge-final"])
     return replace(recipe, recipe_budget=Budget(steps=1_500_000), schedule=Schedule(warmup_steps=3125))
 
 
@@ -45,7 +46,7 @@ def albert_base_budget() -> Pretrain:
     """
     return Pretrain(
         preset="albert-base-budget",
-        model=replace(PRESETS["albert-base-v2"], max_positions=128),  # no more than are trained
+        model=RECIPE_MODELS["albert-base-budget"],
         out=Path("runs/albert-base-budget"),
         recipe_budget=Budget(minutes=20.0),
         objective=Objective(max_length=128, sentence_order=SentenceOrder(short_fraction=0.0)),
@@ -59,21 +60,9 @@ def albert_base_budget() -> Pretrain:
 
 def albert_demo() -> Pretrain:
     """A tiny ALBERT, short examples and small batches: minutes on two cores, for the demo's few MB of text."""
-    model = AlbertConfig(
-        embedding_size=64,
-        hidden_size=64,
-        num_layers=3,
-        num_heads=4,
-        ffn_size=256,
-        max_positions=128,
-        hidden_dropout=0.0,
-        attention_dropout=0.0,
-        # Google's 0.02 belongs to a width of 768; in layers this narrow, wider first weights went with faster learning.
-        initializer_range=0.05,
-    )
     return Pretrain(
         preset="albert-demo",
-        model=model,
+        model=RECIPE_MODELS["albert-demo"],
         out=Path("runs/albert-demo"),
         recipe_budget=Budget(steps=7000),
         objective=Objective(max_length=48),
@@ -95,6 +84,21 @@ RECIPES: dict[str, Callable[[], Pretrain]] = {
     "albert-base-budget": albert_base_budget,
     "albert-demo": albert_demo,
 }
+
+
+def effective(settings: Pretrain) -> Effective:
+    """What a run of these settings uses for those that are not given."""
+    budget = settings.budget
+    used = replace(
+        settings,
+        **{budget.unit: getattr(budget, budget.unit)},
+        schedule=settings.schedule.within(budget),
+        evaluate_every=settings.evaluate_every or settings.save_every,
+    )
+    heading = f"Settings that matter, as {settings.preset} has them"
+    if not settings.preset:
+        heading = "Settings that matter, as for albert-base in the paper (name a recipe or a model to see its own)"
+    return Effective(used, {}, heading)
 
 
 def defaults_for(name: str) -> Pretrain:

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
-from tyro.conf import Positional
+from tyro.conf import Positional, arg
 
 from openalbert import atomic_io
 from openalbert.errors import UserError
@@ -22,7 +23,7 @@ from openalbert.report.run_reader import METRICS, read_runs
 class Report:
     """Curves, settings, data, hardware and throughput of one run, or a comparison of several, as one HTML page."""
 
-    runs: Positional[tuple[Path, ...]]
+    runs: Annotated[Positional[tuple[Path, ...]], arg(metavar="RUN [RUN ...]")]
     """Folders of runs, as `openalbert pretrain` writes them."""
     out: Path | None = None
     """The page. Not given: report.html in the run's folder, or here where there are several runs."""

@@ -4,9 +4,10 @@ import json as json_text
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from typing import Annotated
 
 import torch
-from tyro.conf import Positional
+from tyro.conf import Positional, arg
 
 from openalbert.errors import UserError
 from openalbert.interop.huggingface import find_folder, load
@@ -24,10 +25,10 @@ _STAND_IN = "\ue000"
 class Fill:
     """The most probable pieces for each [MASK] of a text."""
 
-    model: Positional[str]
+    model: Annotated[Positional[str], arg(metavar="MODEL")]
     """A model folder, a run of `openalbert pretrain`, a model that comes with openalbert by its name
     (albert-base-wikibooks), or `owner/name` on Hugging Face's hub."""
-    texts: Positional[tuple[str, ...]] = ()
+    texts: Annotated[Positional[tuple[str, ...]], arg(metavar="[TEXT ...]")] = ()
     """Texts with one [MASK] or several each; without any, every line of standard input is one."""
     top: int = 5
     """How many pieces to show for each [MASK]."""

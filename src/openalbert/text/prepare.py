@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 from rich.table import Table
@@ -41,7 +41,7 @@ from openalbert.version import __version__
 class Prepare:
     """Text becomes token shards: sentences, tokens, and where documents begin."""
 
-    files: tyro.conf.Positional[tuple[str, ...]]
+    files: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="PATH [PATH ...]")]
     """Text to prepare: files, folders, globs, or - for standard input."""
     tokenizer: Path
     """The vocabulary: a folder that holds spiece.model, that file, or albert-base-wikibooks, which comes with

@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import tyro
 
@@ -64,7 +64,7 @@ _TOO_LOW = re.compile(r"smaller than required_chars\. \d+ vs (\d+)")
 class TrainVocabulary:
     """Settings of `openalbert tokenizer train`."""
 
-    files: tyro.conf.Positional[tuple[str, ...]]
+    files: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="PATH [PATH ...]")]
     """Text to train on: files, folders, globs, or - for standard input."""
     out: Path
     """The folder that takes the model, its treatment of text and the report."""

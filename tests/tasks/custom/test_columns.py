@@ -194,3 +194,12 @@ def test_the_training_files_columns_hold_for_every_kind(
         assert (example.question, example.label) == seen
     else:
         assert (example.first, example.label) == seen
+
+
+def test_a_named_column_may_differ_in_case_where_that_is_clear(tmp_path: Path) -> None:
+    reading = read(tmp_path, "Body,Label\na text,x\nanother,y\n", text_column="body", label_column="LABEL")
+    assert [example.first for example in reading.examples] == ["a text", "another"]
+    with pytest.raises(UserError, match=r"no column 'body' .*did you mean 'Body' or 'BODY'\? Its columns are 'Body', "):
+        read(tmp_path, "Body,BODY,label\na text,b,x\nanother,c,y\n", text_column="body", label_column="label")
+    with pytest.raises(UserError, match=r"no column 'zzz' \(--text-column\): Its columns are 'Body', 'label'$"):
+        read(tmp_path, "Body,label\na text,x\nanother,y\n", text_column="zzz", label_column="label")

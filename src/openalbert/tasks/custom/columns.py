@@ -1,11 +1,12 @@
 """Which column holds what in a user's own file: named by the user, or guessed by its name, or by what stands in it."""
 
+import difflib
 import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from openalbert.errors import UserError, suggestion
+from openalbert.errors import UserError
 from openalbert.tasks.custom.names import simple
 from openalbert.tasks.custom.profile import Profile, profile
 from openalbert.tasks.data.source import Opening
@@ -107,10 +108,7 @@ class Columns:
         """The column of a role: the one that the user named, else the one that a model learned from."""
         if named is not None:
             setting = SETTINGS[role].replace("_", "-")
-            if named not in self.table.columns:
-                raise UserError(
-                    f"{self.table.name} has no column '{named}' (--{setting}): {suggestion(named, self.table.columns)}"
-                )
+            named = column_named(self.table, named, f"--{setting}")
             if other := next((known for known, column in self.roles.items() if column == named), None):
                 raise UserError(
                     f"{self.table.name}: '{named}' is named as the {role} (--{setting}), but is taken for the {other}: "
@@ -240,6 +238,19 @@ class Columns:
             if self.learned is not None and role in self.layout and role in SETTINGS and role != "id"
         ]
         return (f"{self.table.name}: {', '.join(told)}{unused}", *differs, *warnings)
+
+
+def column_named(table: Table, named: str, setting: str) -> str:
+    """The column that a user names, who may write it in another case where that fits one column only."""
+    if named in table.columns:
+        return named
+    alike = [column for column in table.columns if column.casefold() == named.casefold()]
+    if len(alike) == 1:
+        return alike[0]
+    columns = ", ".join(f"'{column}'" for column in table.columns)
+    close = alike or difflib.get_close_matches(named, table.columns, n=1, cutoff=0.5)
+    meant = f"did you mean {' or '.join(repr(one) for one in close)}? " if close else ""
+    raise UserError(f"{table.name} has no column '{named}' ({setting}): {meant}Its columns are {columns}")
 
 
 def _in_words(role: str) -> str:

@@ -6,6 +6,9 @@ import shlex
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import Annotated
+
+from tyro.conf import arg
 
 from openalbert.errors import UserError, suggestion
 from openalbert.formatting import are, counted, percent_of
@@ -43,7 +46,7 @@ class TaskSource:
     """The column of the label, of the value, or of all labels that apply."""
     label_columns: tuple[str, ...] = ()
     """Where every label of multi_label has a column of its own with 0 or 1: those columns."""
-    label_separator: str | None = None
+    label_separator: Annotated[str | None, arg(metavar="TEXT")] = None
     """What stands between labels of multi_label, or options of multiple_choice, that share a column.
     Not given: whichever of ; | , is found."""
     passage_column: str | None = None

@@ -1,0 +1,276 @@
+"""What `openalbert VERB --help` says of each verb: what it does, three examples, and the settings that matter."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Page:
+    """The help of one verb. Names, kinds and defaults of its settings come from its settings class."""
+
+    usage: str
+    """What follows `openalbert VERB`."""
+    about: str
+    examples: tuple[str, str, str]
+    settings: Mapping[str, str]
+    """Option, or how its name begins, to what it does; with no text, the first sentence of the field's docstring."""
+
+
+BUNDLED = "albert-base-wikibooks, which comes with openalbert"
+HUB = "`owner/name` on Hugging Face's hub"
+READING = {
+    "reading.format": "What the files are; auto goes by their ending.",
+    "reading.text-field": "The field or column that holds the text, in JSONL, CSV, TSV, Parquet.",
+    "reading.document": "",
+}
+TASK = (
+    "sst2, mnli, squad2, race …, or for your own files classification, regression, multi_label, multiple_choice, "
+    "question_answering."
+)
+WARM_UP = {"schedule.warmup": "Fraction of the run over which the learning rate rises from 0."}
+FILES = {
+    "data": "The folder of a known task, as it was published: GLUE, SQuAD, RACE.",
+    "train": "Your own file to learn from: CSV, TSV, JSONL or Parquet.",
+}
+DEVICE = {"speed.device": ""}
+
+PAGES: dict[str, Page] = {
+    "tokenizer train": Page(
+        "PATH [PATH ...] --out PATH [SETTINGS]",
+        "Train a SentencePiece vocabulary on your text, with ALBERT's normalization.",
+        (
+            "openalbert tokenizer train texts/ --out vocabulary",
+            "openalbert tokenizer train texts/ --out vocabulary --vocab-size 1000",
+            "cat *.txt | openalbert tokenizer train - --out vocabulary --cased",
+        ),
+        {
+            "PATH [PATH ...]": "",
+            "out": "",
+            "vocab-size": "",
+            "cased": "",
+            "keep-accents": "",
+            "byte-fallback": "",
+            "sample-megabytes": "MB of text to train on, sampled uniformly; training needs about 25 times the memory.",
+            **READING,
+            "fresh": "",
+        },
+    ),
+    "tokenizer encode": Page(
+        "[PATH] --tokenizer PATH [SETTINGS]",
+        "Turn lines of text into token ids, one JSON object a line.",
+        (
+            "openalbert tokenizer encode lines.txt --tokenizer vocabulary",
+            "openalbert tokenizer encode lines.txt --tokenizer albert-base-wikibooks --pieces",
+            "echo 'She left.' | openalbert tokenizer encode --tokenizer albert-base-wikibooks --offsets",
+        ),
+        {"PATH": "", "tokenizer": "", "pieces": "", "offsets": ""},
+    ),
+    "tokenizer decode": Page(
+        "[PATH] --tokenizer PATH",
+        "Turn token ids back into lines of text.",
+        (
+            "openalbert tokenizer decode ids.jsonl --tokenizer vocabulary",
+            "openalbert tokenizer decode ids.jsonl --tokenizer albert-base-wikibooks",
+            "echo '[2, 55, 811, 3]' | openalbert tokenizer decode --tokenizer albert-base-wikibooks",
+        ),
+        {"PATH": "", "tokenizer": ""},
+    ),
+    "prepare": Page(
+        "PATH [PATH ...] --tokenizer PATH --out PATH [SETTINGS]",
+        "Turn text into memory-mapped token shards, which `openalbert pretrain` reads. The same command again "
+        "resumes where it was stopped.",
+        (
+            "openalbert prepare texts/ --tokenizer vocabulary --out shards --heldout 0.01",
+            "openalbert prepare reviews.csv --tokenizer vocabulary --out shards --reading.text-field review",
+            "openalbert prepare books/ --tokenizer albert-base-wikibooks --out shards --reading.document file",
+        ),
+        {
+            "PATH [PATH ...]": "",
+            "tokenizer": "",
+            "out": "The folder to make.",
+            "heldout": "",
+            "drop-duplicates": "",
+            **READING,
+            "reading.wrapped": "Lines are wrapped: neighbouring lines are one paragraph.",
+            "workers": "",
+            "engine": "",
+            "fresh": "",
+        },
+    ),
+    "verify": Page(
+        "PATH",
+        "Read every bit of a folder of shards and compare it with the checksums in its manifest.",
+        ("openalbert verify shards", "openalbert verify demo/shards", "openalbert verify book-shards"),
+        {"PATH": ""},
+    ),
+    "inspect": Page(
+        "PATH [SETTINGS]",
+        "Show what a model will read: counts, histograms, and examples with their masks and segments.",
+        (
+            "openalbert inspect shards",
+            "openalbert inspect shards --examples 2 --max-length 128",
+            "openalbert inspect shards --split heldout --json",
+        ),
+        {
+            "PATH": "",
+            "examples": "",
+            "split": "",
+            "max-length": "",
+            "masked-lm.rate": "",
+            "masked-lm.max-ngram": "",
+            "sentence-order.objective": "",
+            "sentence-order.chunks": "How chunks are made: as Google's code does, or of whole sentences only.",
+            "seed": "",
+            "out": "",
+            "json": "",
+        },
+    ),
+    "pretrain": Page(
+        "[NAME] --data PATH [SETTINGS]",
+        "Pretrain a model on token shards: masked LM and sentence order, with LAMB. The same command again resumes "
+        "where it was stopped.",
+        (
+            "openalbert pretrain albert-base-budget --data shards --out runs/mine --minutes 60",
+            "openalbert pretrain albert-base --data shards --out runs/base --dry-run",
+            "openalbert pretrain albert-base-wikibooks --data shards --out runs/further --minutes 25",
+        ),
+        {
+            "NAME": "A recipe, a preset, or a model to continue: `openalbert models` lists them. Right after the verb.",
+            "data": "",
+            "out": "",
+            "steps": "Length of the run; or --tokens, or --minutes.",
+            "minutes": "Length of the run in minutes of training.",
+            "batch-size": "Examples of a step over all devices; the learning rate is scaled with its square root.",
+            "optimizer.learning-rate": "The highest learning rate.",
+            **WARM_UP,
+            "objective.max-length": "",
+            "depth-schedule": "Start shallow and grow: depths, and the fraction of the run at which each begins.",
+            "evaluate-every": "Steps between two evaluations on held-out text.",
+            "save-every": "",
+            "dry-run": "Take a few steps, print what the run would take, and leave nothing behind.",
+            "fresh": "",
+            **DEVICE,
+        },
+    ),
+    "finetune": Page(
+        "MODEL --task NAME (--data PATH | --train PATH) [SETTINGS]",
+        "Fine-tune a model on a task; its best weights become a model folder, with scores and a report page. The same "
+        "command again resumes where it was stopped.",
+        (
+            "openalbert finetune albert-base-wikibooks --task classification --train mails.csv --out runs/mails",
+            "openalbert finetune albert-base-wikibooks --task sst2 --data glue --out runs/sst2",
+            "openalbert finetune runs/first --task rte --data glue --out runs/rte --from runs/mnli --seeds 3",
+        ),
+        {
+            "MODEL": f"A model folder, a pretraining run, {BUNDLED}, or {HUB}.",
+            "task": TASK,
+            **FILES,
+            "out": "Folder of the run.",
+            "epochs": "Length of the run in epochs; or --steps, or --minutes.",
+            "steps": "",
+            "batch-size": "Examples of a step.",
+            "optimizer.learning-rate": "The highest learning rate.",
+            **WARM_UP,
+            "max-length": "The longest input in tokens; what is longer is cut.",
+            "evaluate-every": "",
+            "patience": "End the run after so many evaluations without a better score; not given: never.",
+            "seeds": "",
+            "dry-run": "Take a few steps, print what the run would take, and leave nothing behind.",
+            "fresh": "",
+            **DEVICE,
+        },
+    ),
+    "evaluate": Page(
+        "MODEL [MODEL ...] [SETTINGS]",
+        "Score a fine-tuned model, or several as an ensemble, on a task; or predict for a file without labels.",
+        (
+            "openalbert evaluate runs/sst2 --data glue",
+            "openalbert evaluate runs/reviews --test new.csv --splits test --predictions predictions",
+            "openalbert evaluate runs/rte/seed-1 runs/rte/seed-2 --data glue --report runs/rte-ensemble.html",
+        ),
+        {
+            "MODEL [MODEL ...]": "",
+            "task": TASK + " Not given: what the model was fine-tuned for.",
+            "data": FILES["data"],
+            "dev": "Your own file to score on.",
+            "test": "",
+            "splits": "",
+            "predictions": "",
+            "report": "",
+            "max-length": "",
+            "tokens-at-a-time": "",
+            "json": "",
+            **DEVICE,
+        },
+    ),
+    "report": Page(
+        "RUN [RUN ...] [--out PATH]",
+        "Write curves, scores, mistakes, settings, data and hardware of runs as one offline page.",
+        (
+            "openalbert report runs/mine",
+            "openalbert report runs/first runs/second --out report.html",
+            "openalbert report runs/sst2",
+        ),
+        {"RUN [RUN ...]": "Folders of runs of `openalbert pretrain` or `openalbert finetune`.", "out": ""},
+    ),
+    "models": Page(
+        "[--json]",
+        "List the models that have a name: bundled checkpoints, recipes and presets, with parameters and compute.",
+        ("openalbert models", "openalbert models --json", "openalbert models | grep bert-"),
+        {"json": ""},
+    ),
+    "show": Page(
+        "[NAME] [SETTINGS]",
+        "Show parameters, FLOPs and memory of a model; without a name, of all presets next to the paper's numbers.",
+        (
+            "openalbert show",
+            "openalbert show albert-base --length 128",
+            "openalbert show albert-base --model.sharing.ffn 12 --json",
+        ),
+        {
+            "NAME": f"A preset, a recipe, a model folder, a run, {BUNDLED}, or {HUB}.",
+            "length": "Tokens in a sequence, for FLOPs and activations.",
+            "batch": "",
+            "precision": "",
+            "recompute": "",
+            "model.num-layers": "",
+            "model.hidden-size": "",
+            "model.embedding-size": "",
+            "model.ffn-size": "",
+            "model.sharing.attention": "Distinct attention parts: 1 shares one among all layers.",
+            "model.sharing.ffn": "",
+            "json": "",
+        },
+    ),
+    "fill": Page(
+        "MODEL [TEXT ...] [SETTINGS]",
+        "Let a model fill in [MASK].",
+        (
+            'openalbert fill albert-base-wikibooks "She opened the [MASK] and walked into the room."',
+            'openalbert fill runs/mine/model "She opened the [MASK] and went in." --top 10',
+            "openalbert fill albert-base-wikibooks --json < lines.txt",
+        ),
+        {
+            "MODEL": f"A model folder, a run, {BUNDLED}, or {HUB}.",
+            "[TEXT ...]": "",
+            "top": "",
+            "json": "",
+        },
+    ),
+    "convert": Page(
+        "SOURCE --out PATH [SETTINGS]",
+        "Make a model folder of a Hugging Face model or of Google's TensorFlow checkpoint, every tensor accounted for.",
+        (
+            "openalbert convert albert/albert-base-v2 --out models/albert-base-v2",
+            "openalbert convert albert_base/model.ckpt-best --out models/google",
+            "openalbert convert runs/mine --out models/mine --precision bfloat16",
+        ),
+        {"SOURCE": "", "out": "", "precision": "", "classifier": "", "fresh": ""},
+    ),
+    "demo": Page(
+        "[SETTINGS]",
+        "Do the whole job in minutes, on text of this machine: vocabulary, shards, a tiny ALBERT, a report page.",
+        ("openalbert demo", "openalbert demo --out /tmp/demo", "openalbert demo --steps 500 --fresh"),
+        {"out": "", "corpus-megabytes": "", "vocab-size": "", "heldout": "", "steps": "", "fresh": ""},
+    ),
+}
