@@ -125,8 +125,8 @@ def report(run: dict[str, Any]) -> str:
         "",
         "## Setup",
         "",
-        f"`python bench/more_positions.py MODEL SHARDS`: a model with {settings['known']} trained positions on inputs of "
-        f"{settings['length']} tokens, chunks of whole sentences; {settings['batch'] * settings['batches']} held-out "
+        f"`python bench/more_positions.py MODEL SHARDS`: a model with {settings['known']} trained positions on inputs "
+        f"of {settings['length']} tokens, chunks of whole sentences; {settings['batch'] * settings['batches']} held-out "
         "examples; fp32 on a CPU.",
         "",
         "## Limits",

@@ -164,7 +164,8 @@ def table(outcome: dict[str, Any]) -> str:
         f"{outcome['machine']['cores']} cores ({outcome['machine']['processor']}), "
         f"{outcome['settings']['heldout']:.0%} held out, duplicates dropped (which reads all text twice). Data: "
         f"{outcome['text'][0].lower() + outcome['text'][1:]}, {counts['documents']:,} documents of "
-        f"{counts['characters']:,} characters in {outcome['files']} files, {counts['bytes_read'] / 1e6:.1f} MB on disk.",
+        f"{counts['characters']:,} characters in {outcome['files']} files, {counts['bytes_read'] / 1e6:.1f} MB on "
+        "disk.",
         "",
         "## Limits",
         "",

@@ -1,7 +1,7 @@
 """Hooks of the documentation site: pages from outside docs/, and links that work on a code host and on the site.
 
-README.md becomes the home page; CONTRIBUTING.md, CHANGELOG.md and the files under results/ become pages as well. A link in
-any page is written relative to the file in the repository. Where its target is on the site it is rewritten to the
+README.md becomes the home page; CONTRIBUTING.md, CHANGELOG.md and the files under results/ become pages as well. A link
+in any page is written relative to the file in the repository. Where its target is on the site it is rewritten to the
 target's place there; where it is not (source code, folders), only its text is kept.
 """
 
