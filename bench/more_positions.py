@@ -126,13 +126,13 @@ def report(run: dict[str, Any]) -> str:
         "## Setup",
         "",
         f"`python bench/more_positions.py MODEL SHARDS`: a model with {settings['known']} trained positions on inputs "
-        f"of {settings['length']} tokens, chunks of whole sentences; {settings['batch'] * settings['batches']} held-out "
-        "examples; fp32 on a CPU.",
+        f"of {settings['length']} tokens, chunks of whole sentences; {settings['batch'] * settings['batches']} "
+        "held-out examples; fp32 on a CPU.",
         "",
         "## Limits",
         "",
-        "One model and few examples. Directions are those that hold the given fraction of the positions' variance; the "
-        "best fraction was selected on the same examples.",
+        "One model and few examples. Directions are those that hold the given fraction of the positions' variance; "
+        "the best fraction was selected on the same examples.",
         "",
     ]
     return "\n".join(lines)

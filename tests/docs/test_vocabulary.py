@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from tests.docs.test_guides import ROOT
 
-# A phrase as a regular expression, and what to write in its place. Words of ordinary English that are wrong only in some
-# contexts (share, part, told) stand here only in phrases that have no other use.
+# A phrase as a regular expression, and what to write instead. Words of ordinary English that are wrong only in some
+# contexts (share, part, told) are listed only in phrases that have no other use.
 INSTEAD = {
     r"ways? back\b(?! (in|from|to))|forward way\b|way there\b": "backward pass, forward pass",
     r"(go|goes|gone|going|went) on (with|from|where|at length)": "resume, continue training",
