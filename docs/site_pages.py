@@ -57,10 +57,14 @@ def rewrite_links(markdown: str, page: str, on_site: Callable[[str], bool]) -> s
     return "".join(piece if number % 2 else LINK.sub(rewrite, piece) for number, piece in enumerate(pieces))
 
 
-def folder_pages(folder: str, places: list[str]) -> list[str]:
-    """The pages below a folder of the site, its index first."""
+def folder_pages(folder: str, places: list[str]) -> list[str | dict[str, str]]:
+    """The pages below a folder of the site, its index first; a report has the name of its own folder as its title."""
     pages = [place for place in places if place.startswith(folder) and place.endswith(".md")]
-    return sorted(pages, key=lambda place: (place != folder + INDEX, place))
+    pages.sort(key=lambda place: (place != folder + INDEX, place))
+    return [
+        {posixpath.dirname(place.removeprefix(folder)): place} if place.endswith("/report.md") else place
+        for place in pages
+    ]
 
 
 def on_config(config: Any) -> Any:
