@@ -58,13 +58,11 @@ def rewrite_links(markdown: str, page: str, on_site: Callable[[str], bool]) -> s
 
 
 def folder_pages(folder: str, places: list[str]) -> list[str | dict[str, str]]:
-    """The pages below a folder of the site, its index first; a report has the name of its own folder as its title."""
+    """The pages below a folder of the site, its index first; one in a subfolder has the name of that as its title."""
     pages = [place for place in places if place.startswith(folder) and place.endswith(".md")]
     pages.sort(key=lambda place: (place != folder + INDEX, place))
-    return [
-        {posixpath.dirname(place.removeprefix(folder)): place} if place.endswith("/report.md") else place
-        for place in pages
-    ]
+    names = [posixpath.dirname(place.removeprefix(folder)) for place in pages]
+    return [{name: place} if name else place for name, place in zip(names, pages, strict=True)]
 
 
 def on_config(config: Any) -> Any:

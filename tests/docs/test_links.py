@@ -80,3 +80,9 @@ def test_every_report_is_on_the_site_and_in_the_index_of_results(site_pages: Mod
     main = {path for path in reports if not path.startswith("results/speed-h200/") or path.count("/") == 2}
     assert main == listed
     assert all(site_pages.site_path(path) == path for path in reports)
+
+
+def test_a_folder_in_the_navigation_stands_for_its_pages_with_the_index_first(site_pages: ModuleType) -> None:
+    places = ["results/b/report.md", "results/README.md", "results/a/c/report.md", "results/b/x.png", "log.md"]
+    pages = site_pages.folder_pages("results/", places)
+    assert pages == ["results/README.md", {"a/c": "results/a/c/report.md"}, {"b": "results/b/report.md"}]
