@@ -8,7 +8,7 @@ RUN := $(VENV)/bin
 # The mark of a finished environment; it is made anew only when the dependencies change.
 ENVIRONMENT := $(VENV)/installed
 
-.PHONY: demo test test-full faults check format clean
+.PHONY: demo test test-full faults check format docs clean
 
 demo: $(ENVIRONMENT)  ## all of it on text of this machine: vocabulary, shards, pretraining, report; minutes on two cores
 	$(RUN)/openalbert demo
@@ -32,10 +32,17 @@ format: $(ENVIRONMENT)  ## rewrite the files as `make check` wants them
 	$(RUN)/ruff format .
 	$(RUN)/ruff check --fix .
 
+docs: $(VENV)/docs-installed  ## the documentation site, into site/; a warning is an error
+	NO_MKDOCS_2_WARNING=1 $(RUN)/mkdocs build --strict
+
+$(VENV)/docs-installed: $(ENVIRONMENT)
+	$(RUN)/pip install --quiet --constraint constraints.txt --editable ".[docs]"
+	touch $@
+
 $(ENVIRONMENT): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(RUN)/pip install --quiet --constraint constraints.txt --editable ".[check]"
 	touch $@
 
-clean:  ## remove the environment and every cache
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+clean:  ## remove the environment, the site and every cache
+	rm -rf $(VENV) site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -1,6 +1,6 @@
 """Accuracy against minutes of training as a picture: of one run, of several side by side, or with `--in-turn` of runs
-that went on from each other's weights, each begun where the one before it ended. On held-out text, or with `--of train`
-on the batches as they came, of which there are more points.
+that were initialized from each other's weights, each starting where the one before it ended. On held-out text, or with
+`--of train` on the training batches, of which there are more points.
 
 The depths that are marked are those of the first run that grows.
 
@@ -20,7 +20,7 @@ import numpy as np
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
-CURVES = {"masked_lm_accuracy": "masked words", "sentence_order_accuracy": "sentence order (chance 50 %)"}
+CURVES = {"masked_lm_accuracy": "MLM accuracy", "sentence_order_accuracy": "SOP accuracy (chance 50 %)"}
 TOP, MARKS, NAMES = 98, 87, 93  # percent: where the picture ends, and where depths and runs in turn are written
 
 
@@ -90,8 +90,8 @@ def main() -> None:
             for place, (minute, depth) in enumerate(curve.depths):
                 # There may be little room for each: only the first says of what.
                 mark(begin + minute, MARKS, str(depth) if place else f"{depth} layers")
-    text = "held-out" if arguments.of == "evaluation" else "in training"
-    axes.set(xlabel="minutes of training", ylabel=f"{text}, % right", ylim=(0, TOP))
+    text = "held-out" if arguments.of == "evaluation" else "training"
+    axes.set(xlabel="minutes of training", ylabel=f"{text} accuracy, %", ylim=(0, TOP))
     axes.set_xlim(left=0)
     axes.legend(loc="lower right", frameon=False, fontsize=8)
     axes.grid(alpha=0.25)

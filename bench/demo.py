@@ -67,7 +67,7 @@ def report(folder: Path) -> str:
         f"{run_info['parameters']:,} parameters and was trained for {train['step']:,} steps."
     )
     limits = (
-        "It is a demonstration, not a useful model: what it fills in stands in output.txt. The settings were chosen on "
+        "It is a demonstration, not a useful model: its predictions are in output.txt. The settings were chosen on "
         "the same held-out split, so the metrics are slightly optimistic. Chunks are made as Google's builder makes "
         "them, where the lengths of sentences alone predict the order of 60 to 64 % of the pairs of other text "
         "([order-cue](../order-cue/report.md)), so 50 % is not what a model without understanding would get. The "

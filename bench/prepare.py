@@ -118,28 +118,31 @@ def main() -> None:
 
 
 def table(outcome: dict[str, Any]) -> str:
-    counts, figures = outcome["counts"], outcome["prepare"]
+    """The report that run.json makes."""
+    counts, prepared, look = outcome["counts"], outcome["prepare"], outcome["inspect"]
     tokens = counts["train_tokens"] + counts.get("heldout_tokens", 0)
-    share = figures["processor_s"] / (figures["wall_s"] * outcome["machine"]["cores"])
+    busy = prepared["processor_s"] / (prepared["wall_s"] * outcome["machine"]["cores"])
     lines = [
-        "# A whole corpus, prepared",
+        "# Preparing a whole corpus",
         "",
-        f"{outcome['text']}: {counts['documents']:,} documents of {counts['characters']:,} characters in "
-        f"{outcome['files']} files, {counts['bytes_read'] / 1e6:.1f} MB on disk. `openalbert prepare` with "
-        f"{outcome['workers']} workers on {outcome['machine']['cores']} cores ({outcome['machine']['processor']}), "
-        f"{outcome['settings']['heldout']:.0%} held out, duplicates looked for (which reads all text twice). "
-        "Made by `bench/prepare.py`.",
+        "## Result",
         "",
         "| | |",
         "|---|---|",
-        f"| time | {figures['wall_s']:.0f} s, {outcome['characters_per_s'] / 1e6:.1f} million characters/s |",
-        f"| processor time, all processes | {figures['processor_s']:.0f} s: {share:.0%} of the cores' time; the rest "
-        "went to other work on the machine, and to waiting |",
-        f"| memory, all {figures['processes']} processes together | {figures['peak_pss_bytes'] / 1e6:.0f} MB at most |",
-        f"| shards | {sum(outcome['shards'].values())}, {outcome['bytes_of_shards'] / 1e6:.0f} MB on disk |",
-        f"| every bit checked (`verify`) | {outcome['verify']['wall_s']:.1f} s |",
-        f"| tokens | {tokens:,}, {counts['characters'] / tokens:.2f} characters each |",
-        f"| unknown tokens | {counts['unknown_tokens']:,} ({counts['unknown_tokens'] / tokens:.3%}) |",
+        f"| wall time | {prepared['wall_s']:.0f} s |",
+        f"| million characters per second | {outcome['characters_per_s'] / 1e6:.1f} |",
+        f"| processor time, all processes | {prepared['processor_s']:.0f} s |",
+        f"| the same as a fraction of the cores' time | {busy:.0%} |",
+        f"| peak memory of all {prepared['processes']} processes | {prepared['peak_pss_bytes'] / 1e6:.0f} MB |",
+        f"| shards | {sum(outcome['shards'].values())} |",
+        f"| size of the shards | {outcome['bytes_of_shards'] / 1e6:.0f} MB |",
+        f"| `verify`, wall time | {outcome['verify']['wall_s']:.1f} s |",
+        f"| tokens | {tokens:,} |",
+        f"| characters per token | {counts['characters'] / tokens:.2f} |",
+        f"| unknown tokens | {counts['unknown_tokens']:,} |",
+        f"| the same as a fraction of the tokens | {counts['unknown_tokens'] / tokens:.3%} |",
+        f"| `inspect` of the training split, wall time | {look['wall_s']:.0f} s |",
+        f"| `inspect`, peak memory | {look['peak_pss_bytes'] / 1e6:.0f} MB |",
         "",
         "| split | documents | sentences | tokens |",
         "|---|---|---|---|",
@@ -148,16 +151,25 @@ def table(outcome: dict[str, Any]) -> str:
         numbers = [counts[f"{split}_{kind}"] for kind in ("documents", "sentences", "tokens")]
         lines.append(f"| {split} | " + " | ".join(f"{number:,}" for number in numbers) + " |")
     others = {name: count for name, count in counts.items() if count and ("dropped" in name or "removed" in name)}
-    said = "; ".join(f"{name.replace('_', ' ')}: {count:,}" for name, count in others.items()) or "nothing"
-    look = outcome["inspect"]
+    changed = "; ".join(f"{name.replace('_', ' ')}: {count:,}" for name, count in others.items()) or "nothing"
     lines += [
         "",
-        f"Dropped or changed: {said}.",
+        f"Dropped or changed: {changed}. The output of `openalbert inspect` is in [inspect.txt](inspect.txt).",
         "",
-        f"What `openalbert inspect` says of the training split, in {look['wall_s']:.0f} s and "
-        f"{look['peak_pss_bytes'] / 1e6:.0f} MB: [inspect.txt](inspect.txt).",
+        "![Histograms of document and sentence lengths](inspect.png)",
         "",
-        "![histograms](inspect.png)",
+        "## Setup",
+        "",
+        f"`python bench/prepare.py`, which runs `openalbert prepare` with {outcome['workers']} workers on "
+        f"{outcome['machine']['cores']} cores ({outcome['machine']['processor']}), "
+        f"{outcome['settings']['heldout']:.0%} held out, duplicates dropped (which reads all text twice). Data: "
+        f"{outcome['text'][0].lower() + outcome['text'][1:]}, {counts['documents']:,} documents of "
+        f"{counts['characters']:,} characters in {outcome['files']} files, {counts['bytes_read'] / 1e6:.1f} MB on "
+        "disk.",
+        "",
+        "## Limits",
+        "",
+        "One run. Processor time that is missing went to other work on the machine, and to waiting.",
         "",
     ]
     return "\n".join(lines)

@@ -84,8 +84,8 @@ def report(folder: Path) -> str:
 """
     if "bert-large" in found:
         text += f"""
-The paper's speed-up column is that of a pod of TPUs, where gradients have to be sent around. On one GPU sharing
-parameters saves no FLOPs.
+The paper's speed-up column is for a TPU pod, where gradients are communicated. On one GPU, sharing parameters saves no
+FLOPs.
 
 | model | paper's speed-up over BERT-large | by model FLOPs | ours, measured |
 |---|---|---|---|
@@ -123,7 +123,7 @@ def _setup(found: list[dict[str, Any]]) -> str:
         f"{command}, one run, {', '.join(about)}. Length {one['length']}, bf16, no dropout, random tokens, rows "
         f"without padding{lasted}; step times are medians. Ours is the whole step of `openalbert pretrain`: batches "
         "made from shards, pairing, n-gram masking, LAMB, the checks of every step. transformers' is forward pass, "
-        "backward pass and a fused AdamW on one batch that lies ready."
+        "backward pass and a fused AdamW on one prepared batch."
     )
 
 
@@ -139,8 +139,8 @@ def _limits(found: list[dict[str, Any]]) -> str:
         )
     if ahead := found[0]["arguments"]["ahead"]:
         return text + (
-            f"While one implementation took its first step and was timed, up to {ahead} others got ready: their models "
-            "and inputs lay on the same GPU, and they compiled on the CPU's cores."
+            f"While one implementation took its first step and was timed, up to {ahead} others were prepared: their "
+            "models and inputs were on the same GPU, and they compiled on the CPU's cores."
         )
     return text + "Nothing else was prepared while one was measured."
 

@@ -222,7 +222,7 @@ def report(found: dict[str, Any]) -> str:
         f"`openalbert pretrain {found['settings']}`, the deterministic mode with `--speed.deterministic` too. "
         f"{machine['device']}, {machine['precision']}, torch {machine['torch']}, Python {machine['python']}, "
         f"openalbert {machine['openalbert']}. Kernels of our own (is_fused): {fused}. Up to {found['jobs']} runs at "
-        "the same time. Hashes and times stand in resume.json."
+        "the same time. Hashes and times are in resume.json."
     )
     return f"""# Resumed runs compared with an undisturbed one
 

@@ -30,6 +30,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests" / "text")]
 
+PACKAGES = ("sentencepiece", "tokenizers", "datasets", "transformers", "numpy")
 WAYS = {
     "openalbert": "openalbert prepare --workers 1",
     "stock": "datasets + tokenizers, converted from spiece.model by transformers",
@@ -223,33 +224,49 @@ def measure_shards(asked: argparse.Namespace) -> dict[str, Any]:
         "machine": {
             "processor": processor(),
             "python": platform.python_version(),
-            **{name: version(name) for name in ("sentencepiece", "tokenizers", "datasets", "transformers", "numpy")},
+            **{name: version(name) for name in PACKAGES},
         },
     }
 
 
 def table(run: dict[str, Any]) -> str:
+    """The report that run.json makes."""
     lines = [
         "# Text to shards on one core",
         "",
-        f"{run['bytes'] / 1e6:.1f} MB of plain text, {run['documents']:,} documents: {run['text']}. "
-        f"{run['machine']['processor']}, one core, {run['repeats']} turns of all ways one after the other; "
-        "a rate is text by processor time, medians over the turns. Made by `bench/text.py`.",
+        "## Result",
         "",
-        "| way | MB/s | tokens/s | tokens | peak memory | openalbert is faster by |",
-        "|---|---|---|---|---|---|",
+        "| implementation | MB/s | M tokens/s | tokens | peak memory, MB | speed-up of openalbert | lowest | highest |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for way, what in WAYS.items():
-        turns = run["turns"][way]
+        turns, ratios = run["turns"][way], run["ratios"].get(way, [1.0])
         rate = run["megabytes_per_processor_second"][way]
         tokens = turns[0]["tokens"]
-        spread = f" ({min(run['ratios'][way]):.2f} to {max(run['ratios'][way]):.2f})" if way != "openalbert" else ""
+        faster = f"{run['ratio'][way]:.2f}x | {min(ratios):.2f}x | {max(ratios):.2f}x"
         lines.append(
-            f"| {what} | {rate:.2f} | {tokens * rate / run['bytes']:.2f} M | {tokens:,} | "
-            f"{max(turn['peak_bytes'] for turn in turns) / 1e6:.0f} MB | {run['ratio'][way]:.2f}x{spread} |"
+            f"| {what} | {rate:.2f} | {tokens * rate / run['bytes']:.2f} | {tokens:,} | "
+            f"{max(turn['peak_bytes'] for turn in turns) / 1e6:.0f} | {faster if way != 'openalbert' else ' |  | '} |"
         )
     alone = statistics.median(run["sentences_megabytes_per_processor_second"])
-    return "\n".join([*lines, "", f"Splitting sentences alone: {alone:.0f} MB/s.", ""])
+    machine = run["machine"]
+    packages = ", ".join(f"{name} {machine[name]}" for name in PACKAGES if name in machine)
+    lines += [
+        "",
+        f"Splitting sentences alone runs at {alone:.0f} MB/s.",
+        "",
+        "## Setup",
+        "",
+        f"`python bench/text.py`: {run['bytes'] / 1e6:.1f} MB of plain text, {run['documents']:,} documents: "
+        f"{run['text']}. {machine['processor']}, one core; {packages}. {run['repeats']} turns of all implementations, "
+        "one after the other. Rates are text by processor time, medians over the turns.",
+        "",
+        "## Limits",
+        "",
+        "One machine and one sample of text. The peers split sentences with our function.",
+        "",
+    ]
+    return "\n".join(lines)
 
 
 def processor() -> str:

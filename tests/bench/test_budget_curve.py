@@ -28,7 +28,7 @@ def test_the_curve_of_training_has_a_gap_where_every_step_was_skipped(
         sys, "argv", ["budget_curve", str(tmp_path), "--of", "train", "--out", str(tmp_path / "curve.png")]
     )
     budget_curve.main()
-    words = next(line for line in drawn[0].axes[0].lines if line.get_label() == "masked words")
-    first, gap, last = map(float, words.get_ydata())
+    accuracy = next(line for line in drawn[0].axes[0].lines if line.get_label() == "MLM accuracy")
+    first, gap, last = map(float, accuracy.get_ydata())
     assert (first, last) == (10.0, 30.0)
     assert math.isnan(gap)  # matplotlib draws no line to it or from it

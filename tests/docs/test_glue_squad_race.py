@@ -51,7 +51,9 @@ def test_the_commands_of_the_guide_tune_score_and_write_what_it_speaks_of(folder
     assert python.startswith(str(scores))
     # What the guide says of a run's folder is all there is in one.
     text = (ROOT / "docs" / "guides" / GUIDE).read_text()
-    table = text[text.index("| file | what |") : text.index("## 2.")]
-    named = set(re.findall(r"`([a-z.]+)/?`", "".join(line.split("|")[1] for line in table.splitlines() if "`" in line)))
+    table = text[text.index("| file | content |") : text.index("## 2.")]
+    named = set(
+        re.findall(r"`([a-z_.]+)/?`", "".join(line.split("|")[1] for line in table.splitlines() if "`" in line))
+    )
     left = {path.name for path in (folder / "runs" / "sst2").iterdir() if not path.name.startswith(".")}
     assert left == named

@@ -62,6 +62,6 @@ def test_the_commands_of_the_guide_make_the_models_it_speaks_of(own_files: Path)
         assert (runs / name / "model" / "config.json").exists()
     # What the guide says of a run's folder is all there is in one.
     section = (ROOT / "docs" / "guides" / GUIDE).read_text().split("## What is in the folder of a run")[1]
-    table = re.findall(r"^\| `([a-z.]+)/?` \|", section, re.MULTILINE)
+    table = re.findall(r"^\| `([a-z_.]+)/?` \|", section, re.MULTILINE)
     left = {path.name for path in (runs / "reviews").iterdir() if not path.name.startswith(".")}
     assert left == set(table)

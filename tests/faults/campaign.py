@@ -102,7 +102,9 @@ def other_faults(
         try:
             words = mishaps.fill_the_disk(case, shards, disk / "run")
             same = differences(references[case], disk / "run") == []
-            found["the disk full in mid-run: told, and with more room the same bits"] = "make room" in words and same
+            found["the disk full in mid-run: reported, and with more room the same bits"] = (
+                "make room" in words and same
+            )
         finally:
             subprocess.run(["umount", str(disk)], check=True)
     found["flips found"] = mishaps.count_found_flips(references[case], flips, dice)
