@@ -20,7 +20,7 @@ import numpy as np
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
-CURVES = {"masked_lm_accuracy": "MLM accuracy", "sentence_order_accuracy": "SOP accuracy (chance 50 %)"}
+CURVES = {"mlm_acc": "MLM accuracy", "sop_acc": "SOP accuracy (chance 50 %)"}
 TOP, MARKS, NAMES = 98, 87, 93  # percent: where the picture ends, and where depths and runs in turn are written
 
 

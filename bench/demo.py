@@ -81,10 +81,10 @@ def report(folder: Path) -> str:
 |---|---|
 | wall time of all stages, minutes | {times["seconds"] / 60:.1f} |
 | of which training steps, minutes | {train["seconds"] / 60:.1f} |
-| held-out MLM loss | {last["masked_lm_loss"]:.2f} |
+| held-out MLM loss | {last["mlm_loss"]:.2f} |
 | entropy of single tokens (loss of a unigram model) | {run_info["unigram_entropy"]:.2f} |
-| held-out MLM accuracy, % | {100 * last["masked_lm_accuracy"]:.1f} |
-| held-out SOP accuracy, % | {100 * last["sentence_order_accuracy"]:.1f} |
+| held-out MLM accuracy, % | {100 * last["mlm_acc"]:.1f} |
+| held-out SOP accuracy, % | {100 * last["sop_acc"]:.1f} |
 | held-out examples | {last["examples"]:,} |
 
 | stage | seconds |

@@ -120,7 +120,7 @@ def report(run: dict[str, Any]) -> str:
         "|---|---|---|",
     ]
     for row in run["rows"]:
-        lines.append(f"| {row['positions']} | {100 * row['masked_lm_accuracy']:.1f} | {row['masked_lm_loss']:.2f} |")
+        lines.append(f"| {row['positions']} | {100 * row['mlm_acc']:.1f} | {row['mlm_loss']:.2f} |")
     lines += [
         "",
         "## Setup",

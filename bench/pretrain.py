@@ -108,7 +108,7 @@ def set_shares(found: dict[str, dict[str, Any]]) -> None:
         for run in of_model["runs"].values():
             if "tokens_per_second" in run:
                 flops = run["tokens_per_second"] * of_model["step_flops"] / (of_model["batch"] * of_model["length"])
-                run["share_of_peak"] = flops / (1e12 * peak)
+                run["mfu"] = flops / (1e12 * peak)
 
 
 def line(figures: dict[str, Any]) -> str:
@@ -116,7 +116,7 @@ def line(figures: dict[str, Any]) -> str:
     if "out_of_memory" in figures:
         return "out of memory"
     return (
-        f"{figures['tokens_per_second'] / 1000:.1f} k tokens/s, {100 * figures['share_of_peak']:.1f} % MFU, "
+        f"{figures['tokens_per_second'] / 1000:.1f} k tokens/s, {100 * figures['mfu']:.1f} % MFU, "
         f"{figures['median_ms']:.1f} ms, first step {figures['first_step_seconds']:.1f} s, "
         f"{figures['peak_gib']:.1f} GiB"
     )

@@ -166,7 +166,7 @@ def _speed(run: dict[str, Any], our_rate: float | None) -> str:
 
 def _utilization(name: str, of_model: dict[str, Any], kind: str) -> str:
     job = Job(name, of_model["batch"], kind, 0.0)
-    mfu = of_model["runs"][kind]["share_of_peak"]
+    mfu = of_model["runs"][kind]["mfu"]
     more = job.executed_flops(of_model["length"]) / of_model["step_flops"]
     return f"{100 * mfu:.1f} | {more:.3f} | {100 * mfu * more:.1f}"
 

@@ -38,7 +38,7 @@ from openalbert.train import checkpoint
 
 MODES: dict[str, tuple[str, ...]] = {"default": (), "deterministic": ("--speed.deterministic",)}
 WAYS = ("undisturbed", "undisturbed again", "SIGTERM, resumed", "SIGKILL, resumed")
-TIMES = ("seconds", "tokens_per_second", "share_of_peak")
+TIMES = ("seconds", "tokens_per_second", "mfu")
 PATIENCE = 300.0  # seconds without a new record before a run is given up
 MACHINE = ("device", "precision", "torch", "python", "openalbert", "is_fused")
 

@@ -93,9 +93,9 @@ def test_its_card_tells_the_figures_of_its_run() -> None:
     card = (PRETRAINED / NAME / "README.md").read_text()
     lines = [json.loads(line) for line in (RUNS[-1] / "metrics.jsonl").read_text().splitlines()]
     last = [line for line in lines if line["kind"] == "evaluation"][-1]
-    for name in ("masked_lm_accuracy", "sentence_order_accuracy"):
+    for name in ("mlm_acc", "sop_acc"):
         assert f"| {100 * last[name]:.1f} % |" in card
-    assert f"| {last['masked_lm_loss']:.3f} |" in card
+    assert f"| {last['mlm_loss']:.3f} |" in card
     assert f"{openalbert.load(NAME).num_parameters():,} parameters" in card
 
 

@@ -61,7 +61,7 @@ def said_by_pretrain(*words: str) -> str:
 
 
 def run_of(rate: float, **more: Any) -> dict[str, Any]:
-    return {**SPEED, "tokens_per_second": rate, "share_of_peak": 0.5, **more}
+    return {**SPEED, "tokens_per_second": rate, "mfu": 0.5, **more}
 
 
 def write_model(folder: Path, name: str, runs: dict[str, Any], **more: Any) -> None:

@@ -19,7 +19,7 @@ def test_the_curve_of_training_has_a_gap_where_every_step_was_skipped(
 ) -> None:
     lines = []
     for step in (10, 20, 30):
-        means = {} if step == 20 else {"masked_lm_accuracy": step / 100, "sentence_order_accuracy": 0.5}
+        means = {} if step == 20 else {"mlm_acc": step / 100, "sop_acc": 0.5}
         lines.append({"kind": "train", "step": step, "seconds": 6.0 * step, "depth": 3, **means})
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     drawn: list[Figure] = []

@@ -31,11 +31,11 @@ def test_a_run_is_judged_again_as_it_judged_itself(data: Path, run: Path, tmp_pa
     told = json.loads(out.read_text())
     first, second = told["judged"]
     own = records(run, "evaluation")[-1]
-    for name in ("masked_lm_loss", "masked_lm_accuracy", "sentence_order_loss", "sentence_order_accuracy"):
+    for name in ("mlm_loss", "mlm_acc", "sop_loss", "sop_acc"):
         assert first[name] == pytest.approx(own[name], rel=1e-5)
     assert (first["examples"], first["chunks"], first["short_fraction"]) == (32, "whole", 0.0)
     assert (second["examples"], second["chunks"], second["short_fraction"]) == (16, "google", 0.1)
-    assert second["masked_lm_loss"] != first["masked_lm_loss"]
+    assert second["mlm_loss"] != first["mlm_loss"]
     assert told["heldout"]["tokens"] == run_info(run)["data"]["heldout_tokens"]
 
 
@@ -44,7 +44,7 @@ def test_fewer_examples_at_a_time_are_the_same_examples(data: Path, run: Path, t
     for batch in ("4", "32"):
         words = ["--asked", "32:whole:32", "--batch", batch, "--out", str(tmp_path / batch)]
         heldout.main([str(run / "model"), str(data), *words])
-        losses.append(json.loads((tmp_path / batch).read_text())["judged"][0]["masked_lm_loss"])
+        losses.append(json.loads((tmp_path / batch).read_text())["judged"][0]["mlm_loss"])
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 

@@ -140,7 +140,7 @@ def test_the_commands_of_the_guides_on_pretraining_make_the_models_they_speak_of
             assert not (own_shards / "runs").exists()  # a dry run
     for line in ("estimate", "steps                    100", "memory", "disk", "step 3: loss"):
         assert line in said[0]
-    assert "step 50, held-out: masked-LM loss" in said[1]
+    assert "step 50, held-out: mlm_loss" in said[1]
     assert "actual" in said[1]
     assert "runs/first: this run is done; its model is in runs/first/model" in said[2]
     assert "from now on 2 layers are run, up to here 1" in said[3]

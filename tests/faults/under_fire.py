@@ -23,7 +23,7 @@ from openalbert.train import checkpoint
 
 PATIENCE = 120.0  # seconds without any progress after which an attempt counts as hung
 MARK = "OPENALBERT_UNDER_FIRE"  # an attempt's processes are known by it, whatever session they have moved to
-TIMES = ("seconds", "tokens_per_second", "share_of_peak")
+TIMES = ("seconds", "tokens_per_second", "mfu")
 MOMENTS = ("start", "step", "evaluation", "checkpoint", "model")
 SYLLABLES = "ka lo mi nu per sta vor bel dra gos hin tul wex".split()
 

@@ -136,7 +136,7 @@ def records(out: Path, kind: str) -> list[dict[str, Any]]:
 
 def learned(out: Path) -> list[dict[str, Any]]:
     """All that a run has recorded but the times."""
-    times = ("seconds", "tokens_per_second", "share_of_peak")
+    times = ("seconds", "tokens_per_second", "mfu")
     lines = map(json.loads, (out / "metrics.jsonl").read_text().splitlines())
     return [{key: value for key, value in line.items() if key not in times} for line in lines]
 

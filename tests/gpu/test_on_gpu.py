@@ -141,7 +141,7 @@ def settings(out: Path, *more: str) -> list[str]:
 
 
 def metrics(folder: Path) -> list[dict[str, object]]:
-    times = ("seconds", "tokens_per_second", "share_of_peak")
+    times = ("seconds", "tokens_per_second", "mfu")
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return [{name: value for name, value in line.items() if name not in times} for line in lines]
 

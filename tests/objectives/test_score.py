@@ -1,15 +1,15 @@
 import torch
 
-from openalbert.objectives.ngram_masking import masked_lm_loss
-from openalbert.objectives.sentence_order import sentence_order_loss
+from openalbert.objectives.ngram_masking import mlm_loss
+from openalbert.objectives.sentence_order import sop_loss
 
 
-def test_masked_lm_loss_counts_valid_predictions_only() -> None:
+def test_mlm_loss_counts_valid_predictions_only() -> None:
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(3, 4, 11, generator=generator, requires_grad=True)
     labels = torch.randint(0, 11, (3, 4), generator=generator)
     valid = torch.tensor([[True, True, False, False], [True] * 4, [False] * 4])
-    score = masked_lm_loss(logits, labels, valid)
+    score = mlm_loss(logits, labels, valid)
     by_hand = [
         -logits[i, j].double().log_softmax(-1)[labels[i, j]] for i in range(3) for j in range(4) if bool(valid[i, j])
     ]
@@ -25,8 +25,8 @@ def test_masked_lm_loss_counts_valid_predictions_only() -> None:
 def test_scores_of_micro_batches_add_up_to_the_score_of_the_batch() -> None:
     generator = torch.Generator().manual_seed(1)
     logits, swapped = torch.randn(8, 2, generator=generator), torch.randint(0, 2, (8,), generator=generator)
-    whole = sentence_order_loss(logits, swapped)
-    parts = [sentence_order_loss(logits[i : i + 2], swapped[i : i + 2]) for i in range(0, 8, 2)]
+    whole = sop_loss(logits, swapped)
+    parts = [sop_loss(logits[i : i + 2], swapped[i : i + 2]) for i in range(0, 8, 2)]
     torch.testing.assert_close(sum(part.loss_sum for part in parts), whole.loss_sum)
     assert sum(int(part.right) for part in parts) == int(whole.right)
     torch.testing.assert_close(whole.mean, torch.nn.functional.cross_entropy(logits, swapped))
@@ -34,13 +34,11 @@ def test_scores_of_micro_batches_add_up_to_the_score_of_the_batch() -> None:
 
 
 def test_no_prediction_at_all_gives_a_mean_of_zero() -> None:
-    score = masked_lm_loss(
-        torch.randn(2, 3, 5), torch.zeros(2, 3, dtype=torch.int64), torch.zeros(2, 3, dtype=torch.bool)
-    )
+    score = mlm_loss(torch.randn(2, 3, 5), torch.zeros(2, 3, dtype=torch.int64), torch.zeros(2, 3, dtype=torch.bool))
     assert (float(score.mean), float(score.accuracy), int(score.predictions)) == (0.0, 0.0, 0)
 
 
 def test_a_single_prediction_is_its_own_mean() -> None:
-    score = masked_lm_loss(torch.tensor([[[2.0, 0.0]]]), torch.tensor([[0]]), torch.tensor([[True]]))
+    score = mlm_loss(torch.tensor([[[2.0, 0.0]]]), torch.tensor([[0]]), torch.tensor([[True]]))
     torch.testing.assert_close(score.mean, torch.tensor(2.0).neg().exp().log1p())
     assert float(score.accuracy) == 1.0

@@ -60,30 +60,30 @@ def metrics(records: int = 400, rate: float = 1.0, seed: int = 1, order: bool = 
             "tokens": 65_500 * step,
             "progress": progress,
             "loss": loss + 0.65,
-            "masked_lm_loss": loss + noise.normal(0, 0.05),
-            "masked_lm_accuracy": 0.4 * learned + noise.normal(0, 0.004),
-            "learning_rate": 0.004 * rate * min(progress / 0.06, (1 - progress) / 0.94),
-            "gradient_norm": 0.8 * math.exp(noise.normal(0, 0.2)) * (40 if abs(progress - 0.252) < 0.002 else 1),
+            "mlm_loss": loss + noise.normal(0, 0.05),
+            "mlm_acc": 0.4 * learned + noise.normal(0, 0.004),
+            "lr": 0.004 * rate * min(progress / 0.06, (1 - progress) / 0.94),
+            "grad_norm": 0.8 * math.exp(noise.normal(0, 0.2)) * (40 if abs(progress - 0.252) < 0.002 else 1),
             "depth": depth,
             "skipped": int(progress > 0.26),
             "seconds": seconds,
             "tokens_per_second": tokens_per_second,
-            "share_of_peak": 0.53 * noise.normal(1, 0.02),
+            "mfu": 0.53 * noise.normal(1, 0.02),
         }
         evaluation: dict[str, Any] = {
             "kind": "evaluation",
             "step": step,
             "tokens": 65_500 * step,
             "examples": 1024,
-            "masked_lm_loss": loss + 0.04,
-            "masked_lm_accuracy": 0.39 * learned,
+            "mlm_loss": loss + 0.04,
+            "mlm_acc": 0.39 * learned,
             "perplexity": math.exp(loss + 0.04),
             "seconds": 2.0,
         }
         if order:
             for record, shift in ((train, noise.normal(0, 0.01)), (evaluation, -0.01)):
-                record["sentence_order_loss"] = 0.69 - 0.15 * learned - shift
-                record["sentence_order_accuracy"] = 0.5 + 0.23 * learned + shift
+                record["sop_loss"] = 0.69 - 0.15 * learned - shift
+                record["sop_acc"] = 0.5 + 0.23 * learned + shift
         lines.append(train)
         if number % max(1, records // 20) == 0:
             lines.append(evaluation)

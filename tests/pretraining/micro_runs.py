@@ -9,7 +9,7 @@ from torch import Tensor
 from openalbert import cli
 from openalbert.interop.weights import read_tensors
 
-TIMES = ("seconds", "tokens_per_second", "share_of_peak")
+TIMES = ("seconds", "tokens_per_second", "mfu")
 # A learning rate for this batch and wide first weights: leaves the plateau of word frequencies within a hundred steps.
 SETTINGS = (
     "--batch-size 8 --reference-batch 8 --objective.max-length 32 --optimizer.learning-rate 0.01 "

@@ -189,7 +189,7 @@ def test_other_held_out_data_are_evaluated_on_and_recorded(
     [first, second] = records(half, "evaluation")
     assert first == records(ended, "evaluation")[0]
     # The best is that of the new held-out data alone.
-    assert state(half, 8)["best"] == second["masked_lm_loss"] + second["sentence_order_loss"]
+    assert state(half, 8)["best"] == second["mlm_loss"] + second["sop_loss"]
 
 
 def test_a_score_on_held_out_data_that_are_gone_is_not_the_models(

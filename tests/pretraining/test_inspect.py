@@ -147,7 +147,7 @@ def test_real_text_looks_as_albert_describes_it(
     assert 0.7 < pairs["full_length_fraction"] < 0.9
     assert masks["predicted_fraction"] == pytest.approx(0.15, abs=0.001)
     for name, share in (("masked", 0.8), ("random", 0.1), ("kept", 0.1)):
-        assert masks[f"{name}_share"] == pytest.approx(share, abs=0.01)
+        assert masks[f"{name}_fraction"] == pytest.approx(share, abs=0.01)
     # Google's rule, 77 of 512: runs of 1, 2, 3 words 51.5, 26.7, 17.6 %, 1.77 on average; to 2 points and 0.06 words.
     runs = np.array(masks["run_words"]["count"])
     assert runs[:3] / runs.sum() == pytest.approx([0.515, 0.267, 0.176], abs=0.02)

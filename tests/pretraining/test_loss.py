@@ -40,7 +40,7 @@ def test_both_losses_are_the_cross_entropies_of_the_whole_model(easy_shards: Pat
     words = albert.scores("masked_lm", encoded)[rows, batch.positions][batch.valid]
     labels = batch.labels[batch.valid]
     order = albert.scores("sentence_order", encoded)
-    expected = {"masked_lm": (words, labels), "sentence_order": (order, batch.swapped)}
+    expected = {"mlm": (words, labels), "sop": (order, batch.swapped)}
     for name, (logits, right) in expected.items():
         torch.testing.assert_close(scores[name].loss_sum, cross_entropy(logits, right, reduction="sum"))
         assert scores[name].predictions == len(right)
@@ -72,9 +72,9 @@ def test_an_evaluation_is_the_same_each_time_and_leaves_training_as_it_was(easy_
 
 
 def test_a_hopeless_loss_has_a_perplexity_that_can_be_written_down() -> None:
-    figures = Evaluation(1, {"masked_lm": (1e9, 0.0)}).figures()
+    figures = Evaluation(1, {"mlm": (1e9, 0.0)}).figures()
     assert math.isfinite(figures["perplexity"])
-    assert "sentence_order_loss" not in figures
+    assert "sop_loss" not in figures
 
 
 def test_the_unigram_entropy_is_that_of_the_counted_pieces(easy_shards: Path) -> None:

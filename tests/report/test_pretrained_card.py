@@ -91,9 +91,9 @@ def test_the_hub_reads_the_front_matter(tmp_path: Path) -> None:
     assert data["model-index"][0]["name"] == name
     last = [line for line in metrics(40) if line["kind"] == "evaluation"][-1]
     values = {metric["name"]: metric["value"] for metric in data["model-index"][0]["results"][0]["metrics"]}
-    assert values["masked-LM accuracy"] == last["masked_lm_accuracy"]
+    assert values["MLM accuracy"] == last["mlm_acc"]
     assert values["perplexity"] == pytest.approx(last["perplexity"])
-    assert values["sentence-order accuracy"] == last["sentence_order_accuracy"]
+    assert values["SOP accuracy"] == last["sop_acc"]
 
 
 def test_nothing_is_blank_and_the_figures_are_those_of_the_run(tmp_path: Path) -> None:
@@ -103,8 +103,8 @@ def test_nothing_is_blank_and_the_figures_are_those_of_the_run(tmp_path: Path) -
     for expected in (
         f"An ALBERT of {model.num_parameters():,} parameters (albert-micro), pretrained",
         "on masked LM and sentence order",
-        f"| masked-LM loss | {last['masked_lm_loss']:.3f} | unigram plateau 6.970, chance 5.704 |",
-        f"| sentence-order accuracy | {100 * last['sentence_order_accuracy']:.1f} % | chance 50.0 % |",
+        f"| MLM loss | {last['mlm_loss']:.3f} | unigram plateau 6.970, chance 5.704 |",
+        f"| SOP accuracy | {100 * last['sop_acc']:.1f} % | chance 50.0 % |",
         "| steps | 800 |",
         "| batch | 64 examples |",
         "| tokens seen | 52.4 M |",

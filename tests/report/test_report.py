@@ -32,10 +32,10 @@ def test_the_headline_holds_the_last_evaluation_beside_plateau_and_chance(tmp_pa
     page = page_of(make_run(tmp_path / "mine", lines=lines))
     assert "albert-base · mine finished 11,813,810 parameters." in page.text
     assert "8,000 steps, 524 M tokens in 18 min of training, on NVIDIA H200." in page.text
-    assert f"masked-LM loss {last['masked_lm_loss']:.3f} unigram plateau 6.970 chance 10.31" in page.text
-    assert f"masked-LM accuracy {100 * last['masked_lm_accuracy']:.1f} % chance 0.0033 %" in page.text
-    assert f"accuracy {100 * last['sentence_order_accuracy']:.1f} % chance 50.0 %" in page.text
-    assert f"the loss is {ENTROPY - last['masked_lm_loss']:.2f} nats under" in page.text
+    assert f"MLM loss {last['mlm_loss']:.3f} unigram plateau 6.970 chance 10.31" in page.text
+    assert f"MLM accuracy {100 * last['mlm_acc']:.1f} % chance 0.0033 %" in page.text
+    assert f"accuracy {100 * last['sop_acc']:.1f} % chance 50.0 %" in page.text
+    assert f"the loss is {ENTROPY - last['mlm_loss']:.2f} nats under" in page.text
     assert "restarts 1" in page.text
     assert "step skipped: 1" in page.text
     assert "steps 8,000 8,000 1.00 tokens 512 M 524 M 1.02" in page.text
@@ -49,7 +49,7 @@ def test_the_points_of_a_picture_are_those_of_the_records(tmp_path: Path) -> Non
     train = [line for line in lines if line["kind"] == "train"]
     loss = page.data["pictures"][0]["curves"][0]
     assert loss["steps"] == [line["step"] for line in train]
-    assert loss["y"] == pytest.approx([line["masked_lm_loss"] for line in train], rel=1e-4)
+    assert loss["y"] == pytest.approx([line["mlm_loss"] for line in train], rel=1e-4)
     assert loss["minutes"] == pytest.approx([line["seconds"] / 60 for line in train], rel=1e-4)
     text = (folder / "page.html").read_text(encoding="utf-8")
     picture = ET.fromstring(re.findall(r"<figure.*?(<svg.*?</svg>)", text, flags=re.DOTALL)[0])
@@ -64,7 +64,7 @@ def test_the_points_of_a_picture_are_those_of_the_records(tmp_path: Path) -> Non
         expected = np.array([line[unit] * scale for line in train])
         place = charts.LEFT + expected / expected[-1] * (charts.RIGHT - charts.LEFT)
         np.testing.assert_allclose(x, place, atol=0.06)
-        values = np.array([line["masked_lm_loss"] for line in train])
+        values = np.array([line["mlm_loss"] for line in train])
         slope, start = np.polyfit(values, y, 1)
         assert slope < 0
         np.testing.assert_allclose(y, start + slope * values, atol=0.06)
@@ -133,7 +133,7 @@ def test_several_runs_stand_in_the_same_pictures_with_what_differs(tmp_path: Pat
     first = make_run(tmp_path / "one", settings, metrics(40))
     second = make_run(tmp_path / "two", replace(settings, batch_size=512), metrics(30, seed=2, order=False))
     page = page_of(first, second, out=tmp_path / "both.html")
-    assert page.text.startswith("2 runs compared – openalbert 2 runs compared run masked-LM loss")
+    assert page.text.startswith("2 runs compared – openalbert 2 runs compared run MLM loss")
     between = page.text.split("Settings that differ")[1].split("Data")[0]
     assert between.split() == "setting one two batch_size 4096 512 one".split()
     loss, order = page.data["pictures"][0], page.data["pictures"][2]
@@ -173,7 +173,7 @@ def test_a_run_without_evaluation_or_without_records_is_said_to_be_so(tmp_path: 
     train = [line for line in metrics(40) if line["kind"] == "train"]
     page = page_of(make_run(tmp_path / "blind", lines=train))
     assert "No evaluation on held-out text is recorded: the final figures are of training batches." in page.text
-    assert f"masked-LM loss {train[-1]['masked_lm_loss']:.3f}" in page.text
+    assert f"MLM loss {train[-1]['mlm_loss']:.3f}" in page.text
     page = page_of(make_run(tmp_path / "empty", lines=[], known={}))
     assert "nothing is recorded yet" in page.text
     assert "There is nothing to draw yet." in page.text
@@ -181,7 +181,7 @@ def test_a_run_without_evaluation_or_without_records_is_said_to_be_so(tmp_path: 
 
 def test_one_point_that_is_not_finite_is_one_point(tmp_path: Path) -> None:
     lines = [line for line in metrics(40) if line["kind"] == "train"]
-    lines[7]["masked_lm_loss"] = float("nan")
+    lines[7]["mlm_loss"] = float("nan")
     page = page_of(make_run(tmp_path / "mine", lines=lines))
     assert " 1 drawn point has no finite value: the line has a gap there. " in page.text + " "
 
@@ -190,7 +190,7 @@ def test_a_curve_breaks_where_a_record_has_no_value_and_is_not_joined_over_it(tm
     """As the journal writes a window whose steps were all skipped; a point alone between two gaps is a dot."""
     lines = [line for line in metrics(40) if line["kind"] == "train"]
     for number in (7, 9, 20):
-        del lines[number]["masked_lm_loss"]
+        del lines[number]["mlm_loss"]
     folder = make_run(tmp_path / "mine", lines=lines)
     page = page_of(folder)
     assert page.data["pictures"][0]["curves"][0]["y"][7] is None
@@ -204,10 +204,10 @@ def test_a_curve_breaks_where_a_record_has_no_value_and_is_not_joined_over_it(tm
 
 def test_a_run_is_judged_by_the_last_record_that_has_a_loss(tmp_path: Path) -> None:
     lines = [line for line in metrics(40) if line["kind"] == "train"]
-    for name in ("loss", "masked_lm_loss", "masked_lm_accuracy", "sentence_order_loss", "sentence_order_accuracy"):
+    for name in ("loss", "mlm_loss", "mlm_acc", "sop_loss", "sop_acc"):
         del lines[-1][name]
     page = page_of(make_run(tmp_path / "mine", lines=lines))
-    assert f"masked-LM loss {lines[-2]['masked_lm_loss']:.3f}" in page.text
+    assert f"MLM loss {lines[-2]['mlm_loss']:.3f}" in page.text
     assert f"On training batches, at step {lines[-2]['step']:,}." in page.text
     assert "diverged" not in page.text
 
@@ -215,8 +215,8 @@ def test_a_run_is_judged_by_the_last_record_that_has_a_loss(tmp_path: Path) -> N
 def test_a_diverged_run_keeps_its_pictures(tmp_path: Path) -> None:
     lines = metrics(200)
     for line in lines[150:]:
-        line["masked_lm_loss"] = float("nan")
-    lines[100]["masked_lm_loss"] = 1e30
+        line["mlm_loss"] = float("nan")
+    lines[100]["mlm_loss"] = 1e30
     page = page_of(make_run(tmp_path / "mine", lines=lines))
     assert "this run has diverged" in page.text
     assert " drawn points have no finite value: the line has gaps there" in page.text
@@ -242,7 +242,7 @@ def test_a_run_of_many_records_is_thinned_and_loses_no_spike(tmp_path: Path) -> 
     with (folder / "metrics.jsonl").open("w") as file:
         for block in range(30):
             file.write(pattern.sub(lambda found, add=40_000 * block: f'"step": {int(found[1]) + add}', text))
-    last = {**train[-1], "step": 2_000_000, "gradient_norm": 12345.0, "masked_lm_loss": 0.5}
+    last = {**train[-1], "step": 2_000_000, "grad_norm": 12345.0, "mlm_loss": 0.5}
     with (folder / "metrics.jsonl").open("a") as file:
         file.write(json.dumps(last) + "\n")
     started = time.monotonic()

@@ -18,7 +18,7 @@ def test_every_record_of_a_whole_run_is_read(tmp_path: Path) -> None:
     run = read_run(make_run(tmp_path / "run", lines=lines))
     train = [line for line in lines if line["kind"] == "train"]
     held_out = [line for line in lines if line["kind"] == "evaluation"]
-    for name in ("step", "tokens", "masked_lm_loss", "depth", "seconds"):
+    for name in ("step", "tokens", "mlm_loss", "depth", "seconds"):
         assert run.train.columns[name].tolist() == [line[name] for line in train]
     assert run.evaluation.columns["perplexity"].tolist() == [line["perplexity"] for line in held_out]
     assert [(event.step, event.what) for event in run.events] == [
@@ -67,13 +67,13 @@ def test_two_records_on_one_line_do_not_pass_for_one(tmp_path: Path) -> None:
 
 def test_values_that_are_no_numbers_are_gaps(tmp_path: Path) -> None:
     lines = [line for line in metrics(6) if line["kind"] == "train"]
-    lines[0]["masked_lm_loss"] = None
-    lines[1]["masked_lm_loss"] = "7.1"
-    lines[2]["masked_lm_loss"] = float("nan")
-    lines[3]["masked_lm_loss"] = float("inf")
-    lines[4]["masked_lm_loss"] = 10**400
+    lines[0]["mlm_loss"] = None
+    lines[1]["mlm_loss"] = "7.1"
+    lines[2]["mlm_loss"] = float("nan")
+    lines[3]["mlm_loss"] = float("inf")
+    lines[4]["mlm_loss"] = 10**400
     run = read_run(make_run(tmp_path / "run", lines=lines))
-    loss = run.train.columns["masked_lm_loss"]
+    loss = run.train.columns["mlm_loss"]
     assert np.isnan(loss[:3]).all()
     assert np.isinf(loss[3:5]).all()
     assert np.isfinite(loss[5])
@@ -84,7 +84,7 @@ def test_of_steps_recorded_twice_the_later_record_counts(tmp_path: Path) -> None
     second = [line for line in metrics(10, seed=2) if line["kind"] == "train"]
     run = read_run(make_run(tmp_path / "run", lines=[*first[:7], *second[4:]]))
     expected = [*first[:4], *second[4:]]
-    assert run.train.columns["masked_lm_loss"].tolist() == [line["masked_lm_loss"] for line in expected]
+    assert run.train.columns["mlm_loss"].tolist() == [line["mlm_loss"] for line in expected]
     assert run.remarks == ("3 train records were written again after a restart: the later count.",)
 
 
@@ -93,7 +93,7 @@ def test_records_of_an_attempt_that_collapsed_are_not_said_to_be_of_a_restart(tm
     second = [line for line in metrics(10, seed=2) if line["kind"] == "train"]
     collapsed = {"kind": "event", "step": first[5]["step"], "what": "collapsed", "text": "collapsed"}
     run = read_run(make_run(tmp_path / "run", lines=[*first[:6], collapsed, *second]))
-    assert run.train.columns["masked_lm_loss"].tolist() == [line["masked_lm_loss"] for line in second]
+    assert run.train.columns["mlm_loss"].tolist() == [line["mlm_loss"] for line in second]
     assert run.remarks == ("6 train records were written again after a collapse: the later count.",)
     # And a restart within the second attempt is still told.
     run = read_run(make_run(tmp_path / "both", lines=[*first[:6], collapsed, *second[:4], *second[3:]]))
@@ -110,7 +110,7 @@ def test_a_restart_before_a_collapse_is_told_as_a_restart(tmp_path: Path) -> Non
     # Steps 3 to 5 come again after a restart; then all of the six collapse, twice; then step 4 again after a restart.
     attempt = [*first[:5], *first[2:6], collapsed]
     run = read_run(make_run(tmp_path / "run", lines=[*attempt, *first[:2], collapsed, *second[:4], *second[3:]]))
-    assert run.train.columns["masked_lm_loss"].tolist() == [line["masked_lm_loss"] for line in second]
+    assert run.train.columns["mlm_loss"].tolist() == [line["mlm_loss"] for line in second]
     assert run.remarks == (
         "8 train records were written again after a collapse: the later count.",
         "4 train records were written again after a restart: the later count.",

@@ -133,7 +133,7 @@ def test_any_number_of_micro_batches_gives_the_same_steps(parts: int) -> None:
     split, other, _ = run(parts)
     for left, right in zip(whole, split, strict=True):
         assert math.isclose(left.loss, right.loss, rel_tol=1e-6)
-        assert math.isclose(left.gradient_norm, right.gradient_norm, rel_tol=1e-5)
+        assert math.isclose(left.grad_norm, right.grad_norm, rel_tol=1e-5)
         assert left.losses["masked_lm"][1] == right.losses["masked_lm"][1]
     for left, right in zip(model.parameters(), other.parameters(), strict=True):
         torch.testing.assert_close(left, right, rtol=1e-5, atol=1e-6)
@@ -154,7 +154,7 @@ def test_a_loss_counts_by_its_weight() -> None:
         [step] = training_steps(model, optimizer, batches, weighted, loop_config, DEVICE[0], TrainState())
         words, orders = (total / count for total, count, _ in step.losses.values())
         assert math.isclose(step.loss, words + order * orders, rel_tol=1e-6)
-        norms[order] = step.gradient_norm
+        norms[order] = step.grad_norm
     assert norms[0.0] < norms[1.0] < norms[3.0]
 
 
@@ -171,7 +171,7 @@ def test_the_gradient_is_that_of_the_sum_of_the_mean_losses(size: int) -> None:
     loss.backward()
     assert math.isclose(step.loss, loss.item(), rel_tol=1e-6)
     joint = torch.cat([parameter.grad.flatten() for parameter in model.parameters() if parameter.grad is not None])
-    assert math.isclose(step.gradient_norm, joint.norm().item(), rel_tol=1e-5)
+    assert math.isclose(step.grad_norm, joint.norm().item(), rel_tol=1e-5)
 
 
 class HasTwin(Device):
@@ -194,7 +194,7 @@ def test_two_processes_with_the_same_examples_learn_what_one_learns_with_them() 
     together, twin, _ = run(parts=3, source=FirstHalf(), device=HasTwin(torch.device("cpu"), "fp32", 0, 2))
     for one, both in zip(alone, together, strict=True):
         assert math.isclose(one.loss, both.loss, rel_tol=1e-6)
-        assert math.isclose(one.gradient_norm, both.gradient_norm, rel_tol=1e-6)
+        assert math.isclose(one.grad_norm, both.grad_norm, rel_tol=1e-6)
         assert both.losses["sentence_order"][1] == 2 * one.losses["sentence_order"][1] == 12
     for left, right in zip(model.parameters(), twin.parameters(), strict=True):
         torch.testing.assert_close(left, right, rtol=1e-6, atol=1e-7)

@@ -19,14 +19,14 @@ from openalbert.train.metrics_log import MetricsLog, Window
 from openalbert.train.state import Step, TrainState
 
 LINE = re.compile(
-    r"step [\d,]+  loss \d+\.\d{3}  words \d+\.\d %  order \d+\.\d %  ([\d,]+\.\d ktok/s|\d+ tok/s)  "
-    r"rate \d\.\d\de[-+]\d\d(  left \d+:\d\d:\d\d)?"
+    r"step [\d,]+  loss \d+\.\d{3}  mlm_acc \d+\.\d %  sop_acc \d+\.\d %  ([\d,]+\.\d ktok/s|\d+ tok/s)  "
+    r"lr \d\.\d\de[-+]\d\d(  eta \d+:\d\d:\d\d)?"
 )
 
 
 def step(number: int, loss: float = 2.0, is_skipped: bool = False, right: int = 1) -> Step:
     return Step(
-        number, {"masked_lm": (loss * 4, 4, right), "sentence_order": (1.4, 2, 1)}, loss + 0.7, 1.5, 0.001, 2,
+        number, {"mlm": (loss * 4, 4, right), "sop": (1.4, 2, 1)}, loss + 0.7, 1.5, 0.001, 2,
         (number - 1) / 10, is_skipped, False,
     )  # fmt: skip
 
@@ -40,12 +40,12 @@ def test_a_record_holds_the_means_since_the_one_before(tmp_path: Path) -> None:
         if number in (2, 4):
             metrics_log.write_window(step(number, loss), train_state)
     first, second = records(tmp_path, "train")
-    assert (first["step"], first["masked_lm_loss"], first["masked_lm_accuracy"]) == (2, 2.0, 3 / 8)
-    assert first["gradient_norm"] == 1.5
+    assert (first["step"], first["mlm_loss"], first["mlm_acc"]) == (2, 2.0, 3 / 8)
+    assert first["grad_norm"] == 1.5
     assert first["tokens_per_second"] == 2000.0
-    assert first["share_of_peak"] == 0.2
+    assert first["mfu"] == 0.2
     # The third step was skipped: it has no part in the mean.
-    assert (second["masked_lm_loss"], second["masked_lm_accuracy"]) == (5.0, 1.0)
+    assert (second["mlm_loss"], second["mlm_acc"]) == (5.0, 1.0)
 
 
 def test_a_window_whose_steps_were_all_skipped_has_no_loss_norm_or_accuracy(
@@ -63,13 +63,13 @@ def test_a_window_whose_steps_were_all_skipped_has_no_loss_norm_or_accuracy(
             metrics_log.write_window(step(number), train_state)
     metrics_log.close()
     before, gap, after = records(tmp_path, "train")
-    means = {"loss", "gradient_norm", "masked_lm_loss", "masked_lm_accuracy"}
-    means |= {"sentence_order_loss", "sentence_order_accuracy"}
+    means = {"loss", "grad_norm", "mlm_loss", "mlm_acc"}
+    means |= {"sop_loss", "sop_acc"}
     assert set(before) - set(gap) == means
     assert set(after) == set(before)
     assert (gap["step"], gap["tokens"], gap["tokens_per_second"]) == (4, 4000, 2000.0)
     lines = capsys.readouterr().err.splitlines()
-    assert "step 3  loss –  words –  order –  2.0 ktok/s" in lines[2]
+    assert "step 3  loss –  mlm_acc –  sop_acc –  2.0 ktok/s" in lines[2]
     # A NaN breaks TensorBoard's line; a step without a value would not.
     board = EventAccumulator(str(tmp_path / "tensorboard"))
     board.Reload()
@@ -131,9 +131,9 @@ def test_the_fraction_of_the_peak_is_told_where_the_peak_is_known(
         metrics_log.take(step(1), TrainState(step=1, tokens=10, seconds=1.0), 0.1)
         metrics_log.write_window(step(1), TrainState(step=1, tokens=10, seconds=1.0))
     known, unknown = capsys.readouterr().err.splitlines()
-    assert "10 tok/s  MFU 25 %  rate" in known
+    assert "10 tok/s  MFU 25 %  lr" in known
     assert "10 tok/s  rate" in unknown
-    assert [record.get("share_of_peak") for record in records(tmp_path, "train")] == [0.25, None]
+    assert [record.get("mfu") for record in records(tmp_path, "train")] == [0.25, None]
 
 
 def test_only_the_main_process_speaks_and_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -157,8 +157,8 @@ def test_where_there_is_no_terminal_plain_lines_tell_everything(
     for number, line in enumerate(lines, 1):
         assert line.startswith(f"{25 * number:5.1f} %  ")
         assert LINE.fullmatch(line[9:]), line
-        assert ("  left " in line) == (number > 1)  # what the first step took says nothing of the others
-    assert lines[-1].endswith("left 0:00:00")
+        assert ("  eta " in line) == (number > 1)  # what the first step took says nothing of the others
+    assert lines[-1].endswith("eta 0:00:00")
     assert "\x1b" not in said.err
     assert said.out == ""  # results only, and here there are none
 
@@ -195,7 +195,7 @@ def test_tensorboard_files_hold_what_the_metrics_hold(tmp_path: Path, easy_shard
     out = micro_run(easy_shards, tmp_path / "run", "--steps 10 --tensorboard")
     board = EventAccumulator(str(out / "tensorboard"))
     board.Reload()
-    for kind, name in (("train", "masked_lm_loss"), ("train", "learning_rate"), ("evaluation", "perplexity")):
+    for kind, name in (("train", "mlm_loss"), ("train", "lr"), ("evaluation", "perplexity")):
         shown = [(event.step, event.value) for event in board.Scalars(f"{kind}/{name}")]
         assert shown == [(record["step"], pytest.approx(record[name], rel=1e-6)) for record in records(out, kind)]
 

@@ -36,7 +36,7 @@ def test_a_step_tells_what_the_device_sent() -> None:
     train_state = TrainState(step=4, tokens=100)
     step = read(train_state)
     assert step.losses == {"masked_lm": (30.5, 20, 7), "sentence_order": (11.25, 12, 9)}
-    assert (step.number, step.loss, step.gradient_norm) == (5, 1.5, 0.5)
+    assert (step.number, step.loss, step.grad_norm) == (5, 1.5, 0.5)
     assert (step.learning_rate, step.depth, step.progress) == (0.01, 2, 0.25)
     assert (step.is_skipped, step.stop_asked, step.remarks) == (False, False, ())
     assert (train_state.step, train_state.tokens, train_state.seconds) == (5, 148, 3.5)

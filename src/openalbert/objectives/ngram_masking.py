@@ -316,7 +316,7 @@ def _is_eager_cpu(tensor: Tensor) -> bool:
     return tensor.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
-def masked_lm_loss(
+def mlm_loss(
     logits: Float[Tensor, "*predictions vocabulary"],
     labels: Int[Tensor, "*predictions"],
     valid: Bool[Tensor, "*predictions"],

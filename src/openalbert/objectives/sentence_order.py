@@ -370,7 +370,7 @@ def assemble(
     return ids.scatter_(1, torch.cat([first_end, end], 1), sep_id)
 
 
-def sentence_order_loss(
+def sop_loss(
     logits: Float[Tensor, "batch 2"], swapped: Int[Tensor, "batch"], valid: Bool[Tensor, "batch"] | None = None
 ) -> Score:
     """Cross entropy of "swapped or not", to be averaged over the examples of a step."""

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from openalbert.model.albert import AlbertModel
 from openalbert.model.encoder import Encoded
-from openalbert.objectives.ngram_masking import masked_lm_loss
+from openalbert.objectives.ngram_masking import mlm_loss
 from openalbert.objectives.score import Score
-from openalbert.objectives.sentence_order import sentence_order_loss
+from openalbert.objectives.sentence_order import sop_loss
 from openalbert.pretraining.batches import Batches, PretrainingBatch
 from openalbert.text.shards import ShardSet
 from openalbert.train.device import Device
@@ -23,8 +23,8 @@ UNIGRAM_STRETCH = 65_536  # tokens counted at one place
 
 
 def score_words(model: AlbertModel, encoded: Encoded, batch: PretrainingBatch) -> Score:
-    """The masked-LM loss of an encoded batch: scores for the whole vocabulary at every hidden token."""
-    return masked_lm_loss(model.scores("masked_lm", encoded), batch.labels, batch.valid)
+    """The MLM loss of an encoded batch: scores for the whole vocabulary at every hidden token."""
+    return mlm_loss(model.scores("masked_lm", encoded), batch.labels, batch.valid)
 
 
 def pretraining_scores(
@@ -32,36 +32,48 @@ def pretraining_scores(
     batch: PretrainingBatch,
     depth: int,
     score_words: Callable[[AlbertModel, Encoded, PretrainingBatch], Score] = score_words,
+    sentence_task: str = "sop",
 ) -> dict[str, Score]:
-    """Both losses of a batch. The last layer works on the masked positions and [CLS] only."""
+    """Both losses of a batch, by the prefix of their metrics.
+
+    The last layer works on the masked positions and [CLS] only.
+    """
     encoded = model.encode(batch.ids, batch.segments, batch.mask, depth=depth, at=batch.positions)
-    scores = {"masked_lm": score_words(model, encoded, batch)}
+    scores = {"mlm": score_words(model, encoded, batch)}
     if "sentence_order" in model.heads:
-        scores["sentence_order"] = sentence_order_loss(model.scores("sentence_order", encoded), batch.swapped)
+        scores[sentence_task] = sop_loss(model.scores("sentence_order", encoded), batch.swapped)
     return scores
 
 
 def pretraining(
-    model: AlbertModel, *, is_compiled: bool = False, is_recorded: bool = False, order_weight: float = 1.0
+    model: AlbertModel,
+    *,
+    is_compiled: bool = False,
+    is_recorded: bool = False,
+    order_weight: float = 1.0,
+    sentence_task: str = "sop",
 ) -> Learning[PretrainingBatch]:
-    """Pretraining as the loop needs it. Where a layer is compiled, so is what scores the words: it is as large."""
+    """Pretraining as the loop needs it. Where a layer is compiled, so is the MLM loss: it is as large.
+
+    `sentence_task` names the metrics of the sentence objective: sop or nsp.
+    """
 
     def predictions(batch: PretrainingBatch) -> dict[str, Tensor]:
-        counts = {"masked_lm": batch.valid.sum()}
+        counts = {"mlm": batch.valid.sum()}
         if "sentence_order" in model.heads:
-            counts["sentence_order"] = torch.full_like(counts["masked_lm"], len(batch.ids))
+            counts[sentence_task] = torch.full_like(counts["mlm"], len(batch.ids))
         return counts
 
     of_words = torch.compile(score_words, dynamic=False) if is_compiled else score_words
 
     def scores(batch: PretrainingBatch, depth: int) -> dict[str, Score]:
-        return pretraining_scores(model, batch, depth, of_words)
+        return pretraining_scores(model, batch, depth, of_words, sentence_task)
 
     def tokens(batch: PretrainingBatch) -> Tensor:
         return batch.lengths.sum()
 
     drops_out = model.config.hidden_dropout > 0 or model.config.attention_dropout > 0
-    weights = {"sentence_order": order_weight}
+    weights = {sentence_task: order_weight}
     return Learning(predictions, scores, tokens, drops_out, weights, is_recorded)
 
 
@@ -77,19 +89,14 @@ class Evaluation:
         """By the names of metrics.jsonl."""
         figures: dict[str, int | float] = {"examples": self.examples}
         for name, (loss, accuracy) in self.losses.items():
-            figures |= {f"{name}_loss": loss, f"{name}_accuracy": accuracy}
+            figures |= {f"{name}_loss": loss, f"{name}_acc": accuracy}
         # exp of a loss this large says nothing; it must not end the run either
-        figures["perplexity"] = math.exp(min(self.losses["masked_lm"][0], 700.0))
+        figures["perplexity"] = math.exp(min(self.losses["mlm"][0], 700.0))
         return figures
 
     def __str__(self) -> str:
-        words = [
-            f"masked-LM loss {self.losses['masked_lm'][0]:.3f}",
-            f"words {100 * self.losses['masked_lm'][1]:.1f} %",
-        ]
-        if "sentence_order" in self.losses:
-            words.append(f"order {100 * self.losses['sentence_order'][1]:.1f} %")
-        return ", ".join(words)
+        accuracies = [f"{name}_acc {100 * accuracy:.1f} %" for name, (_, accuracy) in self.losses.items()]
+        return ", ".join([f"mlm_loss {self.losses['mlm'][0]:.3f}", *accuracies])
 
 
 def evaluate(

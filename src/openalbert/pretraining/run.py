@@ -84,6 +84,7 @@ class PretrainingRun:
             is_compiled=self.compiled != "none",
             is_recorded=is_recorded(settings, device),
             order_weight=settings.objective.sentence_order.weight,
+            sentence_task=settings.objective.sentence_order.objective,
         )
         self.optimizer = make_optimizer(self.model, settings.optimizer)
         self.batches = Batches(
@@ -228,7 +229,7 @@ class PretrainingRun:
             rate = settings.optimizer.matrix_learning_rate
             sentence = scaling_sentence(rate, settings.batch_size, settings.reference_batch)
             self.log(f"Muon for the matrices of the layers: {sentence}")
-        self.log(f"word frequencies alone would give a masked-LM loss of {self.run_info['unigram_entropy']:.3f}")
+        self.log(f"word frequencies alone would give a MLM loss of {self.run_info['unigram_entropy']:.3f}")
         encoder = self.model.encoder
         if self.compiled != "none" and encoder.attend_masked is not None and not encoder.is_fused:
             self.log("our kernels did not pass their trial on this GPU: torch's own take their place, a little slower")
@@ -281,7 +282,7 @@ class PretrainingRun:
     def _look_at_the_loss(self, step: Step) -> None:
         """Say so if the model learns nothing, or loses what it had learned."""
         window = self.metrics_log.window
-        loss = window.figures().get("masked_lm_loss")  # of skipped steps there is none
+        loss = window.figures().get("mlm_loss")  # of skipped steps there is none
         if loss is not None and (said := self.watch.look(loss, window.steps, step.depth, step.number, step.progress)):
             kind, text = said
             self.metrics_log.record({"kind": "event", "step": step.number, "what": kind, "text": text})

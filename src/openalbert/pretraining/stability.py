@@ -14,7 +14,7 @@ LOST_STEPS = 100  # of which a mean is taken: fewer may be hard text, or noise
 
 @dataclass
 class Watch:
-    """The masked-LM loss from record to record; a checkpoint holds what was seen of it."""
+    """The MLM loss from record to record; a checkpoint holds what was seen of it."""
 
     unigram_entropy: float
     is_growing: bool = False
@@ -45,7 +45,7 @@ class Watch:
             return None
         self.is_lost_told = True
         return "lost", (
-            f"the masked-LM loss has risen from {before:.3f} to {mean:.3f}: what was learned is being lost. Begin "
+            f"the MLM loss has risen from {before:.3f} to {mean:.3f}: what was learned is being lost. Begin "
             "again with a lower --optimizer.learning-rate; weights that were trained before bear a quarter of the rate "
             "that they were trained with"
         )
@@ -57,7 +57,7 @@ class Watch:
         self.is_plateau_told = True
         advice = "" if self.is_growing else "start shallow with --depth-schedule, or "
         return "plateau", (
-            f"the masked-LM loss {loss:.3f} is no better than word frequencies ({self.unigram_entropy:.3f}): "
+            f"the MLM loss {loss:.3f} is no better than word frequencies ({self.unigram_entropy:.3f}): "
             f"{advice}take a smaller batch or a higher learning rate"
         )
 

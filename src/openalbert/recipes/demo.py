@@ -183,16 +183,16 @@ def _summary(run: Path, seconds: float) -> None:
     last = _last_evaluation(run / "metrics.jsonl")
     rows = [
         (
-            "masked-LM loss",
-            f"{last['masked_lm_loss']:.2f}",
+            "MLM loss",
+            f"{last['mlm_loss']:.2f}",
             f"word frequencies alone give {run_info['unigram_entropy']:.2f}",
         ),
         (
-            "masked-LM accuracy",
-            f"{last['masked_lm_accuracy']:.1%}",
+            "MLM accuracy",
+            f"{last['mlm_acc']:.1%}",
             f"{run_info['vocab_size']:,} pieces to choose from",
         ),
-        ("sentence order", f"{last['sentence_order_accuracy']:.1%}", "chance is 50%"),
+        ("sentence order", f"{last['sop_acc']:.1%}", "chance is 50%"),
     ]
     machine = over_all_starts(run_info, "device")
     _say(f"\n--- done in {seconds / 60:.1f} minutes: {run_info['parameters']:,} parameters, {machine}")

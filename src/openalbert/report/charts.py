@@ -58,29 +58,27 @@ def _loss_lines(run: RunRecord) -> list[Line]:
     return [] if entropy is None else [Line("unigram entropy", entropy)]
 
 
+def _sentence_pictures(task: str) -> tuple[Picture, Picture]:
+    """Accuracy and loss of sentence-order or next-sentence prediction."""
+    name = task.upper()
+    accuracy_lines = lambda run: [Line("chance", 0.5)]  # noqa: E731
+    loss_lines = lambda run: [Line("chance", math.log(2))]  # noqa: E731
+    return (
+        Picture(f"{task}_acc", f"{name} accuracy", "% right", formatting.percent, "percent", lines=accuracy_lines),
+        Picture(f"{task}_loss", f"{name} loss", "nats per pair", formatting.number, lines=loss_lines),
+    )
+
+
 PICTURES = (
-    Picture("masked_lm_loss", "Masked-LM loss", "nats per masked token", formatting.number, lines=_loss_lines),
-    Picture("masked_lm_accuracy", "Masked-LM accuracy", "% right", formatting.percent, "percent", from_zero=True),
-    Picture(
-        "sentence_order_accuracy",
-        "Sentence-order accuracy",
-        "% right",
-        formatting.percent,
-        "percent",
-        lines=lambda run: [Line("chance", 0.5)],
-    ),
-    Picture(
-        "sentence_order_loss",
-        "Sentence-order loss",
-        "nats per pair",
-        formatting.number,
-        lines=lambda run: [Line("chance", math.log(2))],
-    ),
-    Picture("learning_rate", "Learning rate", "", formatting.number, from_zero=True),
-    Picture("gradient_norm", "Gradient norm", "before clipping, logarithmic", formatting.number, log=True),
+    Picture("mlm_loss", "MLM loss", "nats per masked token", formatting.number, lines=_loss_lines),
+    Picture("mlm_acc", "MLM accuracy", "% right", formatting.percent, "percent", from_zero=True),
+    *_sentence_pictures("sop"),
+    *_sentence_pictures("nsp"),
+    Picture("lr", "Learning rate", "", formatting.number, from_zero=True),
+    Picture("grad_norm", "Gradient norm", "before clipping, logarithmic", formatting.number, log=True),
     Picture("depth", "Depth", "layers", formatting.count, from_zero=True, stairs=True),
     Picture("tokens_per_second", "Throughput", "tokens per second", formatting.rate, "rate", from_zero=True),
-    Picture("share_of_peak", "Model FLOPs utilization (MFU)", "%", formatting.percent, "percent", from_zero=True),
+    Picture("mfu", "Model FLOPs utilization (MFU)", "%", formatting.percent, "percent", from_zero=True),
 )
 
 

@@ -74,16 +74,16 @@ def _pictures_for(records: Sequence[FinetuningRecord]) -> list[Picture]:
     of_heads = [
         name
         for name in dict.fromkeys(name for record in records for name in record.run.train.columns)
-        if name.endswith("_accuracy") and name not in known and name not in metrics
+        if name.endswith("_acc") and name not in known and name not in metrics
     ]
     first = Picture("loss", "Training loss", "", formatting.number, lines=_baseline)
     scored = [Picture(name, _readable(name), "% on the dev set", formatting.number) for name in metrics]
     right = [
-        Picture(name, f"Right in training, {name.removesuffix('_accuracy').replace('_', ' ')}", "%", percent, "percent")
+        Picture(name, f"Right in training, {name.removesuffix('_acc').replace('_', ' ')}", "%", percent, "percent")
         for name in of_heads
         if any(record.run.train.has(name) and np.nanmax(record.run.train.columns[name]) > 0 for record in records)
     ]
-    rest = [known[name] for name in ("learning_rate", "gradient_norm", "tokens_per_second", "share_of_peak")]
+    rest = [known[name] for name in ("lr", "grad_norm", "tokens_per_second", "mfu")]
     return [*scored[:1], first, *scored[1:], *right, *rest]
 
 

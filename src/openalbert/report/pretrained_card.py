@@ -104,8 +104,8 @@ def _front_matter(run: RunRecord, model: AlbertModel) -> str:
         {"type": kind, "name": name, "value": value}
         for name, kind in (
             ("perplexity", "perplexity"),
-            ("masked-LM accuracy", "accuracy"),
-            ("sentence-order accuracy", "accuracy"),
+            ("MLM accuracy", "accuracy"),
+            ("SOP accuracy", "accuracy"),
         )
         if (value := found.get(name)) is not None and math.isfinite(value)
     ]

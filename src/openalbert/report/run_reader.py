@@ -20,12 +20,10 @@ from openalbert.errors import UserError
 SETTINGS, RUN_INFO, METRICS = "run.json", "run_info.json", "metrics.jsonl"
 LINES_AT_ONCE = 20_000
 TRAIN_FIELDS = (
-    "step tokens progress loss masked_lm_loss masked_lm_accuracy sentence_order_loss sentence_order_accuracy "
-    "learning_rate gradient_norm depth skipped seconds tokens_per_second share_of_peak"
+    "step tokens progress loss mlm_loss mlm_acc sop_loss sop_acc nsp_loss nsp_acc "
+    "lr grad_norm depth skipped seconds tokens_per_second mfu"
 ).split()
-EVALUATION_FIELDS = (
-    "step tokens examples masked_lm_loss masked_lm_accuracy perplexity sentence_order_loss sentence_order_accuracy"
-).split()
+EVALUATION_FIELDS = ("step tokens examples mlm_loss mlm_acc perplexity sop_loss sop_acc nsp_loss nsp_acc").split()
 
 
 @dataclass(frozen=True)

@@ -158,7 +158,7 @@ def hardware_of(run: RunRecord) -> Markup:
         ["device", hardware(run)],
         ["matmul rate, measured", told or NOTHING],
         ["tokens per second, median", rate(run.train.median("tokens_per_second"))],
-        ["model FLOPs utilization (MFU), median", percent(run.train.median("share_of_peak"))],
+        ["model FLOPs utilization (MFU), median", percent(run.train.median("mfu"))],
         ["training time", duration(training_seconds(run))],
         ["restarts", count(run.info("restarts"))],
         ["steps skipped", count(run.train.last("skipped"))],

@@ -79,20 +79,20 @@ def judged_by(run: RunRecord) -> Records:
     A training record whose steps were all skipped has no loss to judge by.
     """
     evaluations = current_evaluations(run)
-    if len(evaluations) or not run.train.has("masked_lm_loss"):
+    if len(evaluations) or not run.train.has("mlm_loss"):
         return evaluations if len(evaluations) else run.train
-    return run.train.where(np.isfinite(run.train.columns["masked_lm_loss"]))
+    return run.train.where(np.isfinite(run.train.columns["mlm_loss"]))
 
 
 def final_results(run: RunRecord) -> list[Result]:
     """The figures of the last evaluation (or training record), each beside its plateau and chance."""
     records = judged_by(run)
     entropy, vocab_size = present(run.info("unigram_entropy")), present(run.info("vocab_size"))
-    loss = records.last("masked_lm_loss")
+    loss = records.last("mlm_loss")
     perplexity = math.exp(min(loss, 700)) if loss is not None and math.isfinite(loss) else loss
     uniform = math.log(vocab_size) if vocab_size and vocab_size > 0 else None
     results = [
-        Result("masked-LM loss", loss, number(loss), _levels(entropy, uniform, number)),
+        Result("MLM loss", loss, number(loss), _levels(entropy, uniform, number)),
         Result(
             "perplexity",
             perplexity,
@@ -100,15 +100,16 @@ def final_results(run: RunRecord) -> list[Result]:
             _levels(None if entropy is None else math.exp(min(entropy, 700)), vocab_size, lambda v: number(v, 3)),
         ),
         Result(
-            "masked-LM accuracy",
-            records.last("masked_lm_accuracy"),
-            percent(records.last("masked_lm_accuracy")),
+            "MLM accuracy",
+            records.last("mlm_acc"),
+            percent(records.last("mlm_acc")),
             _levels(None, 1 / vocab_size if vocab_size else None, percent),
         ),
     ]
-    if records.has("sentence_order_accuracy"):
-        order = records.last("sentence_order_accuracy")
-        results.append(Result("sentence-order accuracy", order, percent(order), {"chance": "50.0 %"}))
+    for name, label in (("sop_acc", "SOP accuracy"), ("nsp_acc", "NSP accuracy")):
+        if records.has(name):
+            accuracy = records.last(name)
+            results.append(Result(label, accuracy, percent(accuracy), {"chance": "50.0 %"}))
     return results
 
 
@@ -119,7 +120,7 @@ def _levels(plateau: float | None, chance: float | None, write: Callable[[object
 
 def verdict(run: RunRecord) -> str:
     """Whether the model has learned more than how often each word occurs."""
-    loss, entropy = judged_by(run).last("masked_lm_loss"), present(run.info("unigram_entropy"))
+    loss, entropy = judged_by(run).last("mlm_loss"), present(run.info("unigram_entropy"))
     if loss is None or entropy is None:
         return ""
     if not math.isfinite(loss):

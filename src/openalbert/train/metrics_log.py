@@ -39,7 +39,7 @@ class Window:
         if step.is_skipped:
             return
         self.loss += step.loss
-        self.norm += step.gradient_norm
+        self.norm += step.grad_norm
         self.steps += 1
 
     def figures(self) -> dict[str, float | None]:
@@ -47,8 +47,8 @@ class Window:
         figures = {"loss": _mean(self.loss, self.steps)}
         for name, (total, count, right) in self.losses.items():
             figures[f"{name}_loss"] = _mean(total, count)
-            figures[f"{name}_accuracy"] = _mean(right, count)
-        return figures | {"gradient_norm": _mean(self.norm, self.steps)}
+            figures[f"{name}_acc"] = _mean(right, count)
+        return figures | {"grad_norm": _mean(self.norm, self.steps)}
 
     def state(self) -> dict[str, Any]:
         """As JSON values."""
@@ -148,14 +148,14 @@ class MetricsLog:
         figures = {"kind": "train", "step": step.number, "tokens": train_state.tokens, "progress": step.progress}
         figures |= self.window.figures()
         figures |= {
-            "learning_rate": step.learning_rate,
+            "lr": step.learning_rate,
             "depth": step.depth,
             "skipped": train_state.skipped,
             "seconds": train_state.seconds,
             "tokens_per_second": self.rate,
         }
         if self.peak is not None:
-            figures["share_of_peak"] = self._mfu(self.peak, step.depth)
+            figures["mfu"] = self._mfu(self.peak, step.depth)
         self.record(figures)
         self.window = Window()
         self._measured = (train_state.tokens, train_state.seconds)
@@ -190,20 +190,20 @@ class MetricsLog:
     def _line(self, step: Step) -> str:
         figures = self.window.figures()
         words = [f"step {step.number:,}", f"loss {_written(figures['loss'], '.3f')}"]
-        for name, label in (("masked_lm_accuracy", "words"), ("sentence_order_accuracy", "order")):
+        for name in ("mlm_acc", "sop_acc", "nsp_acc"):
             if name in figures:
-                words.append(f"{label} {_written(figures[name], '.1%').replace('%', ' %')}")
+                words.append(f"{name} {_written(figures[name], '.1%').replace('%', ' %')}")
         words.append(throughput(self.rate))
         if self.peak is not None:
             words.append(f"MFU {100 * self._mfu(self.peak, step.depth):.0f} %")
-        words.append(f"rate {step.learning_rate:.2e}")
+        words.append(f"lr {step.learning_rate:.2e}")
         if self.deepens:
             words.append(f"depth {step.depth}")
         if self.note:
             words.append(self.note)
         if self._seconds_left is not None:
             left = int(self._seconds_left)
-            words.append(f"left {left // 3600}:{left % 3600 // 60:02d}:{left % 60:02d}")
+            words.append(f"eta {left // 3600}:{left % 3600 // 60:02d}:{left % 60:02d}")
         return "  ".join(words)
 
     def close(self) -> None:

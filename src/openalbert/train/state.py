@@ -78,7 +78,7 @@ class Step:
     """Each loss summed over its predictions, how many they were, and how many were right."""
     loss: float
     """What was minimised: the sum of the losses' means, weighted."""
-    gradient_norm: float
+    grad_norm: float
     learning_rate: float
     depth: int
     progress: float
@@ -107,14 +107,14 @@ class Arriving:
 
     def read(self, names: list[str], train_state: TrainState) -> Step:
         """Wait for the figures and note in `running` that the step was taken, or that it was not."""
-        tokens, *figures, stopping, train_state.seconds, gradient_norm, loss, is_skipped = self.figures()
+        tokens, *figures, stopping, train_state.seconds, grad_norm, loss, is_skipped = self.figures()
         losses = {name: (figures[i], int(figures[i + 1]), int(figures[i + 2])) for name, i in _places(names)}
         remarks = self.remarks
         if is_skipped:
-            reason = self._reason(loss, gradient_norm, train_state)
+            reason = self._reason(loss, grad_norm, train_state)
             remarks += (("skipped", f"step {train_state.step + 1} was skipped: {reason}"),)
             train_state.skipped += 1
-        is_finite = math.isfinite(loss) and math.isfinite(gradient_norm)
+        is_finite = math.isfinite(loss) and math.isfinite(grad_norm)
         train_state.skipped_in_a_row = 0 if is_finite else train_state.skipped_in_a_row + 1
         if is_finite:
             train_state.remember(loss, self.loss_limit)
@@ -126,7 +126,7 @@ class Arriving:
             train_state.step,
             losses,
             loss,
-            gradient_norm,
+            grad_norm,
             self.learning_rate,
             self.depth,
             self.progress,
@@ -135,9 +135,9 @@ class Arriving:
             remarks,
         )
 
-    def _reason(self, loss: float, gradient_norm: float, train_state: TrainState) -> str:
+    def _reason(self, loss: float, grad_norm: float, train_state: TrainState) -> str:
         """Why the step was skipped."""
-        if math.isfinite(loss) and math.isfinite(gradient_norm):
+        if math.isfinite(loss) and math.isfinite(grad_norm):
             mean = np.mean(train_state.recent)
             return (
                 f"its loss {loss:.3f} is more than {SIGMAS:g} standard deviations above {mean:.3f}, "
@@ -150,7 +150,7 @@ class Arriving:
                 "only the gradient is not finite, try --speed.deterministic too, which computes attention in another "
                 "way)"
             )
-        return f"its loss is {loss} and its gradient norm {gradient_norm}"
+        return f"its loss is {loss} and its gradient norm {grad_norm}"
 
 
 def send(figures: Tensor) -> Callable[[], list[float]]:
