@@ -19,13 +19,13 @@ from openalbert import cli
 from openalbert.cli_options import options
 from openalbert.cli_pages import PAGES
 from openalbert.finetuning.data import load_data
-from openalbert.finetuning.run import Run as FinetuneRun
+from openalbert.finetuning.run import FinetuningRun
 from openalbert.interop.models import KINDS, entries
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import PRETRAINING_HEADS
 from openalbert.model.presets import PRESETS, RECIPE_MODELS
 from openalbert.pretrained import pretrained_names
-from openalbert.pretraining.run import Run as PretrainRun
+from openalbert.pretraining.run import PretrainingRun
 from openalbert.recipes.finetuning import TABLE_14
 from openalbert.recipes.pretraining import RECIPES
 from openalbert.text.tokenizer import Tokenizer
@@ -150,7 +150,7 @@ def test_help_of_finetune_shows_what_a_run_of_the_task_uses(
     page = help_of(f"finetune {model} --task rte", capsys)
     with open_device(Speed(device="cpu")) as device:
         task_data = load_data(settings)
-        run = FinetuneRun(settings, task_data, device)
+        run = FinetuningRun(settings, task_data, device)
         run._build()
     used = {
         "--steps": run.plan.budget.steps,
@@ -202,7 +202,7 @@ def test_help_of_pretrain_shows_what_a_run_of_the_recipe_uses(
     settings = cli.parse(settings_of("pretrain"), "pretrain", words)
     page = help_of(f"pretrain {name}", capsys)
     with open_device(Speed(device="cpu")) as device:
-        run = PretrainRun(settings, device)
+        run = PretrainingRun(settings, device)
     loop_config, unit = run.loop_config, run.loop_config.budget.unit
     assert float(shown_value(page, f"--{unit}")) == getattr(loop_config.budget, unit)
     for other in {"steps", "minutes"} - {unit}:

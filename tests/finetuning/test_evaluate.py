@@ -502,7 +502,7 @@ def test_what_a_model_was_tuned_for_reads_back_and_damage_is_told(tmp_path: Path
     assert read_task_info(tmp_path) == tuned
     assert read_task_info(tmp_path / "nowhere") is None
     (tmp_path / TASK).write_text('{"task": "squad2", "kind": "question_answering", "max_length": "long"}')
-    with pytest.raises(UserError, match=r"task\.json: Tuned\.max_length does not fit: expected a whole number"):
+    with pytest.raises(UserError, match=r"task\.json: TaskInfo\.max_length does not fit: expected a whole number"):
         read_task_info(tmp_path)
 
 

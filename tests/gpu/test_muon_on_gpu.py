@@ -2,11 +2,10 @@
 
 import pytest
 import torch
-from openalbert.model.sharing import Sharing
 from torch import Tensor, nn
 
 from openalbert.model.albert import AlbertModel
-from openalbert.model.config import PRETRAINING_HEADS, AlbertConfig
+from openalbert.model.config import PRETRAINING_HEADS, AlbertConfig, Sharing
 from openalbert.optim.groups import layer_matrices
 from openalbert.optim.lamb import Lamb
 from openalbert.optim.muon import MuonWithRest, coefficients, orthogonalize

@@ -127,7 +127,7 @@ def test_a_damaged_file_is_refused_before_a_conversion_writes_anything(tmp_path:
         ({"token": 3}, "did you mean 'tokens'"),
         ({"before": 3}, "before does not fit"),
         ({"before": [{}]}, "tokens is missing"),
-        ({"before": [to_dict(KNOWN)]}, "'before' is not a setting of PretrainingRun"),
+        ({"before": [to_dict(KNOWN)]}, "'before' is not a setting of PretrainingStage"),
         ({"tokens": 1_000}, "tokens go down from run to run (1000000000, 1000): each counts those before it"),
     ],
 )

@@ -39,6 +39,7 @@ def test_nsp_puts_the_half_that_gave_way_back() -> None:
     assert made.passed_over_tokens == 0
 
 
+@example(documents=[[1] * 10, [1, 1, 1], [1, 1, 1, 6]], max_length=14, seed=28, chunks="google")
 @given(
     documents=st.lists(st.lists(st.integers(1, 40), min_size=1, max_size=12), min_size=2, max_size=12),
     max_length=lengths_of,

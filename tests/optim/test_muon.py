@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from openalbert.model.sharing import Sharing
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from openalbert.errors import UserError
 from openalbert.model.albert import AlbertModel
-from openalbert.model.config import PRETRAINING_HEADS, AlbertConfig
+from openalbert.model.config import PRETRAINING_HEADS, AlbertConfig, Sharing
 from openalbert.model.cost import layer_matrix_parameters, memory
 from openalbert.optim.groups import layer_matrices
 from openalbert.optim.lamb import Lamb

@@ -132,7 +132,7 @@ def test_the_fraction_of_the_peak_is_told_where_the_peak_is_known(
         metrics_log.write_window(step(1), TrainState(step=1, tokens=10, seconds=1.0))
     known, unknown = capsys.readouterr().err.splitlines()
     assert "10 tok/s  MFU 25 %  lr" in known
-    assert "10 tok/s  rate" in unknown
+    assert "10 tok/s  lr" in unknown
     assert [record.get("mfu") for record in records(tmp_path, "train")] == [0.25, None]
 
 

@@ -300,10 +300,10 @@ def _chunk_of_other_document(
 
     # The nearest of another document stand before and behind the run of this one in the sorted order.
     run_begin, run_end = _runs(turns, len(order))
-    sizes, first = size[order], (shard.starts[cut] - shard.starts[begin])[order]
+    lengths, first = tokens[order], (shard.starts[cut] - shard.starts[begin])[order]
     before, behind = np.maximum(run_begin - 1, 0), np.minimum(run_end, len(order) - 1)
-    longest = np.maximum(first + tokens[order], limit)
-    is_behind = (sizes[behind] - sizes < sizes - sizes[before]) & (first + tokens[order][behind] <= longest)
+    longest = np.maximum(first + lengths, limit)
+    is_behind = (lengths[behind] - lengths < lengths - lengths[before]) & (first + lengths[behind] <= longest)
     is_behind = (is_behind | (run_begin == 0)) & (run_end < len(order))
     result[order] = order[np.where(others > 0, drawn, np.where(is_behind, behind, before))]
     return result

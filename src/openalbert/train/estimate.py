@@ -159,7 +159,7 @@ def estimate_table(estimated: dict[str, int | float], actual: dict[str, int | fl
         "memory_bytes": _size,
         "disk_bytes": _size,
     }
-    lines = [f"{'':10s}{'estimate':>18s}" + (f"{'truth':>18s}" if actual else "")]
+    lines = [f"{'':10s}{'estimate':>18s}" + (f"{'actual':>18s}" if actual else "")]
     for name, form in formats.items():
         label = "time" if name == "hours" else name.removesuffix("_bytes")
         line = f"{label:10s}{form(estimated[name]):>18s}"

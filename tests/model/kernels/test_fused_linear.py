@@ -119,7 +119,7 @@ def test_a_model_learns_the_same_by_it(calls: list[str], sharing: Sharing, recom
     fused = learned(model, is_fused=True, mask=MASK)
     # The last layer looks at some rows only: its attention goes the usual way.
     assert (calls.count("gelu"), calls.count("attend")) == (3, 2)
-    assert plain.keys() == fused_linear.keys()
+    assert plain.keys() == fused.keys()
     for name, expected in plain.items():
         torch.testing.assert_close(fused[name], expected, rtol=1e-5, atol=1e-7)
 

@@ -364,7 +364,7 @@ def test_names_that_only_look_alike_are_no_pair() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "fact"),
+    ("values", "info"),
     [
         (["3 May 2020", "4 June 2021"], "is_date"),
         (["https://a.org/x y"[:15], "me@example.org"], "is_link"),
