@@ -1,9 +1,9 @@
-"""Pairing and masking: tokens a second on one CPU core beside plain-Python collators to the same rule, and on a GPU.
+"""Pairing and masking: tokens a second on one CPU core compared with plain-Python collators to the same rule, and on a GPU.
 
 `python bench/text.py --part objectives [--device cuda]` runs it and writes the results.
 
 No data is needed: the text is random tokens with sentences and documents of about the lengths of English. Two collators
-stand beside ours. One is written as Google's data builder is (`create_masked_lm_predictions`: all n-grams of all words
+are compared with ours. One is written as Google's data builder is (`create_masked_lm_predictions`: all n-grams of all words
 are listed, shuffled, and drawn from one by one), with our rule. The other is the oracle of the tests, as lean as Python
 allows. Times of the CPU are seconds of processor time, so that what else runs on the machine does not count.
 """
@@ -205,7 +205,7 @@ def on_gpu(text: Text, length: int, batch_size: int) -> dict[str, Any]:
         return make(tokens, rows, vocabulary, masking, length)
 
     compiled_make = torch.compile(make, dynamic=False)
-    figures: dict[str, Any] = {"batch_size": batch_size}
+    measurements: dict[str, Any] = {"batch_size": batch_size}
 
     def compiled() -> tuple[Tensor, ...]:
         return compiled_make(tokens, rows, vocabulary, masking, length)
@@ -214,13 +214,13 @@ def on_gpu(text: Text, length: int, batch_size: int) -> dict[str, Any]:
         started = time.perf_counter()
         made = work()
         torch.cuda.synchronize()
-        figures[f"{name}_first_s"] = time.perf_counter() - started
-        figures[f"{name}_equals_cpu"] = all(torch.equal(a.cpu(), b) for a, b in zip(made, on_cpu, strict=True))
-        figures[f"{name}_ms"] = milliseconds(work)
-        figures[f"{name}_graph_ms"] = milliseconds(graphed(work).replay)
-    best = min(figures[f"{name}_ms"] for name in ("eager_graph", "compiled", "compiled_graph"))
-    figures["share_of_a_step_of_90_ms"] = best / STEP_MS
-    return figures
+        measurements[f"{name}_first_s"] = time.perf_counter() - started
+        measurements[f"{name}_equals_cpu"] = all(torch.equal(a.cpu(), b) for a, b in zip(made, on_cpu, strict=True))
+        measurements[f"{name}_ms"] = milliseconds(work)
+        measurements[f"{name}_graph_ms"] = milliseconds(graphed(work).replay)
+    best = min(measurements[f"{name}_ms"] for name in ("eager_graph", "compiled", "compiled_graph"))
+    measurements["share_of_a_step_of_90_ms"] = best / STEP_MS
+    return measurements
 
 
 def graphed(work: Callable[[], object]) -> torch.cuda.CUDAGraph:
