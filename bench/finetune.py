@@ -1,5 +1,5 @@
-"""Fine-tuning compared with the Hugging Face Trainer, in one run: the same model, examples, batch and optimizer; ours packed,
-theirs padded to the longest of each batch.
+"""Fine-tuning compared with the Hugging Face Trainer, in one run: the same model, examples, batch and optimizer; ours
+packed, theirs padded to the longest of each batch.
 
     python bench/finetune.py --device cpu --threads 2                                # speed, made-up data of two shapes
     python bench/finetune.py --device cuda --seconds 10 [--unrecorded]

@@ -1,10 +1,10 @@
-"""Pairing and masking: tokens a second on one CPU core compared with plain-Python collators to the same rule, and on a GPU.
+"""Pairing and masking: tokens a second on one CPU core compared with plain-Python collators, and on a GPU.
 
 `python bench/text.py --part objectives [--device cuda]` runs it and writes the results.
 
 No data is needed: the text is random tokens with sentences and documents of about the lengths of English. Two collators
-are compared with ours. One is written as Google's data builder is (`create_masked_lm_predictions`: all n-grams of all words
-are listed, shuffled, and drawn from one by one), with our rule. The other is the oracle of the tests, as lean as Python
+are compared with ours. One is written as Google's data builder is (`create_masked_lm_predictions`: all n-grams of all
+words are listed, shuffled, and drawn from one by one), with our rule. The other is the oracle of the tests, as lean as Python
 allows. Times of the CPU are seconds of processor time, so that what else runs on the machine does not count.
 """
 

@@ -1,5 +1,5 @@
-"""The pretraining step compared with its peer: ours whole, with data, masking and LAMB, and Hugging Face transformers' eager
-and compiled, on one GPU in one run.
+"""The pretraining step compared with its peer: ours whole, with data, masking and LAMB, and Hugging Face transformers'
+eager and compiled, on one GPU in one run.
 
     python bench/pretrain.py albert-base:128 albert-large:64 --seconds 30
 
