@@ -4,8 +4,8 @@
 
 No data is needed: the text is random tokens with sentences and documents of about the lengths of English. Two collators
 are compared with ours. One is written as Google's data builder is (`create_masked_lm_predictions`: all n-grams of all
-words are listed, shuffled, and drawn from one by one), with our rule. The other is the oracle of the tests, as lean as Python
-allows. Times of the CPU are seconds of processor time, so that what else runs on the machine does not count.
+words are listed, shuffled, and drawn from one by one), with our rule. The other is the oracle of the tests, as lean as
+Python allows. Times of the CPU are seconds of processor time, so that what else runs on the machine does not count.
 """
 
 import random
