@@ -34,7 +34,7 @@ def glue_files(root: Path, name: str, rows: int = 6) -> Path:
     task = GLUE[name]
     folder = root / task.folder
     codes = task.codes or task.labels or ("0.000", "2.500", "5.000")
-    for split, (pattern, *_) in task.patterns.items():
+    for split, (pattern, *_) in task.files.items():
         if split == "heldout" or split == "test_diagnostic":
             continue
         is_test = split.startswith("test")

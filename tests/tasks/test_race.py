@@ -89,7 +89,7 @@ def test_a_question_to_predict_for_without_options_is_refused(tmp_path: Path) ->
         ({"answers": ["A", "B"]}, "3 questions, 3 lists of options and 2 answers"),
         ({"answers": ["A", "E", "B"]}, "'high1-1': the answer 'E' is none of A, B, C, D"),
         ({"answers": ["A", "", "B"]}, "the answer '' is none of"),
-        ({"options": ["a", "b", "c"]}, "the options of a question are no list"),
+        ({"options": ["a", "b", "c"]}, "the options of a question are not a list"),
         ({"options": None}, "has no lists of questions, options and answers"),
         ({"questions": None}, "has no lists of questions, options and answers"),
         ({"article": ""}, "gives no example to race: 3 without a passage"),

@@ -1,6 +1,6 @@
-"""What the paper reports for each task, to stand beside a score (its Table 2, and its best single models on GLUE).
+"""The paper's scores for each task: its Table 2, and its best single models.
 
-Scores on the dev sets after pretraining on 262 G tokens; a model that read less is not to be expected to reach them.
+They are on the dev sets after pretraining on 262 G tokens. A model that was pretrained on less will be below them.
 """
 
 from collections.abc import Mapping
@@ -68,8 +68,8 @@ BEST_SINGLE: dict[str, dict[str, float]] = {
     "race": {"accuracy": 86.5},
 }
 BEST_ON_TEST = ("race",)
-"""Where the scores of the best single model are of the test set."""
-OFFICIAL: dict[str, dict[str, int]] = {
+"""Tasks for which the scores of the best single model are on the test set."""
+DEV_SIZES: dict[str, dict[str, int]] = {
     "cola": {"dev": 1_043},
     "sst2": {"dev": 872},
     "mrpc": {"dev": 408},
@@ -83,19 +83,19 @@ OFFICIAL: dict[str, dict[str, int]] = {
     "squad2": {"dev": 11_873},
     "race": {"dev": 4_887},
 }
-"""How many examples the dev sets have that the paper scores on."""
+"""The numbers of examples of the dev sets that the paper scores on."""
 
 
 @dataclass(frozen=True)
 class Reported:
-    """A row of the paper for one task."""
+    """One model of the paper and its scores on one task."""
 
     model: str
     scores: dict[str, float]
 
 
 def shape_of(config: AlbertConfig) -> str:
-    """The paper's model that a configuration has the shape of, "" for none."""
+    """The paper's model with the shape of a configuration, "" for none."""
     for name in TABLE_2:
         other = PRESETS[name]
         sizes = ("num_layers", "hidden_size", "embedding_size", "ffn_size", "sharing")
@@ -105,7 +105,7 @@ def shape_of(config: AlbertConfig) -> str:
 
 
 def reported(task: str, shape: str) -> list[Reported]:
-    """What the paper has for a task: its model of the same shape first, ALBERT-base where the shape is another."""
+    """The paper's scores on a task: of its model with the same shape, else of ALBERT-base; then of its best model."""
     rows = []
     same = TABLE_2.get(shape or "albert-base", {}).get(task)
     if same is not None:
@@ -116,9 +116,9 @@ def reported(task: str, shape: str) -> list[Reported]:
     return rows
 
 
-def on_what(task: str, scored: Mapping[str, int | None]) -> str:
-    """A sentence on what a task's scores are of, by split, and whether the paper's are of the same examples."""
-    known = OFFICIAL[task]
+def compare_dev_sets(task: str, scored: Mapping[str, int | None]) -> str:
+    """A sentence on whether the paper's scores are on the same examples; `scored` are numbers of examples by split."""
+    known = DEV_SIZES[task]
     sizes = " and ".join(f"{number:,}" for number in known.values())
     official = f"official dev set{'s' if len(known) > 1 else ''} of {sizes} examples"
     official += ", except those of its best single model, which are on the test set" if task in BEST_ON_TEST else ""
@@ -137,5 +137,5 @@ def on_what(task: str, scored: Mapping[str, int | None]) -> str:
     as_here = f", as {' and '.join(same)} here {'is' if len(same) == 1 else 'are'}" if same else ""
     return (
         f"The paper's scores are on the {official}{as_here}; {' and '.join(others)} {verb} not {one}, "
-        f"so {whose} figures are not comparable with the paper's example by example."
+        f"so {whose} scores are not comparable with the paper's example by example."
     )

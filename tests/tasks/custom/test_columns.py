@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from openalbert.errors import UserError
-from openalbert.tasks.custom.columns import counts_from, in_order
-from openalbert.tasks.registry import Known, TaskSource, open_task
+from openalbert.tasks.custom.multiple_choice import first_number
+from openalbert.tasks.custom.text import sort_labels
+from openalbert.tasks.registry import TaskMetadata, TaskSource, open_task
 from openalbert.tasks.task import ChoiceExample, QuestionExample, Reading
 
 
@@ -94,13 +95,13 @@ def test_ids_that_repeat_are_not_ids_and_that_is_said(tmp_path: Path) -> None:
     assert [example.id for example in reading.examples] == ["0", "1"]
     assert "line 3: the id in 'id' stands in" in reading.remarks[-1]
     assert "rows are counted instead" in reading.remarks[-1]
-    with pytest.raises(UserError, match=r"line 3: the id in 'id' stands in .*line 2 already: every row needs its own"):
+    with pytest.raises(UserError, match=r"line 3: the id in 'id' is also in .*line 2: ids must be unique"):
         read(tmp_path, "id,text,label\n7,a b,x\n7,c d,y\n", id_column="id")
 
 
 def test_labels_are_ordered_as_numbers_where_all_are() -> None:
-    assert in_order(["10", "9", "1", "9"]) == ("1", "9", "10")
-    assert in_order(["b", "10", "9"]) == ("10", "9", "b")
+    assert sort_labels(["10", "9", "1", "9"]) == ("1", "9", "10")
+    assert sort_labels(["b", "10", "9"]) == ("10", "9", "b")
 
 
 @pytest.mark.parametrize(
@@ -116,7 +117,7 @@ def test_labels_are_ordered_as_numbers_where_all_are() -> None:
     ],
 )
 def test_columns_say_by_their_numbers_whether_they_count_from_0_or_1(names: str, first: int | None) -> None:
-    assert counts_from(names.split()) == first
+    assert first_number(names.split()) == first
 
 
 def test_a_file_with_one_column_is_told_what_it_lacks_and_what_it_is_good_for(tmp_path: Path) -> None:
@@ -127,16 +128,16 @@ def test_a_file_with_one_column_is_told_what_it_lacks_and_what_it_is_good_for(tm
 
 def test_one_setting_says_and_several_say(tmp_path: Path) -> None:
     (tmp_path / "mine.csv").write_text("text\nit was good\n")
-    task = open_task("classification", TaskSource(test=tmp_path / "mine.csv"), Known(labels=("a", "b")))
+    task = open_task("classification", TaskSource(test=tmp_path / "mine.csv"), TaskMetadata(labels=("a", "b")))
     [remark] = task.read("test").remarks
-    assert remark.endswith("mine.csv: text from 'text' (guessed; --text-column says otherwise)")
+    assert remark.endswith("mine.csv: text from 'text' (guessed; change with --text-column)")
 
 
 def test_one_column_has_one_role(tmp_path: Path) -> None:
     body = "sentence,label\nit was good,x\nit was bad,y\n"
-    with pytest.raises(UserError, match=r"'label' is named as the text \(--text-column\), but is taken for the label"):
+    with pytest.raises(UserError, match=r"'label' is named as the text \(--text-column\), but is already the label"):
         read(tmp_path, body, text_column="label")
-    with pytest.raises(UserError, match=r"'sentence' is named as the second .* but is taken for the text"):
+    with pytest.raises(UserError, match=r"'sentence' is named as the second .* but is already the text"):
         read(tmp_path, body, second_column="sentence")
 
 

@@ -7,7 +7,7 @@ import pytest
 from tests.tasks.made_data import write_jsonl
 
 from openalbert.errors import UserError
-from openalbert.tasks.registry import Known, TaskSource, open_task
+from openalbert.tasks.registry import TaskMetadata, TaskSource, open_task
 from openalbert.tasks.task import Task
 
 
@@ -82,11 +82,11 @@ def test_every_row_of_a_test_file_gives_an_example_and_those_without_a_text_are_
     task = open_task("classification", TaskSource(train=tmp_path / "train.csv", test=path))
     reading = task.read("test")
     assert [example.first for example in reading.examples] == ["one", "", "", "", "two"]
-    assert reading.remarks[-1] == f"3 rows without a text (first: {path}, line 3): predicted all the same"
+    assert reading.remarks[-1] == f"3 rows without a text (first: {path}, line 3): predicted nevertheless"
     (tmp_path / "test.tsv").write_text("index\tsentence\n0\tone\n1\t\u200b\n")
     reading = open_task("sst2", TaskSource(test=tmp_path / "test.tsv")).read("test")
     assert len(reading.examples) == 2
-    assert reading.remarks == (f"1 row without a text (first: {tmp_path}/test.tsv, line 3): predicted all the same",)
+    assert reading.remarks == (f"1 row without a text (first: {tmp_path}/test.tsv, line 3): predicted nevertheless",)
 
 
 @pytest.mark.parametrize("ending", ["jsonl", "parquet", "csv"])
@@ -121,12 +121,12 @@ def test_a_model_of_whole_numbers_takes_them_as_ints_and_as_floats(
     files[0].write_text("text,label\na,1\nb,0.0\nc,NaN\nd,1.0\n")
     files[1].write_text("text,label\na,1.00\n")
     for file, expected in zip(files, ([1, 0, 1], [1], [1]), strict=True):
-        reading = open_task(task, TaskSource(dev=file), Known(labels)).read("dev")
+        reading = open_task(task, TaskSource(dev=file), TaskMetadata(labels)).read("dev")
         found = [example.label for example in reading.examples]
         assert found == ([(number,) for number in expected] if task == "multi_label" else expected)
     files[1].write_text("text,label\na,2.0\n")
     with pytest.raises(UserError, match=rf"the label '2\.0' .*is not known: known are {', '.join(labels)}"):
-        open_task(task, TaskSource(dev=files[1]), Known(labels)).read("dev")
+        open_task(task, TaskSource(dev=files[1]), TaskMetadata(labels)).read("dev")
 
 
 @pytest.mark.parametrize("task", ["classification", "multi_label"])
@@ -221,7 +221,7 @@ def test_the_sign_between_labels_is_told_and_one_that_would_cut_a_known_label_is
     rows = 'text,labels\na,"food, drink"\nb,food\n'
     task = opened(tmp_path, "multi_label", rows, rows)
     assert task.labels == ("drink", "food")
-    told = "',' stands between labels in 'labels' ({}; --label-separator says otherwise)"
+    told = "',' separates labels in 'labels' ({}; change with --label-separator)"
     assert task.read("train").remarks[-1] == f"{tmp_path}/train.csv: {told.format('guessed')}"
     assert f"{tmp_path}/dev.csv: {told.format(f'as in {tmp_path}/train.csv')}" in task.read("dev").remarks
     assert not [
@@ -272,7 +272,7 @@ def test_a_label_in_a_set_that_train_does_not_have_is_refused(tmp_path: Path) ->
 
 def test_a_models_labels_are_known_without_its_training_file(tmp_path: Path) -> None:
     (tmp_path / "dev.csv").write_text("text,labels\na,x;z\n")
-    task = open_task("multi_label", TaskSource(dev=tmp_path / "dev.csv"), Known(labels=("z", "y", "x")))
+    task = open_task("multi_label", TaskSource(dev=tmp_path / "dev.csv"), TaskMetadata(labels=("z", "y", "x")))
     assert task.read("dev").examples[0].label == (0, 2)
     assert task.measure(task.read("dev").examples, [(0, 2)])["exact_match"] == 100
 

@@ -101,7 +101,7 @@ def test_quotes_of_tsv_are_plain_signs_where_they_do_not_fit_csv_and_that_is_sai
     path = written(tmp_path, "a.tsv", 'text\tlabel\n"so" it is\tx\n"and so\ty\n')
     table = read_table(path)
     assert [row.values["text"] for row in table.rows] == ['"so" it is', '"and so']
-    assert table.remarks == (f'{path}: " is read as a sign like any other, since the file does not quote as CSV does',)
+    assert table.remarks == (f'{path}: " is read as an ordinary character, since the file does not quote as CSV does',)
 
 
 def test_quotes_are_plain_signs_where_a_task_says_so(tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ REFUSED = {
     "no object in an array": ("a.json", '[{"text": "a"}, 7]', r"item 2 holds a number, but an object"),
     "JSON too deep": ("a.json", "[" * 100_000, "not JSON"),
     "broken Parquet": ("a.parquet", b"PAR1 and then nothing", "not a whole Parquet file"),
-    "an unknown ending": ("a.xls", "text", r"the ending '\.xls' does not say what it is"),
+    "an unknown ending": ("a.xls", "text", r"the ending '\.xls' is not known"),
     "a false ending": ("a.csv.gz", "text,label\na,b\n", "its name says gz"),
 }
 
