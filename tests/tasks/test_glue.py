@@ -88,6 +88,29 @@ def test_a_quote_at_the_start_of_a_text_is_kept_but_in_qqp_where_it_quotes(tmp_p
     assert open_task("qqp", TaskSource(data=tmp_path)).read("dev").examples[0].first == "He ran"
 
 
+def test_a_ragged_row_of_qqp_does_not_change_how_quotes_are_read(tmp_path: Path) -> None:
+    header = ("id", "question1", "question2", "is_duplicate")
+    rows = [(0, '"Why ""so""?"', "b", "1"), (1, "ragged"), (2, '"two\nlines"', "d", "0"), (3, "e", '"f"', "1")]
+    path = write_tsv(tmp_path / "QQP" / "train.tsv", header, rows)
+    reading = open_task("qqp", TaskSource(data=tmp_path)).read("train")
+    # Where rows are excluded, some may be held out of train too: all of them are one reading.
+    examples = [*reading.examples, *open_task("qqp", TaskSource(data=tmp_path)).read("dev").examples]
+    texts = sorted((example.first, example.second) for example in examples)
+    assert texts == [('Why "so"?', "b"), ("e", "f"), ("two\nlines", "d")]
+    assert reading.excluded == {f"not 4 columns (first: {path}, line 3)": 1}
+    assert not any("ordinary character" in remark for remark in reading.remarks)
+
+
+def test_literal_quotes_that_would_join_rows_stay_literal_beside_a_ragged_row(tmp_path: Path) -> None:
+    header = ("id", "question1", "question2", "is_duplicate")
+    rows = [(0, '"a', "b", "1"), (1, "c", 'd"', "0"), (2, "ragged"), (3, "e", "f", "1")]
+    write_tsv(tmp_path / "QQP" / "dev.tsv", header, rows)
+    reading = open_task("qqp", TaskSource(data=tmp_path)).read("dev")
+    assert [example.first for example in reading.examples] == ['"a', "c", "e"]
+    assert list(reading.excluded.values()) == [1]
+    assert "ordinary character" in reading.remarks[0]
+
+
 def test_rows_without_text_or_label_are_left_out_and_counted_but_of_test(tmp_path: Path) -> None:
     folder = tmp_path / "MNLI"
     header = ("index", "sentence1", "sentence2", "gold_label")

@@ -31,7 +31,7 @@ def test_the_classes_are_told_with_how_many_examples_each_has() -> None:
     assert alike.startswith("'NEG' and 'neg', 'Pos' and 'pos' differ by case or white space only")
     assert described("classification", ("new york", "new york\u200b", "x" * 50), [0, 1, 1]) == [
         f"3 classes: new york 1, new york\u200b 2, {'x' * 40}… 0",
-        "'new york' and 'new york\u200b' differ by case or white space only: if they mean the same, write them alike",
+        "'new york' and 'new york\u200b' differ by case or white space only: if they mean the same, write them in one way",
     ]
 
 
@@ -110,6 +110,6 @@ def test_a_sentence_names_what_is_known_but_not_hundreds() -> None:
 def test_a_label_named_nan_is_told_with_how_many_rows_have_it() -> None:
     assert describe_nan_labels("a.csv", "label", ["grandma", "banana"]) == ()
     assert describe_nan_labels("a.csv", "label", ["grandma", "NaN"]) == (
-        "a.csv: 'NaN' in 'label' is taken for a label like the others (1 row): where it stands for none, leave the "
-        "cell empty",
+        "a.csv: 'NaN' in 'label' is taken for a label like the others (1 row): if it means a missing label, leave "
+        "the cell empty",
     )

@@ -100,7 +100,7 @@ class GlueTask:
             raise UserError(f"{self.name} has the classes {', '.join(self.labels)}, and not {', '.join(names)}")
 
         def read(path: Path) -> Table:
-            return read_table(path, quoting=self.quoting, without_header=self.without_header, ragged_rows="leave_out")
+            return read_table(path, quoting=self.quoting, without_header=self.without_header, ragged_rows="exclude")
 
         def parse(table: Table, labelled: bool) -> Reading:
             return self._parse(table, labelled, names)

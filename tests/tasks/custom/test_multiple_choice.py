@@ -71,7 +71,8 @@ def test_columns_can_be_named(tmp_path: Path) -> None:
     examples = read(path, options_columns=("end_x", "end_y"), **named).examples
     assert [example.label for example in examples] == [1, 0]
     assert examples[0].options == ("fell", "flew")
-    with pytest.raises(UserError, match="has no column 'end_z' for the option"):
+    assert read(path, options_columns=("End_X", "END_Y"), **named).examples == examples
+    with pytest.raises(UserError, match="has no column 'end_z' \\(--options-columns\\): did you mean 'end_y'"):
         read(path, options_columns=("end_x", "end_z"), **named)
 
 
@@ -86,7 +87,7 @@ def test_wrong_rows_are_counted_or_refused_with_their_place(tmp_path: Path) -> N
     }
     with pytest.raises(UserError, match=r"line 2: the answer '7', read as number from 0, is none of the 3 options"):
         read(write_jsonl(path, rows(0, 7)))
-    with pytest.raises(UserError, match=r"line 2: the answer 'pink', read as the option itself, is none"):
+    with pytest.raises(UserError, match=r"line 2: the answer 'pink', read as option text, is none"):
         read(write_jsonl(path, rows("red", "pink")))
 
 
@@ -190,15 +191,15 @@ def test_numbers_that_could_count_from_0_or_1_say_so_where_nothing_tells(tmp_pat
     dev = write_jsonl(tmp_path / "dev.jsonl", rows(1, 2))
     reading = open_task("multiple_choice", TaskSource(train=train, dev=dev)).read("dev")
     assert [example.label for example in reading.examples] == [1, 2]
-    assert any("read as number from 0" in told and "from 1 would fit as well" in told for told in reading.remarks)
+    assert any("format: number from 0" in one and "from 1 would fit as well" in one for one in reading.remarks)
 
 
 @pytest.mark.parametrize(
     ("columns", "first", "told"),
     [
-        ("option1,option2,option3", 1, "1, like the columns of the options; from 0 would fit as well: if it"),
-        ("ending0,ending1,ending2", 0, "0, like the columns of the options; from 1 would fit as well: if it"),
-        ("a,b,c", 0, "0; from 1 would fit as well: if it counts so, write letters (A is the first) or the options"),
+        ("option1,option2,option3", 1, "1, like the columns of the options; from 0 would fit as well: if that"),
+        ("ending0,ending1,ending2", 0, "0, like the columns of the options; from 1 would fit as well: if that"),
+        ("a,b,c", 0, "0; from 1 would fit as well: if that is meant, write letters (A is the first) or the texts"),
     ],
 )
 def test_numbers_that_fit_from_0_and_from_1_count_like_the_columns_and_both_are_told(

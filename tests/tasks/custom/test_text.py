@@ -38,7 +38,7 @@ def test_a_label_of_dev_that_train_does_not_have_is_refused_with_its_place(tmp_p
 
 
 def test_one_class_alone_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"train\.csv has only one class, 'x', in 'label': there is nothing to tell"):
+    with pytest.raises(UserError, match=r"train\.csv has only one class, 'x', in 'label': there is nothing to learn"):
         opened(tmp_path, "classification", "text,label\na,x\nb,x\n")
     with pytest.raises(UserError, match="has no class at all in 'label'"):
         opened(tmp_path, "classification", "text,label\na,\nb,\n")
@@ -147,7 +147,7 @@ def test_nan_among_words_is_a_label_and_is_told(task: str, tmp_path: Path) -> No
     assert opened.labels == ("1.0", "grandma", "nan", "version 1.0")
     reading = opened.read("train")
     assert len(reading.examples) == 5
-    told = "'nan' in 'label' is taken for a label like the others (2 rows): where it stands for none, leave the cell"
+    told = "'nan' in 'label' is taken for a label like the others (2 rows): if it means a missing label, leave the"
     assert any(told in remark for remark in reading.remarks)
 
 
@@ -256,8 +256,31 @@ def test_named_columns_of_flags_hold_nothing_but_0_and_1(tmp_path: Path) -> None
     with pytest.raises(UserError, match=r"train\.csv, line 3: '2' in 'y' is neither 0 nor 1"):
         task.read("train")
     assert not [remark for remark in task.read("dev").remarks if "is a label" in remark]
-    with pytest.raises(UserError, match="has no column 'z' for the label"):
+    with pytest.raises(UserError, match="has no column 'z' \\(--label-columns\\): Its columns are 'text', 'x', 'y'"):
         opened(tmp_path, "multi_label", "text,x,y\na,1,0\n", label_columns=("x", "z"))
+
+
+def test_named_label_columns_may_differ_in_case_from_the_files(tmp_path: Path) -> None:
+    train, dev = "text,Old,new\na,1,0\nb,0,1\n", "text,OLD,New\nc,1,1\n"
+    task = opened(tmp_path, "multi_label", train, dev, label_columns=("old", "NEW"))
+    assert task.labels == ("Old", "new")
+    assert [example.label for example in task.read("train").examples] == [(0,), (1,)]
+    assert [example.label for example in task.read("dev").examples] == [(0, 1)]
+    with pytest.raises(UserError, match=r"no column 'old' \(--label-columns\): did you mean 'Old' or 'OLD'"):
+        opened(tmp_path, "multi_label", "text,Old,OLD\na,1,0\n", label_columns=("old",))
+    with pytest.raises(UserError, match=r"--label-columns names the column 'Old' of .*train\.csv twice"):
+        opened(tmp_path, "multi_label", train, label_columns=("old", "Old"))
+
+
+def test_a_remark_names_the_class_of_f1_where_there_are_two(tmp_path: Path) -> None:
+    task = opened(tmp_path, "classification", "text,label\na,spam\nb,ham\nc,spam\n", "text,label\nd,ham\ne,spam\n")
+    assert task.labels == ("ham", "spam")
+    assert task.read("dev").remarks[-1] == "f1 is that of the class 'spam'"
+    both = task.read("train").examples
+    assert task.measure(both, [1, 1, 1])["f1"] == pytest.approx(80)  # precision 2/3 and recall 1 of spam
+    assert task.measure(both, [0, 0, 0])["f1"] == 0
+    three = opened(tmp_path, "classification", "text,label\na,x\nb,y\nc,z\n", "text,label\nd,x\n").read("dev")
+    assert not any("f1" in remark for remark in three.remarks)
 
 
 def test_a_label_in_a_set_that_train_does_not_have_is_refused(tmp_path: Path) -> None:

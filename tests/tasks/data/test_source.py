@@ -181,7 +181,7 @@ def test_pairs_are_not_scored_by_a_model_of_single_texts_nor_the_other_way_round
     for train, dev in ((one, two), (two, one)):
         task = open_task("classification", TaskSource(train=train, dev=dev))
         task.read("train")
-        with pytest.raises(UserError, match=r"two.csv has pairs of texts, but .*one.csv has single ones"):
+        with pytest.raises(UserError, match=r"two.csv has pairs of texts, but .*one.csv has single texts"):
             task.read("dev")
 
 
@@ -196,7 +196,7 @@ def test_a_file_that_does_not_exist_is_refused_even_where_it_would_not_be_read(
 
 
 def test_columns_cannot_be_named_for_a_task_that_has_its_own(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="sst2 has fixed columns, and --text-column is for other files"):
+    with pytest.raises(UserError, match="sst2 has fixed columns, and --text-column is for custom files"):
         open_task("sst2", TaskSource(train=tmp_path / "a.csv", text_column="text"))
 
 

@@ -164,7 +164,7 @@ def test_a_misspelt_file_names_the_nearest(tmp_path: Path) -> None:
 
 def test_rows_of_another_width_are_counted_where_a_task_leaves_them_out(tmp_path: Path) -> None:
     path = written(tmp_path, "a.tsv", "text\tlabel\na\tx\nb\nc\nd\ty\n")
-    table = read_table(path, ragged_rows="leave_out")
+    table = read_table(path, ragged_rows="exclude")
     assert [row.values["text"] for row in table.rows] == ["a", "d"]
     assert table.excluded == {f"not 2 columns (first: {path}, line 3)": 2}
 

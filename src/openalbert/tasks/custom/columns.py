@@ -279,8 +279,8 @@ class Columns:
             named = column_named(self.table, named, flag(role))
             if other := next((taken for taken, column in self.roles.items() if column == named), None):
                 raise UserError(
-                    f"{self.table.name}: '{named}' is named as the {role} ({flag(role)}), but is already the {other}: a "
-                    "column cannot be both, name another for one of them"
+                    f"{self.table.name}: '{named}' is named as the {role} ({flag(role)}), but is already the {other}: "
+                    "a column cannot be both, name another for one of them"
                 )
             return self.take(role, named)
         if role in self.layout and (column := self._same_column(self.layout[role])) is not None:

@@ -175,7 +175,7 @@ def read_table(
     *,
     quoting: Quoting = "as_found",
     without_header: tuple[str, ...] = (),
-    ragged_rows: Literal["refuse", "leave_out"] = "refuse",
+    ragged_rows: Literal["refuse", "exclude"] = "refuse",
 ) -> Table:
     """All rows of a file, whose format is known by its ending, before .gz, .bz2, .xz or .zst.
 
@@ -291,7 +291,7 @@ def _delimited_table(
     ending: str,
     quoting: Quoting,
     without_header: tuple[str, ...],
-    ragged_rows: Literal["refuse", "leave_out"],
+    ragged_rows: Literal["refuse", "exclude"],
 ) -> Table:
     text = read_text(path)
     delimiter = delimiter_of(io.StringIO(text, newline=""))[0] if ending == ".csv" else "\t"
