@@ -24,18 +24,19 @@ def described(kind: Kind, names: tuple[str, ...], labels: list[object]) -> list[
     return describe_classes(task, task.read("train").examples)
 
 
-def test_the_classes_are_told_with_how_many_examples_each_has() -> None:
+def test_the_classes_are_reported_with_how_many_examples_each_has() -> None:
     names = ("NEG", "Pos", "neg", "pos")
     first, alike = described("classification", names, [0] * 15 + [1] * 15 + [2] * 20 + [3] * 2000)
     assert first == "4 classes: NEG 15, Pos 15, neg 20, pos 2,000"
     assert alike.startswith("'NEG' and 'neg', 'Pos' and 'pos' differ by case or white space only")
     assert described("classification", ("new york", "new york\u200b", "x" * 50), [0, 1, 1]) == [
         f"3 classes: new york 1, new york\u200b 2, {'x' * 40}… 0",
-        "'new york' and 'new york\u200b' differ by case or white space only: if they mean the same, write them in one way",
+        "'new york' and 'new york\u200b' differ by case or white space only: if they mean the same, write them "
+        "in one way",
     ]
 
 
-def test_of_many_classes_the_most_frequent_are_told() -> None:
+def test_of_many_classes_the_most_frequent_are_reported() -> None:
     labels: list[object] = [number for number in range(25) for _ in range(number + 1)]
     names = tuple(f"c{number}" for number in range(25))
     [sentence] = described("classification", names, labels)
@@ -107,7 +108,7 @@ def test_a_sentence_names_what_is_known_but_not_hundreds() -> None:
     assert ClassNumbers(map(str, range(30))).known.endswith("18, 19, …")
 
 
-def test_a_label_named_nan_is_told_with_how_many_rows_have_it() -> None:
+def test_a_label_named_nan_is_reported_with_how_many_rows_have_it() -> None:
     assert describe_nan_labels("a.csv", "label", ["grandma", "banana"]) == ()
     assert describe_nan_labels("a.csv", "label", ["grandma", "NaN"]) == (
         "a.csv: 'NaN' in 'label' is taken for a label like the others (1 row): if it means a missing label, leave "

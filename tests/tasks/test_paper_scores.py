@@ -19,7 +19,7 @@ def test_every_model_of_table_2_is_known_by_its_shape_whatever_its_vocabulary_an
     assert shape_of(AlbertConfig()) == "albert-base"
 
 
-def test_every_figure_of_the_paper_is_one_that_its_task_has_here() -> None:
+def test_every_metric_of_the_paper_is_one_that_its_task_has_here() -> None:
     main = {name: task.main_metric for name, task in GLUE.items()}
     main |= {"squad1": "f1", "squad2": "f1", "race": "accuracy"}
     for rows in (*TABLE_2.values(), BEST_SINGLE):
@@ -43,7 +43,7 @@ def test_a_model_of_another_shape_stands_beside_albert_base_and_an_own_task_besi
     assert reported("classification", "albert-base") == []
 
 
-def test_scores_on_other_examples_than_the_papers_are_said_to_be() -> None:
+def test_scores_on_other_examples_than_the_papers_are_reported_to_be() -> None:
     assert DEV_SIZES.keys() >= {*BEST_SINGLE, *TABLE_2["albert-base"]}
     for task, sizes in DEV_SIZES.items():
         whose = "The paper's scores are" if task == "race" else "Scores"
@@ -66,7 +66,7 @@ def test_scores_on_other_examples_than_the_papers_are_said_to_be() -> None:
     )
 
 
-def test_of_race_the_best_single_model_is_said_to_be_scored_on_the_test_set() -> None:
+def test_of_race_the_best_single_model_is_reported_to_be_scored_on_the_test_set() -> None:
     official = "The paper's scores are on the official dev set of 4,887 examples, except those of its best single model"
     assert compare_dev_sets("race", {"dev": 4_887}) == f"{official}, which are on the test set."
     other = f"{official}, which are on the test set; dev of 80 examples is not"

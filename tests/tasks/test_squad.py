@@ -50,10 +50,10 @@ def test_the_second_of_two_real_questions_with_one_id_is_left_out_and_counted(re
 
 
 def test_an_answer_at_a_wrong_place_is_taken_at_the_nearest_occurrence_with_a_remark(tmp_path: Path) -> None:
-    for told, found in ((0, 3), (3, 3), (4, 3), (12, 15), (15, 15), (99, 15)):
-        reading = read(tmp_path, [question("a", ("1900", told))])
+    for message, found in ((0, 3), (3, 3), (4, 3), (12, 15), (15, 15), (99, 15)):
+        reading = read(tmp_path, [question("a", ("1900", message))])
         assert reading.examples[0].answers == (Answer("1900", found),)
-        assert bool(reading.remarks) == (told != found)
+        assert bool(reading.remarks) == (message != found)
     assert "1 answers are not at their answer_start" in reading.remarks[0]
     assert "question 1" in reading.remarks[0]
 

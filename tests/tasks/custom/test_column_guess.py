@@ -73,8 +73,8 @@ def test_a_premise_and_a_hypothesis_under_any_names_are_a_pair_and_the_guess_is_
     found = find_text_columns(table(columns), TaskSource(), "classes", labelled=True)
     assert (found.first, found.second, found.label) == ("Premise", "hypothesis sentence", "Verdict")
     [remark] = found.remarks
-    for told in ("text from 'Premise'", "second text from 'hypothesis sentence'", "label from 'Verdict'"):
-        assert told in remark
+    for message in ("text from 'Premise'", "second text from 'hypothesis sentence'", "label from 'Verdict'"):
+        assert message in remark
 
 
 @pytest.mark.parametrize(
@@ -152,9 +152,9 @@ def test_two_texts_that_may_be_a_pair_are_asked_about_with_the_options_to_add() 
     columns = {"title of it": "text", "body": "text", "section": "classes"}
     with pytest.raises(UserError) as asked:
         roles(columns)
-    told = str(asked.value)
-    assert "made.csv: 2 columns have texts: 'title of it', 'body'" in told
-    options = re.findall(r"--(text|second)-column ('[^']+'|\w+)", told)
+    message = str(asked.value)
+    assert "made.csv: 2 columns have texts: 'title of it', 'body'" in message
+    options = re.findall(r"--(text|second)-column ('[^']+'|\w+)", message)
     assert options[:2] == [("text", "'title of it'"), ("second", "body")]
     named = {"text_column": "title of it", "second_column": "body"}
     assert roles(columns, **named) == {"text": "title of it", "second": "body", "label": "section"}
@@ -215,7 +215,7 @@ def test_a_short_text_that_is_left_is_the_second_one_where_pairs_were_learned_fr
 def test_a_passage_that_is_not_known_by_its_name_is_warned_of(tmp_path: Path) -> None:
     rows = "".join(f"{' '.join(WORDS)} {number},who,x,y,A\n" for number in range(4))
     reading = read(tmp_path, f"story,question,A,B,answer\n{rows}", "multiple_choice")
-    assert any("'story' has texts, but is not used: --passage-column story" in told for told in reading.remarks)
+    assert any("'story' has texts, but is not used: --passage-column story" in message for message in reading.remarks)
 
 
 NAMES = (
@@ -318,8 +318,8 @@ def test_the_guess_is_recorded_and_another_file_is_read_by_it(
     )
     capsys.readouterr()
     main(["evaluate", str(tmp_path / "run"), "--dev", str(other)])
-    told = "label from 'VERDICT', text from 'premise', second text from 'Hypothesis Sentence' (as in fine-tuning; "
-    assert told in capsys.readouterr().err
+    message = "label from 'VERDICT', text from 'premise', second text from 'Hypothesis Sentence' (as in fine-tuning; "
+    assert message in capsys.readouterr().err
 
 
 def test_a_text_that_was_left_out_in_fine_tuning_is_left_out_of_another_file(

@@ -116,17 +116,17 @@ def test_labels_are_ordered_as_numbers_where_all_are() -> None:
         ("options1", None),
     ],
 )
-def test_columns_say_by_their_numbers_whether_they_count_from_0_or_1(names: str, first: int | None) -> None:
+def test_numbers_of_columns_show_whether_they_count_from_0_or_1(names: str, first: int | None) -> None:
     assert first_number(names.split()) == first
 
 
-def test_a_file_with_one_column_is_told_what_it_lacks_and_what_it_is_good_for(tmp_path: Path) -> None:
+def test_a_file_with_one_column_is_reported_what_it_lacks_and_what_it_is_good_for(tmp_path: Path) -> None:
     sentence = r"which column is the label\? There is only 'text': add a column of that name, label; .* as --test"
     with pytest.raises(UserError, match=sentence):
         read(tmp_path, "text\nit was good\nit was bad\n")
 
 
-def test_one_setting_says_and_several_say(tmp_path: Path) -> None:
+def test_a_guess_names_the_options_that_change_it(tmp_path: Path) -> None:
     (tmp_path / "mine.csv").write_text("text\nit was good\n")
     task = open_task("classification", TaskSource(test=tmp_path / "mine.csv"), TaskMetadata(labels=("a", "b")))
     [remark] = task.read("test").remarks

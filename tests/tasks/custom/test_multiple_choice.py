@@ -119,7 +119,7 @@ def test_a_row_to_predict_for_that_has_nothing_to_choose_from_is_refused(
         "question,options,answer\nq,|red|blue|green|,A\nq,| red | | green |,C\n",
     ],
 )
-def test_an_empty_option_among_others_keeps_its_place_and_is_told(text: str, tmp_path: Path) -> None:
+def test_an_empty_option_among_others_keeps_its_place_and_is_reported(text: str, tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text(text)
     reading = read(path)
@@ -127,8 +127,8 @@ def test_an_empty_option_among_others_keeps_its_place_and_is_told(text: str, tmp
         (("red", "blue", "green"), 0),
         (("red", "", "green"), 2),
     ]
-    told = f"1 question with an empty option, which is kept (first: {path}, line 3)"
-    assert told in reading.remarks
+    message = f"1 question with an empty option, which is kept (first: {path}, line 3)"
+    assert message in reading.remarks
     path.write_text(text.splitlines()[0] + "\n" + text.splitlines()[1] + "\n")
     assert not any("empty option" in remark for remark in read(path).remarks)
 
@@ -156,8 +156,8 @@ def test_an_answer_that_is_written_in_another_way_than_the_others_is_refused(
 ) -> None:
     train = write_jsonl(tmp_path / "train.jsonl", rows(*learned))
     dev = write_jsonl(tmp_path / "dev.jsonl", rows(learned[0], odd))
-    told = rf"dev\.jsonl, line 2: the answer '{odd}', read as .*, as in .*train\.jsonl, is none of the 3 options"
-    with pytest.raises(UserError, match=told):
+    message = rf"dev\.jsonl, line 2: the answer '{odd}', read as .*, as in .*train\.jsonl, is none of the 3 options"
+    with pytest.raises(UserError, match=message):
         open_task("multiple_choice", TaskSource(train=train, dev=dev)).read("dev")
 
 
@@ -173,7 +173,7 @@ def test_an_answer_that_is_written_in_another_way_than_the_others_is_refused(
         (("red", "blue"), (0, 2), "number from 0"),
     ],
 )
-def test_a_file_that_is_written_in_another_way_throughout_is_read_in_that_and_it_is_told(
+def test_a_file_that_is_written_in_another_way_throughout_is_read_in_that_with_a_remark(
     learned: tuple[object, ...], scored: tuple[object, ...], answer_format: str, tmp_path: Path
 ) -> None:
     train = write_jsonl(tmp_path / "train.jsonl", rows(*learned))
@@ -181,8 +181,8 @@ def test_a_file_that_is_written_in_another_way_throughout_is_read_in_that_and_it
     task = open_task("multiple_choice", TaskSource(train=train, dev=dev))
     reading = task.read("dev")
     assert [example.label for example in reading.examples] == [0, 2]
-    told = f"{dev}: answer format: {answer_format}, but in {train} it is {task.answer_format}"
-    assert told in reading.remarks
+    message = f"{dev}: answer format: {answer_format}, but in {train} it is {task.answer_format}"
+    assert message in reading.remarks
     assert len(task.read("train").examples) == len(learned)
 
 
@@ -195,15 +195,15 @@ def test_numbers_that_could_count_from_0_or_1_say_so_where_nothing_tells(tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("columns", "first", "told"),
+    ("columns", "first", "message"),
     [
         ("option1,option2,option3", 1, "1, like the columns of the options; from 0 would fit as well: if that"),
         ("ending0,ending1,ending2", 0, "0, like the columns of the options; from 1 would fit as well: if that"),
         ("a,b,c", 0, "0; from 1 would fit as well: if that is meant, write letters (A is the first) or the texts"),
     ],
 )
-def test_numbers_that_fit_from_0_and_from_1_count_like_the_columns_and_both_are_told(
-    columns: str, first: int, told: str, tmp_path: Path
+def test_numbers_that_fit_from_0_and_from_1_count_like_the_columns_and_both_are_reported(
+    columns: str, first: int, message: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "a.csv"
     path.write_text(f"question,{columns},answer\nq,red,blue,green,1\nq,red,blue,green,2\n")
@@ -211,7 +211,7 @@ def test_numbers_that_fit_from_0_and_from_1_count_like_the_columns_and_both_are_
     assert task.answer_format == f"number from {first}"
     reading = task.read("train")
     assert [example.label for example in reading.examples] == [1 - first, 2 - first]
-    assert any(f"{path}: answer format: number from {told}" in remark for remark in reading.remarks)
+    assert any(f"{path}: answer format: number from {message}" in remark for remark in reading.remarks)
 
 
 @pytest.mark.parametrize(("answers", "first"), [((0, 1, 2), 0), ((1, 2, 3), 1)])
@@ -226,11 +226,11 @@ def test_numbers_that_fit_in_one_way_are_read_in_it_whatever_the_columns_say(
         assert f"{path}: answer format: number from {first}" in reading.remarks
 
 
-def test_questions_with_options_that_are_alike_are_counted_and_told(tmp_path: Path) -> None:
+def test_questions_with_options_that_are_alike_are_counted_and_reported(tmp_path: Path) -> None:
     alike = [{"question": "q", "options": ["red", "blue", "red"], "answer": "red"}] * 2
     path = write_jsonl(tmp_path / "a.jsonl", [*rows("red"), *alike])
-    told = f"2 questions with equal options, of which one at most counts as right (first: {path}, line 2)"
-    assert told in read(path).remarks
+    message = f"2 questions with equal options, of which one at most counts as right (first: {path}, line 2)"
+    assert message in read(path).remarks
     assert len(read(path).examples) == 3
     unlabelled = open_task("multiple_choice", TaskSource(test=path)).read("test")
     plain = read(write_jsonl(path, rows("red", "blue")))

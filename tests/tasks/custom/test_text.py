@@ -75,7 +75,7 @@ def test_texts_in_which_nothing_is_to_be_seen_are_none(blank: str, tmp_path: Pat
     assert (len(reading.examples), sum(reading.excluded.values())) == (1, 1)
 
 
-def test_every_row_of_a_test_file_gives_an_example_and_those_without_a_text_are_told(tmp_path: Path) -> None:
+def test_every_row_of_a_test_file_gives_an_example_and_those_without_a_text_are_reported(tmp_path: Path) -> None:
     path = tmp_path / "test.csv"
     path.write_text('text\n"one"\n""\n" "\n\u200b\ntwo\n')
     (tmp_path / "train.csv").write_text(CLASSES)
@@ -140,15 +140,15 @@ def test_numbers_are_the_same_classes_however_a_file_writes_them(task: str, tmp_
 
 
 @pytest.mark.parametrize("task", ["classification", "multi_label"])
-def test_nan_among_words_is_a_label_and_is_told(task: str, tmp_path: Path) -> None:
+def test_nan_among_words_is_a_label_and_is_reported(task: str, tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("text,label\na,grandma\nb,nan\nc,version 1.0\nd,1.0\ne,nan\n")
     opened = open_task(task, TaskSource(train=path, dev=path))
     assert opened.labels == ("1.0", "grandma", "nan", "version 1.0")
     reading = opened.read("train")
     assert len(reading.examples) == 5
-    told = "'nan' in 'label' is taken for a label like the others (2 rows): if it means a missing label, leave the"
-    assert any(told in remark for remark in reading.remarks)
+    message = "'nan' in 'label' is taken for a label like the others (2 rows): if it means a missing label, leave the"
+    assert any(message in remark for remark in reading.remarks)
 
 
 def test_a_row_with_nan_for_a_flag_is_left_out(tmp_path: Path) -> None:
@@ -217,17 +217,17 @@ def test_sets_of_labels_stand_in_one_column_or_in_one_each(train: str, tmp_path:
     assert reading.remarks
 
 
-def test_the_sign_between_labels_is_told_and_one_that_would_cut_a_known_label_is_not_taken(tmp_path: Path) -> None:
+def test_the_sign_between_labels_is_reported_and_one_that_would_cut_a_known_label_is_not_taken(tmp_path: Path) -> None:
     rows = 'text,labels\na,"food, drink"\nb,food\n'
     task = opened(tmp_path, "multi_label", rows, rows)
     assert task.labels == ("drink", "food")
-    told = "',' separates labels in 'labels' ({}; change with --label-separator)"
-    assert task.read("train").remarks[-1] == f"{tmp_path}/train.csv: {told.format('guessed')}"
-    assert f"{tmp_path}/dev.csv: {told.format(f'as in {tmp_path}/train.csv')}" in task.read("dev").remarks
+    message = "',' separates labels in 'labels' ({}; change with --label-separator)"
+    assert task.read("train").remarks[-1] == f"{tmp_path}/train.csv: {message.format('guessed')}"
+    assert f"{tmp_path}/dev.csv: {message.format(f'as in {tmp_path}/train.csv')}" in task.read("dev").remarks
     assert not [
-        told
-        for told in opened(tmp_path, "multi_label", rows, rows, label_separator=",").read("dev").remarks
-        if "stands between" in told
+        message
+        for message in opened(tmp_path, "multi_label", rows, rows, label_separator=",").read("dev").remarks
+        if "stands between" in message
     ]
     task = opened(
         tmp_path, "multi_label", 'text,labels\na,"food, fresh;drink"\nb,drink\n', 'text,labels\na,"food, fresh"\n'
@@ -235,7 +235,7 @@ def test_the_sign_between_labels_is_told_and_one_that_would_cut_a_known_label_is
     assert task.labels == ("drink", "food, fresh")
     reading = task.read("dev")
     assert [example.label for example in reading.examples] == [(1,)]
-    assert not [told for told in reading.remarks if "stands between" in told]
+    assert not [message for message in reading.remarks if "stands between" in message]
 
 
 def test_sets_of_labels_are_lists_in_json(tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ def test_quotes_of_tsv_are_those_of_csv_where_the_whole_file_fits(tmp_path: Path
     assert not table.remarks
 
 
-def test_quotes_of_tsv_are_plain_signs_where_they_do_not_fit_csv_and_that_is_said(tmp_path: Path) -> None:
+def test_quotes_of_tsv_are_plain_signs_where_they_do_not_fit_csv_with_a_remark(tmp_path: Path) -> None:
     path = written(tmp_path, "a.tsv", 'text\tlabel\n"so" it is\tx\n"and so\ty\n')
     table = read_table(path)
     assert [row.values["text"] for row in table.rows] == ['"so" it is', '"and so']
@@ -135,8 +135,8 @@ REFUSED = {
     "nothing": ("a.csv", "", "is empty"),
     "nothing at all": ("a.jsonl", "\n\n", "has no rows"),
     "a broken JSON line": ("a.jsonl", '{"text": "a"}\n{"text": \n', r"a\.jsonl, line 2: not JSON"),
-    "no object": ("a.jsonl", '{"text": "a"}\n[1, 2]\n', r"line 2 holds a list, but an object"),
-    "no object in an array": ("a.json", '[{"text": "a"}, 7]', r"item 2 holds a number, but an object"),
+    "no object": ("a.jsonl", '{"text": "a"}\n[1, 2]\n', r"line 2 is a list, but an object"),
+    "no object in an array": ("a.json", '[{"text": "a"}, 7]', r"item 2 is a number, but an object"),
     "JSON too deep": ("a.json", "[" * 100_000, "not JSON"),
     "broken Parquet": ("a.parquet", b"PAR1 and then nothing", "not a whole Parquet file"),
     "an unknown ending": ("a.xls", "text", r"the ending '\.xls' is not known"),
@@ -145,7 +145,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_is_wrong_with_a_file_is_said_with_its_place(case: str, tmp_path: Path) -> None:
+def test_what_is_wrong_with_a_file_is_reported_with_its_place(case: str, tmp_path: Path) -> None:
     name, content, sentence = REFUSED[case]
     with pytest.raises(UserError, match=sentence):
         read_table(written(tmp_path, name, content))

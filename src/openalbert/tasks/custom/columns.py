@@ -385,9 +385,9 @@ class Columns:
         """Messages on the columns that the user did not name, and on those that are not the layout's."""
         warnings: tuple[str, ...] = ()
         if texts := self.unused_texts:
-            hold = "has texts, but is" if len(texts) == 1 else "have texts, but are"
+            verb = "has texts, but is" if len(texts) == 1 else "have texts, but are"
             named = ", ".join(f"'{column}'" for column in texts)
-            warnings = (f"warning: {self.table.name}: {named} {hold} not used: {self._advice(texts[0])}",)
+            warnings = (f"warning: {self.table.name}: {named} {verb} not used: {self._advice(texts[0])}",)
         if not self.guessed and not self.from_layout:
             return warnings
         messages = []
@@ -419,7 +419,7 @@ def same_name(name: str, names: Sequence[str]) -> str | None:
 
 def column_named(table: Table, named: str, setting: str) -> str:
     """The column that the user named, also in another case where only one column matches."""
-    if found := same_name(named, table.columns):
+    if (found := same_name(named, table.columns)) is not None:
         return found
     columns = ", ".join(f"'{column}'" for column in table.columns)
     alike = [column for column in table.columns if column.casefold() == named.casefold()]

@@ -230,7 +230,7 @@ def read_text(path: Path) -> str:
         line = data.count(b"\n", 0, error.start) + 1
         raise UserError(
             f"{path}, line {line}: the byte 0x{data[error.start]:02x} is not UTF-8: convert the file "
-            "(iconv -f LATIN1 -t UTF-8 FILE, say)"
+            "(for example with iconv -f LATIN1 -t UTF-8 FILE)"
         ) from None
 
 
@@ -255,7 +255,7 @@ def _parsed(text: str, place: str) -> Any:
 
 def _row(value: Any, source: str, number: int) -> Row:
     if not isinstance(value, dict):
-        raise UserError(f"{source} {number} holds {_kind(value)}, but an object with a field for each column is needed")
+        raise UserError(f"{source} {number} is {_kind(value)}, but an object with a field for each column is needed")
     return Row(source, number, value)
 
 
@@ -282,7 +282,7 @@ def _parquet_table(path: Path) -> Table:
     except (pyarrow.ArrowException, UnicodeDecodeError, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
-        raise UserError(f"{path}: not a whole Parquet file ({error}): make it anew") from None
+        raise UserError(f"{path}: not a whole Parquet file ({error}): write it again") from None
     return table_of(str(path), [Row(f"{path}, row", number, value) for number, value in enumerate(values, 1)])
 
 
