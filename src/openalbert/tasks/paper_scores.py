@@ -10,50 +10,28 @@ from openalbert.formatting import counted
 from openalbert.model.config import AlbertConfig
 from openalbert.model.presets import PRESETS
 
+
+def _scores(
+    squad1: tuple[float, float], squad2: tuple[float, float], mnli: float, sst2: float, race: float
+) -> dict[str, dict[str, float]]:
+    return {
+        "squad1": {"f1": squad1[0], "exact_match": squad1[1]},
+        "squad2": {"f1": squad2[0], "exact_match": squad2[1]},
+        "mnli": {"accuracy": mnli},
+        "sst2": {"accuracy": sst2},
+        "race": {"accuracy": race},
+    }
+
+
 TABLE_2: dict[str, dict[str, dict[str, float]]] = {
-    "albert-base": {
-        "squad1": {"f1": 89.3, "exact_match": 82.3},
-        "squad2": {"f1": 80.0, "exact_match": 77.1},
-        "mnli": {"accuracy": 81.6},
-        "sst2": {"accuracy": 90.3},
-        "race": {"accuracy": 64.0},
-    },
-    "albert-large": {
-        "squad1": {"f1": 90.6, "exact_match": 83.9},
-        "squad2": {"f1": 82.3, "exact_match": 79.4},
-        "mnli": {"accuracy": 83.5},
-        "sst2": {"accuracy": 91.7},
-        "race": {"accuracy": 68.5},
-    },
-    "albert-xlarge": {
-        "squad1": {"f1": 92.5, "exact_match": 86.1},
-        "squad2": {"f1": 86.1, "exact_match": 83.1},
-        "mnli": {"accuracy": 86.4},
-        "sst2": {"accuracy": 92.4},
-        "race": {"accuracy": 74.8},
-    },
-    "albert-xxlarge": {
-        "squad1": {"f1": 94.1, "exact_match": 88.3},
-        "squad2": {"f1": 88.1, "exact_match": 85.1},
-        "mnli": {"accuracy": 88.0},
-        "sst2": {"accuracy": 95.2},
-        "race": {"accuracy": 82.3},
-    },
-    "bert-base": {
-        "squad1": {"f1": 90.4, "exact_match": 83.2},
-        "squad2": {"f1": 80.4, "exact_match": 77.6},
-        "mnli": {"accuracy": 84.5},
-        "sst2": {"accuracy": 92.8},
-        "race": {"accuracy": 68.2},
-    },
-    "bert-large": {
-        "squad1": {"f1": 92.2, "exact_match": 85.5},
-        "squad2": {"f1": 85.0, "exact_match": 82.2},
-        "mnli": {"accuracy": 86.6},
-        "sst2": {"accuracy": 93.0},
-        "race": {"accuracy": 73.9},
-    },
-}
+    #                         SQuAD 1.1     SQuAD 2.0     MNLI  SST-2 RACE
+    "albert-base":    _scores((89.3, 82.3), (80.0, 77.1), 81.6, 90.3, 64.0),
+    "albert-large":   _scores((90.6, 83.9), (82.3, 79.4), 83.5, 91.7, 68.5),
+    "albert-xlarge":  _scores((92.5, 86.1), (86.1, 83.1), 86.4, 92.4, 74.8),
+    "albert-xxlarge": _scores((94.1, 88.3), (88.1, 85.1), 88.0, 95.2, 82.3),
+    "bert-base":      _scores((90.4, 83.2), (80.4, 77.6), 84.5, 92.8, 68.2),
+    "bert-large":     _scores((92.2, 85.5), (85.0, 82.2), 86.6, 93.0, 73.9),
+}  # fmt: skip
 BEST_SINGLE: dict[str, dict[str, float]] = {
     "mnli": {"accuracy": 90.8},
     "qnli": {"accuracy": 95.3},
