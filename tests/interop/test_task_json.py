@@ -150,8 +150,8 @@ def test_a_model_that_does_not_say_how_answers_were_written_leaves_it_to_one_tha
     for models in ((str(older), one), (one, str(older))):
         capsys.readouterr()
         main(["evaluate", *models, "--dev", dev])
-        assert "read as its number from 1, as in the file that the model learned from" in capsys.readouterr().err
+        assert "answer format: number from 1, as in the model's training file" in capsys.readouterr().err
     main(["evaluate", one, zero, "--dev", dev])
     said = capsys.readouterr().err
-    assert f"'its number from 1' for {one}, 'its number from 0' for {zero}; it is guessed from the file" in said
-    assert "answer format: its number from 0" in said
+    assert f"'number from 1' for {one}, 'number from 0' for {zero}; it is guessed from the file" in said
+    assert "answer format: number from 0" in said
