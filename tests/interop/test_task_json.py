@@ -37,7 +37,7 @@ def test_the_columns_named_in_fine_tuning_are_those_that_are_scored_on(
         said = capsys.readouterr()
         assert json.loads(said.out)["splits"]["dev"]["scores"] == scores["scores"]["dev"]
         assert "text from 'story' (as in fine-tuning; " in said.err
-        assert "learned it from" not in said.err
+        assert "was fine-tuned with" not in said.err
 
 
 def test_a_file_with_other_columns_is_guessed_and_that_they_are_others_is_told(
