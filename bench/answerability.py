@@ -18,7 +18,7 @@ import numpy as np
 from scipy.stats import mannwhitneyu
 
 from openalbert.finetuning.span_decoding import best_cut
-from openalbert.tasks.squad_score import score_answers
+from openalbert.tasks.squad import score_answers
 
 
 def look_at(questions: Path, predictions: Path) -> dict[str, Any]:

@@ -133,7 +133,7 @@ def test_a_collapsed_run_is_named_as_one_and_a_known_task_stands_beside_the_pape
     card = finetuned_card(model, task, run, {"dev": {"accuracy": 50.0}}, collapsed="all predictions are 'a|b'")
     assert "**This run collapsed, and its scores are no result:** all predictions are 'a\\|b'." in card
     assert "| the paper's albert-base | 90.30 |" in card
-    assert "the official dev set of 872 examples; dev of 12 examples is not that one, so its figures are not" in card
+    assert "the official dev set of 872 examples; dev of 12 examples is not that one, so its scores are not" in card
     assert "# all, seed-3" in card
     assert "`a|b`, `c d`" in card
     assert read_finetuning_runs([run])[0].run.name == "seed-3"

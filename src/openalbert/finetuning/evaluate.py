@@ -19,10 +19,10 @@ from openalbert.formatting import counted, percent_of, were
 from openalbert.report.error_analysis import explained, with_interval
 from openalbert.report.finetuning_reader import amount_in_words
 from openalbert.report.report import evaluation_page
-from openalbert.tasks.label_checks import alike_told, never_predicted_told
+from openalbert.tasks.label_checks import describe_constant_label, describe_never_predicted
+from openalbert.tasks.metrics import LOSS
 from openalbert.tasks.paper_scores import shape_of
 from openalbert.tasks.registry import TaskSource
-from openalbert.tasks.selection import LOSS
 from openalbert.tasks.task import MAX_ANSWER_TOKENS, Task
 from openalbert.train.device import Speed, open_device
 
@@ -178,7 +178,7 @@ def tell(task: Task, examined: Examined) -> None:
     """What the user should know of how a split was read; nothing is left out or cut in silence."""
     for remark in examined.reading.remarks:
         log(f"{examined.split}: {remark}")
-    for told in alike_told(task, examined.reading.examples):
+    for told in describe_constant_label(task, examined.reading.examples):
         log(f"{examined.split}: {told}")
     for reason, count in examined.reading.excluded.items():
         log(f"{examined.split}: {count:,} left out: {reason}")
@@ -193,7 +193,7 @@ def tell(task: Task, examined: Examined) -> None:
     if found is not None and found.intervals:
         log(f"{examined.split}: {explained(found.num_examples)}")
     if found is not None:
-        for told in never_predicted_told(found.kind, found.never_predicted, found.num_examples):
+        for told in describe_never_predicted(found.kind, found.never_predicted, found.num_examples):
             log(f"WARNING: {examined.split}: {told}")
 
 

@@ -16,7 +16,7 @@ from openalbert.report.error_analysis import explained, written_scores
 from openalbert.report.finetuned_card import with_seeds
 from openalbert.report.finetuning_reader import seed_folders
 from openalbert.report.report import write_report
-from openalbert.tasks.selection import rank_of
+from openalbert.tasks.metrics import rank_of
 from openalbert.train.device import Device, measure_matmul_peak
 from openalbert.train.run_dir import MODEL, claim_folder
 from openalbert.train.signals import Stop

@@ -6,7 +6,7 @@ from pathlib import Path
 from openalbert import atomic_io
 from openalbert.interop.huggingface import TASK
 from openalbert.settings import from_json, to_json
-from openalbert.tasks.task import MAX_ANSWER_TOKENS, Kind, Writing
+from openalbert.tasks.task import MAX_ANSWER_TOKENS, AnswerFormat, Kind
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,8 @@ class TaskInfo:
     of_pairs: bool | None = None
     """Whether it learned from pairs of texts, and not from single ones; None for kinds without such texts, or where
     nobody noted it."""
-    writing: Writing | None = None
-    """How the file that it learned from says which option is right; None for what is not a choice of a user's own."""
+    answer_format: AnswerFormat | None = None
+    """How the training file of custom multiple choice names the right option; None for other tasks."""
     layout: dict[str, str] = field(default_factory=dict)
     """Which column of the training file was taken for what, in files of one's own."""
     separator: str | None = None

@@ -10,7 +10,7 @@ from openalbert.report.charts import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH
 from openalbert.report.error_analysis import ErrorAnalysis, Mark, Mistake, Shown, written_scores
 from openalbert.report.html import Markup, element, joined, table
 from openalbert.report.scale import scale_for, ticks
-from openalbert.tasks.label_checks import never_predicted_told
+from openalbert.tasks.label_checks import describe_never_predicted
 
 OPEN_AT_FIRST = 10  # mistakes that are shown before a fold
 
@@ -39,7 +39,7 @@ def error_section(analyses: ErrorAnalysis) -> Markup:
 
 
 def _never_predicted(analyses: ErrorAnalysis) -> list[Markup]:
-    told = never_predicted_told(analyses.kind, analyses.never_predicted, analyses.num_examples)
+    told = describe_never_predicted(analyses.kind, analyses.never_predicted, analyses.num_examples)
     return [element("ul", *(element("li", element("b", one)) for one in told), class_="notes")] if told else []
 
 

@@ -26,8 +26,8 @@ from openalbert.report.pretrain_page import document, pictures_section
 from openalbert.report.run_reader import RunRecord
 from openalbert.report.sections import about, differences, swatch
 from openalbert.report.summary import hardware, last_step, tokens_seen, training_seconds
-from openalbert.tasks.paper_scores import on_what, reported
-from openalbert.tasks.selection import rank_of
+from openalbert.tasks.metrics import rank_of
+from openalbert.tasks.paper_scores import compare_dev_sets, reported
 
 
 def finetuning_page(folders: Sequence[Path], now: datetime) -> str:
@@ -204,7 +204,7 @@ def beside_the_paper(
     ]
     read = f"This one was {pretraining}. " if pretraining else ""
     note = f"The paper's models read {count(PAPER_TOKENS)} tokens in pretraining or more. {read}"
-    note += on_what(task, num_examples)
+    note += compare_dev_sets(task, num_examples)
     head = ["", "examples", *(metric.replace("_", " ") for metric in metrics)]
     return element(
         "section",

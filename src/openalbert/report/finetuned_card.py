@@ -15,9 +15,9 @@ from openalbert.report.finetuning_reader import initialized_from, pretrained
 from openalbert.report.pretrained_card import as_code, one_line
 from openalbert.report.run_reader import RunRecord, read_run, settings_tree
 from openalbert.report.summary import hardware, last_step, training_seconds
-from openalbert.tasks.label_checks import never_predicted_told
-from openalbert.tasks.paper_scores import on_what, reported, shape_of
-from openalbert.tasks.selection import LOSS
+from openalbert.tasks.label_checks import describe_never_predicted
+from openalbert.tasks.metrics import LOSS
+from openalbert.tasks.paper_scores import compare_dev_sets, reported, shape_of
 from openalbert.tasks.task import Kind, Task
 
 PIPELINES: dict[Kind, str] = {
@@ -154,10 +154,12 @@ def _scores(
     missing = [
         f"**{one_line(one.split)}: {one_line(told)}.**"
         for one in analyses
-        for told in never_predicted_told(one.kind, one.never_predicted, one.num_examples)
+        for told in describe_never_predicted(one.kind, one.never_predicted, one.num_examples)
     ]
     warnings = [line for told in missing for line in ("", told)]
-    return "\n".join([head, *table, *warnings, *(["", one_line(on_what(task.name, numbers))] if paper else [])])
+    return "\n".join(
+        [head, *table, *warnings, *(["", one_line(compare_dev_sets(task.name, numbers))] if paper else [])]
+    )
 
 
 def with_seeds(card: str, median: str, seed: int) -> str:

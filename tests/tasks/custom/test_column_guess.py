@@ -17,9 +17,9 @@ from tests.tasks.custom.test_columns import read
 from openalbert.cli import main
 from openalbert.errors import UserError
 from openalbert.interop.task_json import read_task_info
-from openalbert.tasks.custom.names import pairs_of, parts, simple
-from openalbert.tasks.custom.profile import profile
-from openalbert.tasks.custom.text import texts_of
+from openalbert.tasks.custom.column_guess import name_words, pairs_of
+from openalbert.tasks.custom.columns import normalize_name, profile
+from openalbert.tasks.custom.text import find_text_columns
 from openalbert.tasks.data.tables import Row, Table
 from openalbert.tasks.registry import TaskSource, open_task
 from openalbert.tasks.task import Reading
@@ -63,18 +63,18 @@ def table(columns: Mapping[str, str]) -> Table:
 
 def roles(columns: Mapping[str, str], labelling: str = "classes", **named: str) -> dict[str, str]:
     """The columns of text, second text and label."""
-    found = texts_of(table(columns), TaskSource(**named), labelling, labelled=True)
+    found = find_text_columns(table(columns), TaskSource(**named), labelling, labelled=True)
     given = {"text": found.first, "second": found.second, "label": found.label}
     return {role: column for role, column in given.items() if column is not None}
 
 
 def test_a_premise_and_a_hypothesis_under_any_names_are_a_pair_and_the_guess_is_shown() -> None:
     columns = {"Premise": "text", "hypothesis sentence": "text", "Verdict": "classes"}
-    found = texts_of(table(columns), TaskSource(), "classes", labelled=True)
+    found = find_text_columns(table(columns), TaskSource(), "classes", labelled=True)
     assert (found.first, found.second, found.label) == ("Premise", "hypothesis sentence", "Verdict")
     [remark] = found.remarks
-    for told in ("text from 'Premise'", "second text from 'hypothesis sentence'", "label from 'Verdict'"):
-        assert told in remark
+    for message in ("text from 'Premise'", "second text from 'hypothesis sentence'", "label from 'Verdict'"):
+        assert message in remark
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,9 @@ def test_a_class_and_its_number_are_one_label() -> None:
     made = table({"text": "text", "mood": "classes"})
     numbers = {"yes": 1, "no": 0, "maybe": 2}
     rows = [Row(row.source, row.number, {**row.values, "mood_nr": numbers[row.values["mood"]]}) for row in made.rows]
-    found = texts_of(Table("made.csv", (*made.columns, "mood_nr"), rows), TaskSource(), "classes", labelled=True)
+    found = find_text_columns(
+        Table("made.csv", (*made.columns, "mood_nr"), rows), TaskSource(), "classes", labelled=True
+    )
     assert found.label == "mood"
 
 
@@ -150,9 +152,9 @@ def test_two_texts_that_may_be_a_pair_are_asked_about_with_the_options_to_add() 
     columns = {"title of it": "text", "body": "text", "section": "classes"}
     with pytest.raises(UserError) as asked:
         roles(columns)
-    told = str(asked.value)
-    assert "made.csv: 2 columns hold texts: 'title of it', 'body'" in told
-    options = re.findall(r"--(text|second)-column ('[^']+'|\w+)", told)
+    message = str(asked.value)
+    assert "made.csv: 2 columns have texts: 'title of it', 'body'" in message
+    options = re.findall(r"--(text|second)-column ('[^']+'|\w+)", message)
     assert options[:2] == [("text", "'title of it'"), ("second", "body")]
     named = {"text_column": "title of it", "second_column": "body"}
     assert roles(columns, **named) == {"text": "title of it", "second": "body", "label": "section"}
@@ -168,10 +170,10 @@ def test_two_texts_that_may_be_a_pair_are_asked_about_with_the_options_to_add() 
     ],
 )
 def test_texts_that_are_not_used_are_warned_of(columns: dict[str, str], named: dict[str, str]) -> None:
-    found = texts_of(table(columns), TaskSource(**named), "classes", labelled=True)
+    found = find_text_columns(table(columns), TaskSource(**named), "classes", labelled=True)
     [unused] = columns.keys() - {found.first, found.second, found.label}
     [warning] = [remark for remark in found.remarks if remark.startswith("warning: made.csv: ")]
-    assert f"'{unused}' holds texts, but is not used" in warning
+    assert f"'{unused}' has texts, but is not used" in warning
     assert found.second is not None or f"--second-column {unused}" in warning
 
 
@@ -179,7 +181,7 @@ def test_texts_that_are_not_used_are_warned_of(columns: dict[str, str], named: d
 @pytest.mark.parametrize("names", [("a", "b"), ("first name", "second name"), ("word 1", "word 2")])
 def test_short_texts_whose_names_belong_together_are_asked_about(names: tuple[str, str], kind: str) -> None:
     columns = {**dict.fromkeys(names, kind), "same": "flag"}
-    with pytest.raises(UserError, match=r"made\.csv: 2 columns hold texts") as asked:
+    with pytest.raises(UserError, match=r"made\.csv: 2 columns have texts") as asked:
         roles(columns)
     one, two = map(shlex.quote, names)
     assert f"--text-column {one} --second-column {two}" in str(asked.value)
@@ -190,9 +192,9 @@ def test_short_texts_whose_names_belong_together_are_asked_about(names: tuple[st
 
 
 def test_short_texts_that_are_alike_are_asked_about_whatever_their_names() -> None:
-    with pytest.raises(UserError, match="2 columns hold texts: 'product', 'offer'"):
+    with pytest.raises(UserError, match="2 columns have texts: 'product', 'offer'"):
         roles({"product": "title", "offer": "title", "same": "flag"})
-    with pytest.raises(UserError, match="2 columns hold texts: 'offer', 'text'"):
+    with pytest.raises(UserError, match="2 columns have texts: 'offer', 'text'"):
         roles({"offer": "title", "text": "title", "label": "classes"})
 
 
@@ -213,7 +215,7 @@ def test_a_short_text_that_is_left_is_the_second_one_where_pairs_were_learned_fr
 def test_a_passage_that_is_not_known_by_its_name_is_warned_of(tmp_path: Path) -> None:
     rows = "".join(f"{' '.join(WORDS)} {number},who,x,y,A\n" for number in range(4))
     reading = read(tmp_path, f"story,question,A,B,answer\n{rows}", "multiple_choice")
-    assert any("'story' holds texts, but is not used: --passage-column story" in told for told in reading.remarks)
+    assert any("'story' has texts, but is not used: --passage-column story" in message for message in reading.remarks)
 
 
 NAMES = (
@@ -230,7 +232,7 @@ TABLES = st.dictionaries(st.sampled_from(NAMES), st.sampled_from(KINDS), min_siz
 
 def outcome(made: Table, labelling: str) -> tuple[object, ...]:
     try:
-        found = texts_of(made, TaskSource(), labelling, labelled=True)
+        found = find_text_columns(made, TaskSource(), labelling, labelled=True)
     except UserError:
         return ("refused",)
     return found.first, found.second, found.label, tuple(sorted(found.layout.items())), tuple(found.ids)
@@ -252,7 +254,7 @@ def test_the_order_of_the_columns_never_changes_the_guess(
 @given(TABLES, st.sampled_from(["classes", "values", "sets"]))
 def test_a_column_of_texts_is_read_asked_about_or_warned_of(columns: dict[str, str], labelling: str) -> None:
     try:
-        found = texts_of(table(columns), TaskSource(), labelling, labelled=True)
+        found = find_text_columns(table(columns), TaskSource(), labelling, labelled=True)
     except UserError:
         return
     warned = " ".join(remark for remark in found.remarks if remark.startswith("warning: "))
@@ -316,8 +318,8 @@ def test_the_guess_is_recorded_and_another_file_is_read_by_it(
     )
     capsys.readouterr()
     main(["evaluate", str(tmp_path / "run"), "--dev", str(other)])
-    told = "label from 'VERDICT', text from 'premise', second text from 'Hypothesis Sentence' (as in fine-tuning; "
-    assert told in capsys.readouterr().err
+    message = "label from 'VERDICT', text from 'premise', second text from 'Hypothesis Sentence' (as in fine-tuning; "
+    assert message in capsys.readouterr().err
 
 
 def test_a_text_that_was_left_out_in_fine_tuning_is_left_out_of_another_file(
@@ -355,8 +357,8 @@ def test_the_only_text_left_is_the_second_one_where_pairs_were_learned_from(tmp_
     ],
 )
 def test_names_are_taken_apart_at_signs_case_and_digits(name: str, expected: tuple[str, ...]) -> None:
-    assert parts(name) == expected
-    assert simple(name) == "".join(expected)
+    assert name_words(name) == expected
+    assert normalize_name(name) == "".join(expected)
 
 
 def test_names_that_only_look_alike_are_no_pair() -> None:
