@@ -15,10 +15,15 @@ from openalbert.errors import UserError
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import PRETRAINING_HEADS, AlbertConfig, Sharing
 from openalbert.model.cost import layer_matrix_parameters, memory
-from openalbert.optim.groups import layer_matrices
 from openalbert.optim.lamb import Lamb
 from openalbert.optim.muon import Muon, MuonWithRest, coefficients, orthogonalize
-from openalbert.optim.optimizer import load_optimizer_tensors, make_optimizer, optimizer_tensors, set_learning_rate
+from openalbert.optim.optimizer import (
+    layer_matrices,
+    load_optimizer_tensors,
+    make_optimizer,
+    optimizer_tensors,
+    set_learning_rate,
+)
 from openalbert.optim.settings import NewtonSchulz, OptimizerSettings
 from openalbert.settings import from_json, to_json
 

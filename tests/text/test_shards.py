@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from openalbert.errors import UserError
 from openalbert.text import shards
-from openalbert.text.manifest import problems, read_manifest
-from openalbert.text.shards import Vocabulary, open_shards, write_shards
+from openalbert.text.shards import Vocabulary, open_shards, problems, read_manifest, write_shards
 
 SPECIAL = {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
 VOCABULARY = Vocabulary("f" * 64, 30_000, SPECIAL)

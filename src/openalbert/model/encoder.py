@@ -57,7 +57,7 @@ class AlbertEncoder(nn.Module):
         self.run_layer = run_layer
         """How a layer is run: as it is, or compiled. One compiled layer serves every depth."""
         self.is_fused = False
-        """In training, whether linear maps and attention go by kernels of our own (fused.py)."""
+        """In training, whether linear maps and attention go by kernels of our own (fused_linear.py)."""
         self.attend_masked: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor] | None = None
         """How attention heeds the mask of a padded batch in training, if not by torch's own means."""
 

@@ -5,9 +5,9 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from openalbert.model.activation import activate
 from openalbert.model.config import AlbertConfig, Head
 from openalbert.model.encoder import Encoded
+from openalbert.model.layer import activate
 
 
 class MaskedLm(nn.Module):

@@ -2,17 +2,41 @@
 
 from typing import Any, TypeAlias, cast
 
+import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from openalbert.model.activation import activate
-from openalbert.model.config import AlbertConfig
-from openalbert.model.kernels.fused_linear import linear, linear_attend, linear_gelu
+from openalbert.model.config import Activation, AlbertConfig
+from openalbert.model.kernels.fused_linear import gelu_by_sigmoid, linear, linear_attend, linear_gelu
 from openalbert.model.packing import Layout, Padded, Rows
 
 Halves: TypeAlias = tuple[Tensor, Tensor]
 """A part's two matrices in half precision, made once for all layers that share them; with them it is fused."""
+
+
+def activate(x: Tensor, activation: Activation) -> Tensor:
+    """The nonlinearity by name."""
+    if activation == "relu":
+        return F.relu(x)
+    if activation == "gelu_tanh" and torch.compiler.is_dynamo_compiling() and torch.is_grad_enabled():
+        faster: Tensor = _GeluBySigmoid.apply(x)  # type: ignore[no-untyped-call]
+        return faster
+    return F.gelu(x, approximate="tanh" if activation == "gelu_tanh" else "none")
+
+
+class _GeluBySigmoid(torch.autograd.Function):
+    """Forward by the sigmoid; compiled, the way back is faster as torch has it."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return gelu_by_sigmoid(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        found: Tensor = torch.ops.aten.gelu_backward(gradient, *ctx.saved_tensors, approximate="tanh")
+        return found
 
 
 def add_and_norm(x: Tensor, added: Tensor, norm: nn.Module) -> Tensor:

@@ -44,7 +44,7 @@ class Padded:
         return mixed.transpose(1, 2)
 
     def goes_back_without_mask(self, dropout: float) -> bool:
-        """Whether attention takes the faster way (masked_attention.py, fused.py)."""
+        """Whether attention takes the faster way (masked_attention.py, fused_linear.py)."""
         is_there = self.mask is not None and self.attend_masked is not None
         return is_there and dropout == 0 and torch.is_grad_enabled()
 

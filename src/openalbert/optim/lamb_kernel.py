@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from openalbert.optim.lamb_chunks import cut
+from openalbert.optim.lamb import cut
 
 # 8 elements a thread: two vectors of 16 bytes from each tensor are under way at a time.
 BLOCK, WARPS = 1024, 4

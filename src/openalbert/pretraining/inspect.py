@@ -17,8 +17,7 @@ from openalbert.errors import UserError, a_full_disk_is_told
 from openalbert.pretraining.batches import Batches, Objective, PretrainingBatch
 from openalbert.pretraining.inspect_view import SIGNS, picture_of, print_examples, print_figures
 from openalbert.progress import plain_console
-from openalbert.text.manifest import PICTURE
-from openalbert.text.shards import ShardSet, open_shards
+from openalbert.text.shards import PICTURE, ShardSet, open_shards
 from openalbert.text.tokenizer import Tokenizer
 
 SAMPLE = 2000

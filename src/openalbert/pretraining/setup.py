@@ -19,8 +19,7 @@ from openalbert.model.presets import PRESETS
 from openalbert.pretraining.batches import Batches
 from openalbert.pretraining.settings import Pretrain
 from openalbert.pretraining.warm_start import InitialModel, check_vocabulary, source_of
-from openalbert.text.manifest import read_manifest
-from openalbert.text.shards import ShardSet, open_shards
+from openalbert.text.shards import ShardSet, open_shards, read_manifest
 from openalbert.train.device import CPU_MEMORY, MEMORY_FRACTION, Device
 
 POSITIONS = "encoder.embedding.position.weight"

@@ -22,17 +22,17 @@ from openalbert.settings import to_dict
 from openalbert.text import corpus, groups, shards, workers
 from openalbert.text.corpus import CorpusSource, Counts, Reading
 from openalbert.text.groups import Group, Job
-from openalbert.text.manifest import (
+from openalbert.text.shards import (
     MANIFEST,
     PICTURE,
     PLAN,
     Manifest,
+    Piece,
     Vocabulary,
     check_sizes,
     problems,
     read_manifest,
 )
-from openalbert.text.shards import Piece
 from openalbert.text.tokenizer import Tokenizer
 from openalbert.version import __version__
 

@@ -20,7 +20,7 @@ from openalbert.progress import Work
 from openalbert.text import shards
 from openalbert.text.corpus import Counts
 from openalbert.text.groups import Block, Encoded, Group, Job, encode, make_pieces, mark_documents
-from openalbert.text.manifest import PLAN
+from openalbert.text.shards import PLAN
 
 READER_FEEDS = 4  # so many workers one reading process keeps busy, with compressed files too
 BLOCKS_A_WORKER = 4  # read ahead for each; more would only take memory

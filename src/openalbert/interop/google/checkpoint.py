@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Float32
 
 from openalbert.errors import UserError, suggestion
-from openalbert.interop.config_keys import EXPERIMENTS
+from openalbert.interop.config_json import EXPERIMENTS
 from openalbert.interop.google.names import ALBERT_MAP, HUGGING_FACE_NAMES, Family, Pair, Part
 from openalbert.interop.google.tensor_bundle import TensorBundle, TensorEntry, index_of
 

@@ -16,6 +16,7 @@ For training in bf16 on a GPU. Each pass is an operation of its own to torch's c
 the compiler needs to know, and tests can put others in their place.
 """
 
+import math
 from typing import Any
 
 import torch
@@ -23,7 +24,6 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from openalbert.model.activation import gelu_by_sigmoid
 from openalbert.model.kernels import masked_attention
 
 
@@ -58,6 +58,11 @@ def can_fuse(hidden_size: int, ffn_size: int, num_heads: int, length: int) -> bo
     return all(
         ((left.float() - right).norm() <= 0.05 * right.norm()).item() for left, right in zip(*found, strict=True)
     )
+
+
+def gelu_by_sigmoid(x: Tensor) -> Tensor:
+    """GELU with tanh, by 1 + tanh(z) = 2 sigmoid(2z): compiled for a GPU it is a fifth faster."""
+    return x * torch.sigmoid(2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x))
 
 
 def linear(
