@@ -53,11 +53,11 @@ def differences(tokenizer: Tokenizer, theirs: Any, lines: list[str]) -> Counter[
 
 
 def reason(tokenizer: Tokenizer, line: str, their_ids: list[int]) -> str:
-    treated = tokenizer.treatment.normalize(line)
+    treated = tokenizer.normalization.normalize(line)
     if any(piece in line for piece in SPECIAL_PIECES):
         return "the text spells a special token"
     marks = re.search(r"[\u0300-\u036f\u0591-\u05c7\u064b-\u0670\u1ab0-\u1aff]{2}", unicodedata.normalize("NFD", line))
-    if tokenizer.treatment.keep_accents and (marks or "～" in line or re.search("[\U00010780-\U000107bf]", line)):
+    if tokenizer.normalization.keep_accents and (marks or "～" in line or re.search("[\U00010780-\U000107bf]", line)):
         return "SentencePiece's NFKC is not quite NFKC"
     raw = tokenizer.processor.encode(treated)
     split = [part for number in raw for part in tokenizer.splits.get(number, [number])]

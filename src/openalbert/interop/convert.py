@@ -18,14 +18,14 @@ from openalbert.interop.config_json import write_config
 from openalbert.interop.google import checkpoint
 from openalbert.interop.huggingface import (
     TASK,
-    Account,
     Precision,
+    TensorReport,
     build,
+    check_replaceable,
     find_folder,
+    hugging_face_tensors,
     read_model,
-    refuse_to_replace_other_things,
     save,
-    their_tensors,
 )
 from openalbert.interop.names import family_of
 from openalbert.interop.pretraining_json import read_pretraining
@@ -75,7 +75,7 @@ def convert(settings: Convert) -> None:
     """Read, write, read again, and print what became of every tensor."""
     if settings.out.exists() and not settings.fresh:
         raise UserError(f"{settings.out} is there already: give another name, or --fresh to replace it")
-    refuse_to_replace_other_things(settings.out)
+    check_replaceable(settings.out)
     with warnings.catch_warnings():
         # The table below reports parameters drawn at random.
         warnings.filterwarnings("ignore", ".*has no pooler", InputWarning)
@@ -99,19 +99,19 @@ def convert(settings: Convert) -> None:
         raise UserError(f"{settings.out} was written, but transformers computes something else: {', '.join(wrong)}")
 
 
-def read_source(settings: Convert) -> tuple[AlbertModel, Account, Path]:
+def read_source(settings: Convert) -> tuple[AlbertModel, TensorReport, Path]:
     """The model, the account of its tensors, and the folder it lies in."""
     path = Path(settings.source)
     if settings.source in PRESETS:
         model = AlbertModel(PRESETS[settings.source], PRETRAINING_HEADS)
-        return model, Account(fresh=[name for name, _ in model.named_parameters()]), path
+        return model, TensorReport(fresh=[name for name, _ in model.named_parameters()]), path
     if checkpoint.is_checkpoint(path):
         return read_checkpoint(path, settings.classifier)
     folder = find_folder(settings.source)
     return *read_model(folder), folder
 
 
-def read_checkpoint(path: Path, classifier: ClassifierKind) -> tuple[AlbertModel, Account, Path]:
+def read_checkpoint(path: Path, classifier: ClassifierKind) -> tuple[AlbertModel, TensorReport, Path]:
     """Google's checkpoint, with the configuration that lies beside it."""
     folder = path if path.is_dir() else path.parent
     found = sorted(folder.glob("*_config.json"))
@@ -148,8 +148,8 @@ def find_tokenizer(folder: Path) -> Tokenizer | None:
 def check_reading_back(model: AlbertModel, target: Path, precision: Precision) -> None:
     """Read what was written; it must be what was meant, bit for bit, after the rounding that was asked for."""
     again, _ = read_model(target)
-    stored = their_tensors(again)
-    for name, tensor in their_tensors(model).items():
+    stored = hugging_face_tensors(again)
+    for name, tensor in hugging_face_tensors(model).items():
         if not torch.equal(tensor.to(getattr(torch, precision)).float(), stored[name].float()):
             raise UserError(f"{target}: the tensor '{name}' does not read back as it was written: is the disk sound?")
 
@@ -191,7 +191,9 @@ def _difference(ours: Tensor, theirs: Tensor, mask: Tensor | None = None) -> Dif
     return Difference((ours - theirs).abs().max().item(), theirs.abs().max().item())
 
 
-def print_report(model: AlbertModel, account: Account, differences: dict[str, Difference], settings: Convert) -> None:
+def print_report(
+    model: AlbertModel, account: TensorReport, differences: dict[str, Difference], settings: Convert
+) -> None:
     """Every tensor accounted for, and how far the outputs are from Hugging Face's."""
     table = Table("became", "tensors", "", box=None, pad_edge=False)
     table.columns[1].justify = "right"

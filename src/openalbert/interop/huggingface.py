@@ -22,8 +22,8 @@ from openalbert.interop.tokenizer_json import write_tokenizer_files
 from openalbert.interop.weights import INDEX, WEIGHTS, read_folder_tensors, read_tensor_names, write_tensors
 from openalbert.model.albert import AlbertModel, initialize
 from openalbert.model.config import PRETRAINING_HEADS, AlbertConfig, Head
-from openalbert.model.presets import PRESETS, names_a_fresh_model
-from openalbert.pretrained import included_folder, pretrained_names
+from openalbert.model.presets import PRESETS, is_preset_or_recipe
+from openalbert.pretrained import bundled_folder, pretrained_names
 from openalbert.text.tokenizer import Tokenizer
 
 CONFIG = "config.json"
@@ -36,7 +36,7 @@ Precision = Literal["float32", "bfloat16", "float16"]
 
 
 @dataclass
-class Account:
+class TensorReport:
     """What became of every tensor of a source: none may be left over."""
 
     used: list[Pair] = field(default_factory=list)
@@ -57,7 +57,7 @@ def load(folder_or_name: str | Path, heads: Sequence[Head] | None = None) -> Alb
     folder does not hold are drawn at random. Weights are fp32, whatever the file stores; the model is in eval mode.
     """
     name = str(folder_or_name)
-    if isinstance(folder_or_name, Path) and names_a_fresh_model(name):
+    if isinstance(folder_or_name, Path) and is_preset_or_recipe(name):
         name = f"./{name}"  # a path is no preset's name
     if name in PRESETS:
         model = AlbertModel(PRESETS[name])
@@ -71,11 +71,11 @@ def local_folder(name: str) -> Path | None:
 
     The name of a preset or of a recipe is no folder: `./albert-base` is one.
     """
-    if names_a_fresh_model(name):
+    if is_preset_or_recipe(name):
         return None
     path = Path(name)
     if not path.is_dir():
-        return included_folder(name)
+        return bundled_folder(name)
     if (path / CONFIG).exists() or not (path / RUN).is_file():
         return path
     if not (path / MODEL / CONFIG).is_file():
@@ -112,7 +112,7 @@ def find_folder(name: str, fresh: tuple[str, ...] = ()) -> Path:
         return folder
     if name.count("/") == 1 and not name.startswith((".", "/", "~")) and not Path(name).parent.is_dir():
         return _download(name)
-    if names_a_fresh_model(name):
+    if is_preset_or_recipe(name):
         here = f"; the folder of that name is ./{name}" if Path(name).is_dir() else ""
         raise UserError(
             f"'{name}' is a {'preset' if name in PRESETS else 'recipe'}, a fresh model without a tokenizer: give a "
@@ -165,7 +165,7 @@ def _download(name: str) -> Path:
         raise UserError(f"'{name}' is no folder here, and Hugging Face's hub did not give it: {reason}") from None
 
 
-def read_model(folder: Path) -> tuple[AlbertModel, Account]:
+def read_model(folder: Path) -> tuple[AlbertModel, TensorReport]:
     """A model folder, openalbert's or Hugging Face's, and what became of its tensors."""
     values = _read_config_file(folder)
     weights = folder / (WEIGHTS if (folder / WEIGHTS).exists() else INDEX)
@@ -185,7 +185,7 @@ def read_folder_heads(folder: Path) -> tuple[Head, ...]:
     return read_heads(values, names, str(folder / CONFIG))
 
 
-def is_for_a_task(folder: Path) -> bool:
+def has_task_head(folder: Path) -> bool:
     """Whether a model folder has a head beside those of pretraining, as its config.json says: no weights are read."""
     values = _read_config_file(folder)
     if OWN_SECTION in values:
@@ -213,10 +213,10 @@ def _read_config_file(folder: Path) -> dict[str, Any]:
 
 def build(
     values: dict[str, Any], tensors: dict[str, Tensor], config_file: str, where: str
-) -> tuple[AlbertModel, Account]:
+) -> tuple[AlbertModel, TensorReport]:
     """A model from the content of a config.json and the tensors beside it; `where` is the file that held them."""
     config = read_config(values, config_file)
-    account = Account()
+    account = TensorReport()
     if max(config.sharing.attention, config.sharing.ffn) > len(tensors):  # said before a million layers are made
         raise UserError(
             f"{where}: {CONFIG} asks for {config.sharing.attention} attention and {config.sharing.ffn} feed-forward "
@@ -273,7 +273,7 @@ def _with_prefix(tensors: dict[str, Tensor], family: Family) -> dict[str, Tensor
     return {f"{family}.{name}": tensor for name, tensor in tensors.items()}
 
 
-def _without_copies(tensors: dict[str, Tensor], account: Account, where: str) -> dict[str, Tensor]:
+def _without_copies(tensors: dict[str, Tensor], account: TensorReport, where: str) -> dict[str, Tensor]:
     kept = dict(tensors)
     for copy, original in TIED.items():
         if copy in kept and original in kept:
@@ -292,7 +292,7 @@ def _without_copies(tensors: dict[str, Tensor], account: Account, where: str) ->
 
 
 def _without_identity_map(
-    config: AlbertConfig, tensors: dict[str, Tensor], account: Account
+    config: AlbertConfig, tensors: dict[str, Tensor], account: TensorReport
 ) -> tuple[AlbertConfig, dict[str, Tensor]]:
     """Where E = H their ALBERT still has a map: the identity stands for none, any other is kept."""
     weight, bias = tensors.get(f"{EMBEDDING_MAP}.weight"), tensors.get(f"{EMBEDDING_MAP}.bias")
@@ -328,7 +328,7 @@ def _check(tensors: dict[str, Tensor], pair: Pair, whole: torch.Size, where: str
         )
 
 
-def their_tensors(model: AlbertModel) -> dict[str, Tensor]:
+def hugging_face_tensors(model: AlbertModel) -> dict[str, Tensor]:
     """The model's parameters under the names that its folder uses."""
     parameters = {name: parameter.detach() for name, parameter in model.named_parameters()}
     family = family_of(model.config)
@@ -344,7 +344,7 @@ def their_tensors(model: AlbertModel) -> dict[str, Tensor]:
     return tensors
 
 
-def refuse_to_replace_other_things(target: Path) -> None:
+def check_replaceable(target: Path) -> None:
     """Writing a model replaces a whole folder: it must be a model's, not somebody's home."""
     is_model = (target / CONFIG).is_file() and any((target / name).is_file() for name in (WEIGHTS, INDEX))
     if target.is_dir() and not is_model and any(target.iterdir()):
@@ -368,9 +368,9 @@ def save(
         raise UserError(
             f"the tokenizer has {tokenizer.vocab_size} pieces, but the model has room for {model.config.vocab_size}"
         )
-    refuse_to_replace_other_things(folder)
+    check_replaceable(folder)
     dtype = getattr(torch, precision)
-    tensors = {name: tensor.to(dtype) for name, tensor in their_tensors(model).items()}
+    tensors = {name: tensor.to(dtype) for name, tensor in hugging_face_tensors(model).items()}
     with new_folder(folder) as aside:
         write_tensors(aside / WEIGHTS, tensors)
         values = write_config(model.config, model.head_list, precision)

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 
 from openalbert.interop.config_json import read_config
 from openalbert.model.config import AlbertConfig
-from openalbert.model.cost import forward_flops_per_token, parameters_by_part
+from openalbert.model.cost import forward_flops_per_token, parameters_by_component
 from openalbert.model.presets import PRESETS, RECIPE_MODELS
 from openalbert.pretrained import PRETRAINED, pretrained_names
 
@@ -78,7 +78,7 @@ def entry(name: str, kind: str, config: AlbertConfig) -> Entry:
     return Entry(
         name=name,
         kind=kind,
-        parameters=sum(parameters_by_part(config).values()),
+        parameters=sum(parameters_by_component(config).values()),
         gigaflops=LENGTH * forward_flops_per_token(config, LENGTH, 0.0) / 1e9,
         layers=config.num_layers,
         hidden_size=config.hidden_size,

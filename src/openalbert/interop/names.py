@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from openalbert.model.config import AlbertConfig, Head, part_of_layer
+from openalbert.model.config import AlbertConfig, Head, block_of_layer
 
 Family = Literal["albert", "bert"]
 
@@ -87,7 +87,7 @@ def family_of(config: AlbertConfig) -> Family | None:
     # Their rule for the group of a layer divides floating-point numbers, which may land on another group than ours.
     layers = range(config.num_layers)
     their_groups = [int(layer / (config.num_layers / groups)) for layer in layers]
-    same = their_groups == [part_of_layer(layer, groups, config.num_layers) for layer in layers]
+    same = their_groups == [block_of_layer(layer, groups, config.num_layers) for layer in layers]
     return "albert" if same else None
 
 

@@ -17,10 +17,10 @@ from openalbert.model.cost import (
     forward_flops_per_token,
     has_masked_lm,
     memory,
-    parameters_by_part,
+    parameters_by_component,
     training_flops_per_token,
 )
-from openalbert.model.presets import PAPER, PRESETS, RECIPE_MODELS, names_a_fresh_model
+from openalbert.model.presets import PAPER, PRESETS, RECIPE_MODELS, is_preset_or_recipe
 from openalbert.progress import plain_console
 
 LONGEST = 512  # tokens of a sequence, as in the paper
@@ -70,7 +70,7 @@ def config_of(name: str) -> AlbertConfig:
 
 def heads_of(name: str) -> tuple[Head, ...]:
     """The heads that a model has; those of pretraining for a preset, a recipe and settings without a name."""
-    if not name or names_a_fresh_model(name):
+    if not name or is_preset_or_recipe(name):
         return PRETRAINING_HEADS
     return read_folder_heads(find_folder(name))
 
@@ -103,7 +103,7 @@ def describe(settings: Show) -> dict[str, Any]:
         )
     heads = heads_of(settings.preset)
     masked = MASKED if has_masked_lm(heads) else 0.0
-    parts = parameters_by_part(config, heads)
+    parts = parameters_by_component(config, heads)
     used = memory(config, settings.batch, length, settings.precision, settings.recompute, heads)
     paper = PAPER.get(settings.preset) if PRESETS.get(settings.preset) == config else None
     return {
@@ -111,7 +111,7 @@ def describe(settings: Show) -> dict[str, Any]:
         "parameters": {
             "encoder": encoder_parameters(parts),
             "with_heads": sum(parts.values()),
-            "by_part": parts,
+            "by_component": parts,
             "in_the_paper": paper.parameters if paper else None,
         },
         "flops_per_token": {
@@ -158,7 +158,7 @@ def print_one(figures: dict[str, Any], settings: Show) -> None:
     )
     table = Table("parameters", "", box=None, pad_edge=False)
     table.columns[1].justify = "right"
-    for part, count in parameters["by_part"].items():
+    for part, count in parameters["by_component"].items():
         table.add_row(part, f"{count:,}")
     table.add_row("encoder with pooler", f"{parameters['encoder']:,}", style="bold")
     if parameters["with_heads"] != parameters["encoder"]:

@@ -18,7 +18,7 @@ import sentencepiece
 
 from openalbert import atomic_io
 from openalbert.errors import UserError
-from openalbert.text.normalization import Treatment
+from openalbert.text.normalization import Normalization
 from openalbert.text.tokenizer import SPACE, SPECIAL_PIECES, Tokenizer
 
 NEVER = -1e4  # the score of a piece that must not be chosen: far below any sum over a word
@@ -37,16 +37,16 @@ _NORMAL, _USER_DEFINED = 1, 4  # kinds of entries in a SentencePiece model
 
 def write_tokenizer_files(tokenizer: Tokenizer, folder: Path, max_length: int) -> None:
     """Write the files from which AutoTokenizer makes this tokenizer, and the SentencePiece model itself."""
-    whole = _tokenizer_json_text(tokenizer.model, tokenizer.treatment, tokenizer.where)
+    whole = _tokenizer_json_text(tokenizer.model, tokenizer.normalization, tokenizer.where)
     tokenizer.save(folder)
     atomic_io.write_text(folder / "tokenizer.json", whole)
     atomic_io.write_text(folder / "tokenizer_config.json", json.dumps(_config(tokenizer, max_length), indent=2) + "\n")
 
 
 @functools.lru_cache(maxsize=1)
-def _tokenizer_json_text(model: bytes, treatment: Treatment, where: str) -> str:
+def _tokenizer_json_text(model: bytes, normalization: Normalization, where: str) -> str:
     """tokenizer.json, made once for runs that write it again."""
-    return json.dumps(_tokenizer_json(Tokenizer(model, treatment, where)), ensure_ascii=False) + "\n"
+    return json.dumps(_tokenizer_json(Tokenizer(model, normalization, where)), ensure_ascii=False) + "\n"
 
 
 def _config(tokenizer: Tokenizer, max_length: int) -> dict[str, Any]:
@@ -55,8 +55,8 @@ def _config(tokenizer: Tokenizer, max_length: int) -> dict[str, Any]:
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
         "model_max_length": max_length,
-        "do_lower_case": not tokenizer.treatment.cased,
-        "keep_accents": tokenizer.treatment.keep_accents,
+        "do_lower_case": not tokenizer.normalization.cased,
+        "keep_accents": tokenizer.normalization.keep_accents,
         "pad_token": "<pad>",
         "unk_token": "<unk>",
         "cls_token": "[CLS]",
@@ -105,17 +105,17 @@ def _tokenizer_json(tokenizer: Tokenizer) -> dict[str, Any]:
 
 
 def _normalizers(tokenizer: Tokenizer) -> list[dict[str, Any]]:
-    """The treatment, then what SentencePiece's own normaliser does, step by step."""
+    """The normalization, then what SentencePiece's own normaliser does, step by step."""
     steps: list[dict[str, Any]] = []
     removed, spaces = _removed_and_spaces(tokenizer)
     dropped = removed
-    if not tokenizer.treatment.keep_accents:
+    if not tokenizer.normalization.keep_accents:
         marks = _marks()
         dropped += marks
         steps += [{"type": "NFKD"}, _replace(f"[{marks}]+", "")]
     # Metaspace knows the beginning of a text only by its first character: it must not vanish, so it becomes a space.
     steps.insert(1, _replace(f"\\A[{dropped}]+", " "))
-    if not tokenizer.treatment.cased:
+    if not tokenizer.normalization.cased:
         # Python lower-cases a sigma at the end of a word to its final form, Hugging Face's Lowercase does not.
         before = r"(?:(?<=\p{Cased})|(?<=\p{Cased}\p{Case_Ignorable}))"
         steps += [_replace(before + r"Σ(?!\p{Case_Ignorable}*\p{Cased})", "ς"), {"type": "Lowercase"}]

@@ -40,7 +40,7 @@ class Sharing:
     """Distinct feed-forward parts, counted in the same way."""
 
 
-def part_of_layer(layer: int, num_parts: int, num_layers: int) -> int:
+def block_of_layer(layer: int, num_parts: int, num_layers: int) -> int:
     """Which of `num_parts` copies a layer uses: consecutive layers share one, in groups as equal as can be."""
     return layer * num_parts // num_layers
 

@@ -8,7 +8,7 @@ from openalbert.model.config import PRETRAINING_HEADS, AlbertConfig, Head
 
 Precision = Literal["bf16", "tf32", "fp32"]
 
-ENCODER_PARTS = (
+ENCODER_COMPONENTS = (
     "word embedding",
     "position and segment embedding",
     "embedding map",
@@ -18,7 +18,7 @@ ENCODER_PARTS = (
 )
 
 
-def parameters_by_part(config: AlbertConfig, heads: Sequence[Head] = PRETRAINING_HEADS) -> dict[str, int]:
+def parameters_by_component(config: AlbertConfig, heads: Sequence[Head] = PRETRAINING_HEADS) -> dict[str, int]:
     """How many parameters each part of the encoder and each of these heads has."""
     embedding, hidden = config.embedding_size, config.hidden_size
     norm = 2 * hidden
@@ -32,7 +32,7 @@ def parameters_by_part(config: AlbertConfig, heads: Sequence[Head] = PRETRAINING
         config.sharing.ffn * ffn,
         _linear(hidden, hidden),
     )
-    by_part = dict(zip(ENCODER_PARTS, counts, strict=True))
+    by_part = dict(zip(ENCODER_COMPONENTS, counts, strict=True))
     for head in heads:
         if head.kind == "masked_lm":
             # The word embedding is its output matrix too; only the bias is its own.
@@ -48,7 +48,7 @@ def _linear(width_in: int, width_out: int) -> int:
 
 def encoder_parameters(parts: dict[str, int]) -> int:
     """Encoder with pooler, without heads: what the paper's tables count."""
-    return sum(parts[part] for part in ENCODER_PARTS)
+    return sum(parts[part] for part in ENCODER_COMPONENTS)
 
 
 def has_masked_lm(heads: Sequence[Head]) -> bool:
@@ -135,7 +135,7 @@ def memory(
     Weights, gradients and LAMB's two moments are fp32; with bf16 the matrix products use bf16 copies of the weights.
     Muon has one moment for the matrices of the layers, in place of two.
     """
-    parameters = sum(parameters_by_part(config, heads).values())
+    parameters = sum(parameters_by_component(config, heads).values())
     width = 2 if precision == "bf16" else 4
     weights = parameters * (4 + 2 if precision == "bf16" else 4)
     return Memory(

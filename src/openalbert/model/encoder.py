@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from openalbert.errors import UserError
-from openalbert.model.config import AlbertConfig, part_of_layer
+from openalbert.model.config import AlbertConfig, block_of_layer
 from openalbert.model.embedding import FactorizedEmbedding
-from openalbert.model.layer import Attention, FeedForward, Halves
+from openalbert.model.layer import Attention, Bf16Copies, FeedForward
 from openalbert.model.packing import Layout, Rows
 
 
@@ -34,8 +34,8 @@ def run_layer(
     hidden: Tensor,
     layout: Layout,
     rows: Rows | None,
-    of_attention: Halves | None,
-    of_ffn: Halves | None,
+    of_attention: Bf16Copies | None,
+    of_ffn: Bf16Copies | None,
 ) -> Tensor:
     """One layer: the attention part, then the feed-forward part."""
     out: Tensor = ffn(attention(hidden, layout, rows, of_attention), of_ffn)
@@ -82,34 +82,39 @@ class AlbertEncoder(nn.Module):
             raise UserError("states of all layers need all positions: ask for either all_states or at")
         hidden = self.embedding(ids, segments, layout.positions(ids))
         states = [hidden]
-        halves = self._halves(depth)
+        bf16_copies = self._bf16_copies(depth)
         for layer in range(depth - 1):
-            hidden = self._layer(layer, hidden, layout, halves)
+            hidden = self._layer(layer, hidden, layout, bf16_copies)
             states.append(hidden)
         if at is None:
-            hidden = self._layer(depth - 1, hidden, layout, halves)
+            hidden = self._layer(depth - 1, hidden, layout, bf16_copies)
             states.append(hidden)
             return Encoded(hidden, self._pool(layout.first(hidden)), tuple(states) if all_states else ())
         rows = layout.first_and_asked(at)
-        first, hidden = rows.split(self._layer(depth - 1, hidden, layout, halves, rows))
+        first, hidden = rows.split(self._layer(depth - 1, hidden, layout, bf16_copies, rows))
         return Encoded(hidden, self._pool(first))
 
-    def _halves(self, depth: int) -> dict[nn.Module, Halves]:
+    def _bf16_copies(self, depth: int) -> dict[nn.Module, Bf16Copies]:
         if not (self.is_fused and torch.is_grad_enabled()):
             return {}
         parts = dict.fromkeys(part for layer in range(depth) for part in self._parts(layer))
-        return {part: part.halves() for part in parts}
+        return {part: part.bf16_copies() for part in parts}
 
     def _parts(self, layer: int) -> tuple[Attention, FeedForward]:
-        attention = self.attention[part_of_layer(layer, len(self.attention), self.config.num_layers)]
-        ffn = self.ffn[part_of_layer(layer, len(self.ffn), self.config.num_layers)]
+        attention = self.attention[block_of_layer(layer, len(self.attention), self.config.num_layers)]
+        ffn = self.ffn[block_of_layer(layer, len(self.ffn), self.config.num_layers)]
         return cast(Attention, attention), cast(FeedForward, ffn)
 
     def _layer(
-        self, layer: int, hidden: Tensor, layout: Layout, halves: dict[nn.Module, Halves], rows: Rows | None = None
+        self,
+        layer: int,
+        hidden: Tensor,
+        layout: Layout,
+        bf16_copies: dict[nn.Module, Bf16Copies],
+        rows: Rows | None = None,
     ) -> Tensor:
         attention, ffn = self._parts(layer)
-        given = (attention, ffn, hidden, layout, rows, halves.get(attention), halves.get(ffn))
+        given = (attention, ffn, hidden, layout, rows, bf16_copies.get(attention), bf16_copies.get(ffn))
         if self.recomputes_activations and self.training:
             again: Tensor = checkpoint(self.run_layer, *given, use_reentrant=False)
             return again

@@ -11,7 +11,7 @@ from openalbert.model.config import Activation, AlbertConfig
 from openalbert.model.kernels.fused_linear import gelu_by_sigmoid, linear, linear_attend, linear_gelu
 from openalbert.model.packing import Layout, Padded, Rows
 
-Halves: TypeAlias = tuple[Tensor, Tensor]
+Bf16Copies: TypeAlias = tuple[Tensor, Tensor]
 """A part's two matrices in half precision, made once for all layers that share them; with them it is fused."""
 
 
@@ -73,13 +73,17 @@ class Attention(nn.Module):
         self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_epsilon)
 
     def forward(
-        self, x: Float[Tensor, "*tokens hidden"], layout: Layout, rows: Rows | None = None, halves: Halves | None = None
+        self,
+        x: Float[Tensor, "*tokens hidden"],
+        layout: Layout,
+        rows: Rows | None = None,
+        bf16_copies: Bf16Copies | None = None,
     ) -> Float[Tensor, "*rows hidden"]:
         """Every token (or only those of `rows`) takes in what it attends to in its own sequence."""
         dropout = self.attention_dropout if self.training else 0.0
-        if halves and rows is None and isinstance(layout, Padded) and layout.goes_back_without_mask(dropout):
+        if bf16_copies and rows is None and isinstance(layout, Padded) and layout.skips_mask_in_backward(dropout):
             mixed = linear_attend(
-                x, self.qkv.weight, halves[0], self.qkv.bias, cast(Tensor, layout.mask), self.num_heads
+                x, self.qkv.weight, bf16_copies[0], self.qkv.bias, cast(Tensor, layout.mask), self.num_heads
             )
         elif rows is None:
             query, key, value = self._heads(F.linear(x, self.qkv.weight, self.qkv.bias), 3)
@@ -91,11 +95,13 @@ class Attention(nn.Module):
             x = rows.take(x)
             (query,) = self._heads(F.linear(x, self.qkv.weight[:hidden_size], self.qkv.bias[:hidden_size]), 1)
             mixed = rows.attend(cast(Any, layout), query, key, value, dropout).flatten(-2)
-        added = linear(mixed, self.output.weight, halves[1], self.output.bias) if halves else self.output(mixed)
+        added = (
+            linear(mixed, self.output.weight, bf16_copies[1], self.output.bias) if bf16_copies else self.output(mixed)
+        )
         added = F.dropout(added, self.hidden_dropout, self.training)
         return add_and_norm(x, added, self.norm)
 
-    def halves(self) -> Halves:
+    def bf16_copies(self) -> Bf16Copies:
         """Copies of the matrices in half precision."""
         return self.qkv.weight.detach().bfloat16(), self.output.weight.detach().bfloat16()
 
@@ -114,19 +120,19 @@ class FeedForward(nn.Module):
         self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_epsilon)
 
     def forward(
-        self, x: Float[Tensor, "*tokens hidden"], halves: Halves | None = None
+        self, x: Float[Tensor, "*tokens hidden"], bf16_copies: Bf16Copies | None = None
     ) -> Float[Tensor, "*tokens hidden"]:
         """Every token by itself."""
-        if halves:
-            of_up = (self.up.weight, halves[0], self.up.bias)
+        if bf16_copies:
+            of_up = (self.up.weight, bf16_copies[0], self.up.bias)
             is_gelu = self.activation == "gelu_tanh"
             wide = linear_gelu(x, *of_up) if is_gelu else activate(linear(x, *of_up), self.activation)
-            added = linear(wide, self.down.weight, halves[1], self.down.bias)
+            added = linear(wide, self.down.weight, bf16_copies[1], self.down.bias)
         else:
             added = self.down(activate(self.up(x), self.activation))
         # Google drops out here too, before the residual; Hugging Face's ALBERT does not.
         return add_and_norm(x, F.dropout(added, self.hidden_dropout, self.training), self.norm)
 
-    def halves(self) -> Halves:
+    def bf16_copies(self) -> Bf16Copies:
         """Copies of the matrices in half precision."""
         return self.up.weight.detach().bfloat16(), self.down.weight.detach().bfloat16()

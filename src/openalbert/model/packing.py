@@ -37,13 +37,13 @@ class Padded:
     ) -> Float[Tensor, "batch asked heads size"]:
         """Attention of every query to the real tokens of its sequence."""
         query, key, value = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
-        if self.mask is not None and self.attend_masked is not None and self.goes_back_without_mask(dropout):
+        if self.mask is not None and self.attend_masked is not None and self.skips_mask_in_backward(dropout):
             return self.attend_masked(query, key, value, self.mask).transpose(1, 2)
         mask = None if self.mask is None else self.mask[:, None, None, :]
         mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout)
         return mixed.transpose(1, 2)
 
-    def goes_back_without_mask(self, dropout: float) -> bool:
+    def skips_mask_in_backward(self, dropout: float) -> bool:
         """Whether attention takes the faster way (masked_attention.py, fused_linear.py)."""
         is_there = self.mask is not None and self.attend_masked is not None
         return is_there and dropout == 0 and torch.is_grad_enabled()

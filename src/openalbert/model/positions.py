@@ -14,7 +14,7 @@ LEAST_TURN = 0.01  # of a step, beside the largest: what turns less stands still
 EDGE = 6  # positions at either end, which say "begin" and "end" too, and tell nothing of the rotation
 
 
-def continued(positions: Float[Tensor, "known size"], count: int) -> Float[Tensor, "count size"]:
+def extend_positions(positions: Float[Tensor, "known size"], count: int) -> Float[Tensor, "count size"]:
     """So many positions: the known ones, but for the edge at their end, and those that their rotation leads to."""
     edge = min(EDGE, (len(positions) - 4) // 2)
     if count <= len(positions) or edge < 0:  # of fewer than four positions nothing can be learned

@@ -63,27 +63,27 @@ RECIPE_MODELS: dict[str, AlbertConfig] = {
 
 
 @dataclass(frozen=True)
-class PaperFigures:
+class PaperCost:
     """What the paper prints beside a model in its Tables 1 and 2."""
 
     parameters: str
     speedup: str
 
 
-PAPER: dict[str, PaperFigures] = {
-    "albert-base": PaperFigures("12M", "5.6x"),
-    "albert-large": PaperFigures("18M", "1.7x"),
-    "albert-xlarge": PaperFigures("60M", "0.6x"),
-    "albert-xxlarge": PaperFigures("235M", "0.3x"),
-    "bert-base": PaperFigures("108M", "4.7x"),
-    "bert-large": PaperFigures("334M", "1.0"),
-    "bert-xlarge": PaperFigures("1270M", ""),
+PAPER: dict[str, PaperCost] = {
+    "albert-base": PaperCost("12M", "5.6x"),
+    "albert-large": PaperCost("18M", "1.7x"),
+    "albert-xlarge": PaperCost("60M", "0.6x"),
+    "albert-xxlarge": PaperCost("235M", "0.3x"),
+    "bert-base": PaperCost("108M", "4.7x"),
+    "bert-large": PaperCost("334M", "1.0"),
+    "bert-xlarge": PaperCost("1270M", ""),
 }
 
 PAPER_TOKENS = 125_000 * 4096 * 512  # that each of these models read (section 4.1: steps, batch, length)
 
 
-def names_a_fresh_model(name: str) -> bool:
+def is_preset_or_recipe(name: str) -> bool:
     """Whether a name is a preset's or a recipe's: it then wins over a folder of that name in the current directory."""
     return name in PRESETS or name in RECIPE_MODELS
 

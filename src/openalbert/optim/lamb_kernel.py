@@ -239,7 +239,7 @@ class Tables:
     def __init__(self, device: torch.device) -> None:
         """Compile and load the kernels, by steps of a few zeros; it raises what Triton raises where it cannot."""
         self._found: dict[int, tuple[Table, Gradients]] = {}
-        self._recorded: list[tuple[Table, Gradients]] = []
+        self._captured: list[tuple[Table, Gradients]] = []
         for size in (4, 3):  # aligned, and not
             w, g, m, v = torch.zeros(4, size, device=device)
             table = Table((size, 1, *_addresses((w, m, v))), device)
@@ -267,7 +267,7 @@ class Tables:
         if torch.cuda.is_current_stream_capturing():
             if table is None or places is None:
                 return None
-            self._recorded.append((table, places))  # the graph reads them as long as it lives
+            self._captured.append((table, places))  # the graph reads them as long as it lives
         found = table or Table(key, device), places or Gradients(of_gradients, device)
         self._found[group] = found
         return found

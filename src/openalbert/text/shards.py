@@ -81,7 +81,7 @@ class Manifest:
 
 
 @dataclass(frozen=True)
-class Vocabulary:
+class VocabularyInfo:
     """What the manifest has to know of the vocabulary."""
 
     fingerprint: str
@@ -210,7 +210,7 @@ def read_piece(folder: Path, name: str) -> Piece | None:
 
 def finish(
     folder: Path,
-    vocabulary: Vocabulary,
+    vocabulary: VocabularyInfo,
     settings: dict[str, Any],
     inputs: Sequence[str],
     counts: Mapping[str, int],
@@ -245,7 +245,7 @@ def finish(
 def write_shards(
     folder: Path,
     documents: Mapping[str, Iterable[Sequence[Sequence[int]]]],
-    vocabulary: Vocabulary,
+    vocabulary: VocabularyInfo,
     shard_tokens: int = 1 << 25,
 ) -> Manifest:
     """Write documents that are tokenized already: for each split, documents of sentences of token ids."""

@@ -16,7 +16,7 @@ from jaxtyping import Float32
 
 from openalbert.errors import UserError, suggestion
 from openalbert.interop.config_json import EXPERIMENTS
-from openalbert.interop.google.names import ALBERT_MAP, HUGGING_FACE_NAMES, Family, Pair, Part
+from openalbert.interop.google.names import ALBERT_MAP, HUGGING_FACE_NAMES, Family, Pair, TensorGroup
 from openalbert.interop.google.tensor_bundle import TensorBundle, TensorEntry, index_of
 
 Tensors = dict[str, Float32[np.ndarray, "..."]]
@@ -214,7 +214,7 @@ def _weights(bundle: TensorBundle) -> tuple[dict[str, TensorEntry], list[str]]:
     return entries, skipped
 
 
-def _counted(part: Part, config: dict[str, Any], where: str, num_tensors: int) -> list[Pair]:
+def _counted(part: TensorGroup, config: dict[str, Any], where: str, num_tensors: int) -> list[Pair]:
     """The pairs of a part, once for every layer, group and inner layer that its names count through."""
     counts = {
         "layer": config["num_hidden_layers"],

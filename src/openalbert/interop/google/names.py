@@ -23,7 +23,7 @@ class Pair:
 
 
 @dataclass(frozen=True)
-class Part:
+class TensorGroup:
     """Pairs that are there together; a name may hold {layer}, {group} and {inner}, which count through the model."""
 
     name: str
@@ -80,7 +80,7 @@ def _masked_lm(hugging_face: str, transform: str, size: str) -> tuple[Pair, ...]
     )
 
 
-ALBERT_MAP = Part(
+ALBERT_MAP = TensorGroup(
     "embedding map",
     _dense(
         "bert/encoder/embedding_hidden_mapping_in",
@@ -91,15 +91,15 @@ ALBERT_MAP = Part(
     required=True,
 )
 _FINE_TUNED = (
-    Part("classifier", _output("", "classifier", "num_labels")),
-    Part("span", _output("cls/squad/", "qa_outputs", 2)),
+    TensorGroup("classifier", _output("", "classifier", "num_labels")),
+    TensorGroup("span", _output("cls/squad/", "qa_outputs", 2)),
 )
 
-HUGGING_FACE_NAMES: dict[Family, tuple[Part, ...]] = {
+HUGGING_FACE_NAMES: dict[Family, tuple[TensorGroup, ...]] = {
     "albert": (
-        Part("embeddings", _embeddings("albert.embeddings", "embedding_size"), required=True),
+        TensorGroup("embeddings", _embeddings("albert.embeddings", "embedding_size"), required=True),
         ALBERT_MAP,
-        Part(
+        TensorGroup(
             "layers",
             _within(
                 "bert/encoder/transformer/group_{group}/inner_group_{inner}",
@@ -115,14 +115,16 @@ HUGGING_FACE_NAMES: dict[Family, tuple[Part, ...]] = {
             ),
             required=True,
         ),
-        Part("pooler", _dense("bert/pooler/dense", "albert.pooler", "hidden_size", "hidden_size"), required=True),
-        Part("masked LM", _masked_lm("predictions", "", "embedding_size")),
-        Part("sentence order", _output("cls/seq_relationship/", "sop_classifier.classifier", 2)),
+        TensorGroup(
+            "pooler", _dense("bert/pooler/dense", "albert.pooler", "hidden_size", "hidden_size"), required=True
+        ),
+        TensorGroup("masked LM", _masked_lm("predictions", "", "embedding_size")),
+        TensorGroup("sentence order", _output("cls/seq_relationship/", "sop_classifier.classifier", 2)),
         *_FINE_TUNED,
     ),
     "bert": (
-        Part("embeddings", _embeddings("bert.embeddings", "hidden_size"), required=True),
-        Part(
+        TensorGroup("embeddings", _embeddings("bert.embeddings", "hidden_size"), required=True),
+        TensorGroup(
             "layers",
             _within(
                 "bert/encoder/layer_{layer}",
@@ -138,9 +140,11 @@ HUGGING_FACE_NAMES: dict[Family, tuple[Part, ...]] = {
             ),
             required=True,
         ),
-        Part("pooler", _dense("bert/pooler/dense", "bert.pooler.dense", "hidden_size", "hidden_size"), required=True),
-        Part("masked LM", _masked_lm("cls.predictions", ".transform", "hidden_size")),
-        Part("next sentence", _output("cls/seq_relationship/", "cls.seq_relationship", 2)),
+        TensorGroup(
+            "pooler", _dense("bert/pooler/dense", "bert.pooler.dense", "hidden_size", "hidden_size"), required=True
+        ),
+        TensorGroup("masked LM", _masked_lm("cls.predictions", ".transform", "hidden_size")),
+        TensorGroup("next sentence", _output("cls/seq_relationship/", "cls.seq_relationship", 2)),
         *_FINE_TUNED,
     ),
 }

@@ -68,80 +68,80 @@ def gelu_by_sigmoid(x: Tensor) -> Tensor:
 def linear(
     x: Float[Tensor, "*tokens from"],
     weight: Float[Tensor, "to from"],
-    half: Float[Tensor, "to from"],
+    bf16_weight: Float[Tensor, "to from"],
     bias: Float[Tensor, " to"],
 ) -> Float[Tensor, "*tokens to"]:
     """The map itself, whose weights' gradient is not rounded."""
-    mapped: Tensor = _Linear.apply(x.to(half.dtype).flatten(0, -2), weight, half, bias)  # type: ignore[no-untyped-call]
+    mapped: Tensor = _Linear.apply(x.to(bf16_weight.dtype).flatten(0, -2), weight, bf16_weight, bias)  # type: ignore[no-untyped-call]
     return mapped.view(*x.shape[:-1], len(weight))
 
 
 def linear_gelu(
     x: Float[Tensor, "*tokens hidden"],
     weight: Float[Tensor, "ffn hidden"],
-    half: Float[Tensor, "ffn hidden"],
+    bf16_weight: Float[Tensor, "ffn hidden"],
     bias: Float[Tensor, " ffn"],
 ) -> Float[Tensor, "*tokens ffn"]:
     """The map, then GELU with tanh."""
-    mapped: Tensor = _LinearGelu.apply(x.to(half.dtype).flatten(0, -2), weight, half, bias)  # type: ignore[no-untyped-call]
+    mapped: Tensor = _LinearGelu.apply(x.to(bf16_weight.dtype).flatten(0, -2), weight, bf16_weight, bias)  # type: ignore[no-untyped-call]
     return mapped.view(*x.shape[:-1], len(weight))
 
 
 def linear_attend(
     x: Float[Tensor, "batch length hidden"],
     weight: Float[Tensor, "three_hidden hidden"],
-    half: Float[Tensor, "three_hidden hidden"],
+    bf16_weight: Float[Tensor, "three_hidden hidden"],
     bias: Float[Tensor, " three_hidden"],
     mask: Bool[Tensor, "batch length"],
     num_heads: int,
 ) -> Float[Tensor, "batch length hidden"]:
     """Query, key and value of every token, then attention of every query to the keys where the mask is true."""
-    mixed: Tensor = _LinearAttend.apply(x.to(half.dtype), weight, half, bias, mask, num_heads)  # type: ignore[no-untyped-call]
+    mixed: Tensor = _LinearAttend.apply(x.to(bf16_weight.dtype), weight, bf16_weight, bias, mask, num_heads)  # type: ignore[no-untyped-call]
     return mixed
 
 
 class _Linear(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, half: Tensor, bias: Tensor) -> Tensor:
-        ctx.save_for_backward(x, half)
-        return F.linear(x, half, bias.to(x.dtype))
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bf16_weight: Tensor, bias: Tensor) -> Tensor:
+        ctx.save_for_backward(x, bf16_weight)
+        return F.linear(x, bf16_weight, bias.to(x.dtype))
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        x, half = ctx.saved_tensors
-        return gradient @ half, weight_gradient(gradient, x), None, gradient.sum(0, dtype=torch.float32)
+        x, bf16_weight = ctx.saved_tensors
+        return gradient @ bf16_weight, weight_gradient(gradient, x), None, gradient.sum(0, dtype=torch.float32)
 
 
 class _LinearGelu(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, half: Tensor, bias: Tensor) -> Tensor:
-        before = F.linear(x, half, bias.to(x.dtype))
-        ctx.save_for_backward(x, half, before)
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bf16_weight: Tensor, bias: Tensor) -> Tensor:
+        before = F.linear(x, bf16_weight, bias.to(x.dtype))
+        ctx.save_for_backward(x, bf16_weight, before)
         return gelu_by_sigmoid(before)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        x, half, before = ctx.saved_tensors
-        of_before, of_bias = gelu_way_back(gradient.contiguous(), before)
-        return of_before @ half, weight_gradient(of_before, x), None, of_bias
+        x, bf16_weight, before = ctx.saved_tensors
+        of_before, of_bias = gelu_backward(gradient.contiguous(), before)
+        return of_before @ bf16_weight, weight_gradient(of_before, x), None, of_bias
 
 
 class _LinearAttend(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, half: Tensor, bias: Tensor, mask: Tensor, num_heads: int
+        ctx: Any, x: Tensor, weight: Tensor, bf16_weight: Tensor, bias: Tensor, mask: Tensor, num_heads: int
     ) -> Tensor:
         mixed: Tensor
-        mixed, qkv, logsumexp = map_and_attend(x, half, bias.to(x.dtype), mask, num_heads)
+        mixed, qkv, logsumexp = map_and_attend(x, bf16_weight, bias.to(x.dtype), mask, num_heads)
         ctx.num_heads = num_heads
-        ctx.save_for_backward(x, half, mask, mixed, qkv, logsumexp)
+        ctx.save_for_backward(x, bf16_weight, mask, mixed, qkv, logsumexp)
         return mixed
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        x, half, mask, mixed, qkv, logsumexp = ctx.saved_tensors
-        of_qkv, of_bias = attend_way_back(gradient.contiguous(), mixed, qkv, logsumexp, mask, ctx.num_heads)
-        return (of_qkv @ half).view_as(x), weight_gradient(of_qkv, x.flatten(0, 1)), None, of_bias, None, None
+        x, bf16_weight, mask, mixed, qkv, logsumexp = ctx.saved_tensors
+        of_qkv, of_bias = attend_backward(gradient.contiguous(), mixed, qkv, logsumexp, mask, ctx.num_heads)
+        return (of_qkv @ bf16_weight).view_as(x), weight_gradient(of_qkv, x.flatten(0, 1)), None, of_bias, None, None
 
 
 @torch.library.custom_op("openalbert::weight_gradient", mutates_args=())
@@ -156,15 +156,15 @@ def _(gradient: Tensor, x: Tensor) -> Tensor:
     return x.new_empty(gradient.shape[1], x.shape[1], dtype=torch.float32)
 
 
-@torch.library.custom_op("openalbert::gelu_way_back", mutates_args=())
-def gelu_way_back(gradient: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
+@torch.library.custom_op("openalbert::gelu_backward", mutates_args=())
+def gelu_backward(gradient: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
     """Through GELU: the gradient of what was before it, and its sum over the rows."""
     from openalbert.model.kernels import triton_kernels
 
-    return triton_kernels.gelu_way_back(gradient, before)
+    return triton_kernels.gelu_backward(gradient, before)
 
 
-@gelu_way_back.register_fake
+@gelu_backward.register_fake
 def _(gradient: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
     return torch.empty_like(before), before.new_empty(before.shape[1], dtype=torch.float32)
 
@@ -195,8 +195,8 @@ def _(x: Tensor, weight: Tensor, bias: Tensor, mask: Tensor, num_heads: int) -> 
     return x.new_empty(x.shape), x.new_empty(batch, length, 3 * hidden_size), logsumexp
 
 
-@torch.library.custom_op("openalbert::attend_way_back", mutates_args=())
-def attend_way_back(
+@torch.library.custom_op("openalbert::attend_backward", mutates_args=())
+def attend_backward(
     gradient: Tensor, mixed: Tensor, qkv: Tensor, logsumexp: Tensor, mask: Tensor, num_heads: int
 ) -> tuple[Tensor, Tensor]:
     """Through attention: the gradient of query, key and value as rows of one matrix, and its sum over the rows."""
@@ -210,7 +210,7 @@ def attend_way_back(
     return triton_kernels.join(*found, mask)
 
 
-@attend_way_back.register_fake
+@attend_backward.register_fake
 def _(
     gradient: Tensor, mixed: Tensor, qkv: Tensor, logsumexp: Tensor, mask: Tensor, num_heads: int
 ) -> tuple[Tensor, Tensor]:

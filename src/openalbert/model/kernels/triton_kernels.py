@@ -43,7 +43,7 @@ def _sum_of_parts(parts: Tensor) -> Tensor:
 
 
 @triton.jit
-def _gelu_way_back(
+def _gelu_backward(
     gradient,
     before,
     out,
@@ -84,7 +84,7 @@ def _gelu_way_back(
     tl.store(sums + part * num_columns + column, tl.sum(total, 0), mask=column < num_columns)
 
 
-def gelu_way_back(gradient: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
+def gelu_backward(gradient: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
     """Through GELU, and the sums of the columns."""
     num_rows, num_columns = before.shape
     *blocks, num_warps = OF_GELU
@@ -92,7 +92,7 @@ def gelu_way_back(gradient: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
     out = torch.empty_like(before)
     sums = torch.empty(num_parts, num_columns, dtype=torch.float32, device=before.device)
     grid = (triton.cdiv(num_columns, OF_GELU.columns), num_parts)
-    _gelu_way_back[grid](gradient, before, out, sums, num_rows, num_columns, *blocks, num_warps=num_warps)
+    _gelu_backward[grid](gradient, before, out, sums, num_rows, num_columns, *blocks, num_warps=num_warps)
     return out, _sum_of_parts(sums)
 
 
