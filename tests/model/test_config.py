@@ -135,12 +135,12 @@ def test_a_classifier_without_classes_is_refused() -> None:
 
 
 def test_two_classes_of_one_name_are_refused() -> None:
-    with pytest.raises(UserError, match="the label 'b' stands twice"):
+    with pytest.raises(UserError, match="the label 'b' occurs twice"):
         Head("classification", ("a", "b", "b"))
 
 
 def test_two_heads_of_one_kind_are_refused() -> None:
-    with pytest.raises(UserError, match="one head of a kind"):
+    with pytest.raises(UserError, match="one head of each kind"):
         AlbertModel(preset("albert-micro"), (Head("span"), Head("span")))
 
 

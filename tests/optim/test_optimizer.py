@@ -23,7 +23,7 @@ from openalbert.optim.optimizer import (
     optimizer_tensors,
     parameter_groups,
     set_learning_rate,
-    split,
+    split_parameters,
 )
 from openalbert.optim.settings import OptimizerSettings, scaled_learning_rate, scaling_sentence
 from openalbert.settings import from_json, to_json
@@ -315,7 +315,7 @@ GOOGLE = {
 
 
 def test_the_split_is_that_of_googles_name_patterns() -> None:
-    matrices, others = split(Albert())
+    matrices, others = split_parameters(Albert())
     assert set(matrices) | set(others) == set(GOOGLE)
     for name, google in GOOGLE.items():
         excluded = any(re.search(pattern, google) for pattern in ("LayerNorm", "layer_norm", "bias"))
@@ -347,22 +347,22 @@ def test_query_key_and_value_of_the_model_count_as_three_even_after_it_was_copie
 
 def test_a_norm_by_name_alone_is_a_norm() -> None:
     model = nn.ModuleDict({"layer_norm": nn.Linear(2, 2, bias=False), "dense": nn.Linear(2, 2, bias=False)})
-    matrices, others = split(model)
+    matrices, others = split_parameters(model)
     assert (list(matrices), list(others)) == (["dense.weight"], ["layer_norm.weight"])
 
 
 def test_a_layer_norm_over_two_axes_is_known_by_its_kind_whatever_its_name() -> None:
-    matrices, others = split(nn.ModuleDict({"scale": nn.LayerNorm((2, 3)), "dense": nn.Linear(3, 2)}))
+    matrices, others = split_parameters(nn.ModuleDict({"scale": nn.LayerNorm((2, 3)), "dense": nn.Linear(3, 2)}))
     assert (set(matrices), set(others)) == ({"dense.weight"}, {"scale.weight", "scale.bias", "dense.bias"})
 
 
 def test_frozen_parameters_are_in_no_group_and_a_frozen_model_is_refused() -> None:
     model = Albert()
     model.word.weight.requires_grad_(False)
-    matrices, _ = split(model)
+    matrices, _ = split_parameters(model)
     assert "word.weight" not in matrices
     with pytest.raises(UserError, match="no parameter to train"):
-        split(model.requires_grad_(False))
+        split_parameters(model.requires_grad_(False))
 
 
 def test_an_empty_group_is_left_out() -> None:
@@ -417,5 +417,5 @@ def test_clipping_without_any_gradient_is_refused() -> None:
 
 def test_a_bias_is_known_by_its_name_or_by_its_single_axis() -> None:
     model = nn.ParameterDict({"wide_bias": torch.zeros(1, 4), "gain": torch.ones(4), "matrix": torch.zeros(4, 4)})
-    matrices, others = split(model)
+    matrices, others = split_parameters(model)
     assert (set(matrices), set(others)) == ({"matrix"}, {"wide_bias", "gain"})
