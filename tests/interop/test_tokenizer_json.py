@@ -145,7 +145,7 @@ def test_a_vocabulary_with_another_normaliser_is_refused(tmp_path: Path) -> None
     text.write_text("\n".join(plain_lines(500)), encoding="utf-8")
     flags = ALBERT_FLAGS | {"vocab_size": 300, "normalization_rule_name": "identity", "minloglevel": 2}
     sentencepiece.SentencePieceTrainer.train(input=str(text), model_prefix=str(tmp_path / "other"), **flags)
-    with pytest.raises(UserError, match=r"other.model normalises text by the rule 'identity'"):
+    with pytest.raises(UserError, match=r"other.model normalizes text by the rule 'identity'"):
         write_tokenizer_files(Tokenizer.load(tmp_path / "other.model"), tmp_path, 512)
 
 

@@ -40,7 +40,7 @@ SIZES = {
     "bert-large": (24, 1024, 1024, 16, 4096, 0.1),
     "bert-xlarge": (24, 2048, 2048, 32, 8192, 0.1),
 }
-# The cells of the paper's Tables 3 and 4: (E, distinct attention parts, distinct feed-forward parts).
+# The cells of the paper's Tables 3 and 4: (E, distinct attention blocks, distinct feed-forward blocks).
 CELLS = {
     (64, 1, 1): 9_681_408,
     (64, 12, 12): 87_648_000,

@@ -361,7 +361,7 @@ def test_frozen_parameters_are_in_no_group_and_a_frozen_model_is_refused() -> No
     model.word.weight.requires_grad_(False)
     matrices, _ = split_parameters(model)
     assert "word.weight" not in matrices
-    with pytest.raises(UserError, match="no parameter to train"):
+    with pytest.raises(UserError, match="no trainable parameter"):
         split_parameters(model.requires_grad_(False))
 
 

@@ -1,4 +1,8 @@
-"""config.json of a model folder: our configuration in Hugging Face's words, and theirs in ours."""
+"""config.json of a model folder: our configuration in Hugging Face's keys, and back.
+
+A key is read, harmless, or means another computation (then the model is refused). Any other key is ignored with a
+warning, since files on the hub carry keys of many code bases.
+"""
 
 import difflib
 import warnings
@@ -11,9 +15,9 @@ from openalbert.interop.names import Family, family_of
 from openalbert.model.config import Activation, AlbertConfig, Head, HeadKind, Sharing
 from openalbert.settings import from_dict, to_dict
 
-OWN_SECTION = "openalbert"  # where a configuration stands that Hugging Face cannot express
+OWN_SECTION = "openalbert"  # holds a configuration that Hugging Face cannot express
 
-# Theirs -> ours. `gelu_new` is what their released ALBERT files say for the tanh approximation.
+# Theirs -> ours. Their released ALBERT files name the tanh approximation `gelu_new`.
 ACTIVATIONS: dict[str, Activation] = {
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
@@ -33,7 +37,7 @@ UNNAMED_VALUE = ("LABEL_0",)
 ARCHITECTURES = {"masked_lm": "ForMaskedLM", "span": "ForQuestionAnswering", "multiple_choice": "ForMultipleChoice"}
 
 
-# What both of their families call our settings.
+# Our names -> their keys, in both families.
 _SHARED = {
     "vocab_size": "vocab_size",
     "hidden_size": "hidden_size",
@@ -51,21 +55,21 @@ KEYS: dict[Family, dict[str, str]] = {
     "albert": _SHARED | {"embedding_size": "embedding_size", "classifier_dropout": "classifier_dropout_prob"},
     "bert": _SHARED | {"classifier_dropout": "classifier_dropout"},
 }
-# Read too, but not one for one: the activation, the groups of layers, and what they say of the heads.
+# Also read, but not one to one: the activation, the groups of layers, and the heads.
 _READ_OTHERWISE = ("hidden_act", "model_type", "architectures", "id2label", "problem_type", "num_labels", "_num_labels")
 
 
 @dataclass(frozen=True)
 class Only:
-    """The one value of a key under which the model computes what ours does."""
+    """The only value of a key for which the model computes the same as ours."""
 
     value: Any
     otherwise: str
     """What any other value means."""
 
 
-# Keys that stayed from Google's unpublished experiments. All published files have these values; neither Google's code
-# nor transformers knows others.
+# Keys of Google's unpublished experiments. All published files have these values; neither Google's code nor
+# transformers supports others.
 EXPERIMENTS: dict[str, Only] = {
     key: Only(value, "an architecture of unpublished experiments")
     for key, value in {
@@ -77,7 +81,7 @@ EXPERIMENTS: dict[str, Only] = {
         "ln_type": "postln",
     }.items()
 }
-# Null, and for a table or a list an empty one, says the same as the value.
+# Null means the same as the value, and so does an empty table or list.
 ONLY: dict[str, Only] = EXPERIMENTS | {
     "inner_group_num": Only(1, "layers that alternate inside a group"),
     "position_embedding_type": Only("absolute", "positions that enter the attention scores"),
@@ -90,17 +94,17 @@ ONLY: dict[str, Only] = EXPERIMENTS | {
     "quantization_config": Only({}, "weights that are stored as whole numbers with scales"),
 }
 
-# Keys that cannot change what an encoder computes, whatever they say.
+# Keys that cannot change what an encoder computes.
 HARMLESS = frozenset(
-    # Where the file comes from, and how the weights are stored, computed with and handed out.
+    # The origin of the file, and how weights are stored, used and returned.
     "_attn_implementation _attn_implementation_autoset _commit_hash _name_or_path name_or_path attn_implementation "
     "chunk_size_feed_forward dtype gradient_checkpointing output_attentions "
     "output_hidden_states output_past return_dict tf_legacy_loss torch_dtype torchscript transformers_version "
     "use_bfloat16 use_cache xla_device "
-    # What it was fine-tuned for, in words; the heads are read off the tensors.
+    # What it was fine-tuned for; the heads are known from the tensors.
     "finetuning_task label2id prefix task_specific_params tokenizer_class "
-    # Numbers of tokens: padding is masked, and the tokenizer's files say which is which. That the output is tied to the
-    # input is checked by the tensors.
+    # Token ids: padding is masked, and the tokenizer's files define the ids. Whether the output is tied is checked by
+    # the tensors.
     "bos_token_id cls_token_id decoder_start_token_id eos_token_id eos_token_ids mask_token_id pad_token_id "
     "sep_token_id unk_token_id tie_word_embeddings "
     # A pooler of another code base, in the files of Google's Chinese and multilingual BERT.
@@ -118,9 +122,9 @@ def write_config(config: AlbertConfig, heads: tuple[Head, ...], dtype: str) -> d
     """The content of config.json."""
     family = family_of(config)
     if family is None:
-        # Hugging Face names an unknown model_type in its error, so that this sentence is what its user reads there.
+        # Hugging Face's error quotes an unknown model_type, so its user reads this sentence there.
         return {
-            "model_type": "openalbert: the layers share their parts in a way that transformers cannot express; "
+            "model_type": "openalbert: the layers share their blocks in a way that transformers cannot express; "
             "load this folder with openalbert.load",
             OWN_SECTION: {"config": to_dict(config), "heads": [to_dict(head) for head in heads]},
         }
@@ -173,9 +177,9 @@ def read_config(values: dict[str, Any], where: str) -> AlbertConfig:
     for name, key in KEYS[family].items():
         value = values.get(key)
         if value is None and key == "classifier_dropout":
-            value = values.get("hidden_dropout_prob")  # what their BERT falls back to
+            value = values.get("hidden_dropout_prob")  # the fallback of their BERT
         if value is None and name in ("classifier_dropout", "initializer_range", "layer_norm_epsilon"):
-            continue  # transformers 5 leaves out what equals its defaults, which are the paper's
+            continue  # transformers 5 omits its defaults, which are the paper's
         if value is None:
             raise UserError(f"{where}: the key '{key}' is missing")
         ours[name] = _number(value, key, isinstance(getattr(AlbertConfig(), name), float), where)
@@ -192,7 +196,7 @@ def read_config(values: dict[str, Any], where: str) -> AlbertConfig:
 
 
 def check_keys(values: dict[str, Any], family: Family, where: str) -> None:
-    """Refuse what changes the computation and cannot be honoured; warn of what is unknown."""
+    """Refuse keys that change the computation in a way that is not supported; warn about unknown ones."""
     for key, only in ONLY.items():
         value = values.get(key)
         if value is not None and value != only.value and not (value in ([], {}) and only.value in ([], {})):
@@ -211,19 +215,18 @@ def check_keys(values: dict[str, Any], family: Family, where: str) -> None:
 
 
 def _nearest(key: str, known: list[str]) -> str:
-    """Which key was meant, if it is a misspelt one that is missing."""
     near = difflib.get_close_matches(key, known, n=1, cutoff=0.8)
     return f" (did you mean '{near[0]}'?)" if near else ""
 
 
-def _number(value: Any, key: str, may_be_broken: bool, where: str) -> Any:
-    if type(value) is int or (may_be_broken and type(value) is float):
+def _number(value: Any, key: str, may_be_float: bool, where: str) -> Any:
+    if type(value) is int or (may_be_float and type(value) is float):
         return value
-    raise UserError(f"{where}: {key} is {value!r}: a {'' if may_be_broken else 'whole '}number was expected")
+    raise UserError(f"{where}: {key} is {value!r}: a {'' if may_be_float else 'whole '}number was expected")
 
 
 def read_heads(values: dict[str, Any], tensors: Iterable[str], where: str) -> tuple[Head, ...]:
-    """Which heads a folder holds: from the tensors that are there, and what config.json says of them."""
+    """The heads of a folder: from the tensors that are there, and their description in config.json."""
     if OWN_SECTION in values:
         heads_there = _own_section(values, where).get("heads")
         if not isinstance(heads_there, list):
@@ -249,7 +252,7 @@ def _classifier(values: dict[str, Any], where: str) -> Head:
     if "ForMultipleChoice" in architectures:
         return Head("multiple_choice")
     if "ForTokenClassification" in architectures:
-        raise UserError(f"{where}: this model classifies single tokens, which openalbert has no head for")
+        raise UserError(f"{where}: this is a token classification model, for which openalbert has no head")
     names = values.get("id2label") or _numbered_labels(values, where)
     if not isinstance(names, dict) or set(names) != {str(number) for number in range(len(names))}:
         raise UserError(f'{where}: id2label is {names!r}: a name for each class was expected, counted from "0"')
@@ -261,7 +264,7 @@ def _classifier(values: dict[str, Any], where: str) -> Head:
 
 
 def _numbered_labels(values: dict[str, Any], where: str) -> dict[str, str]:
-    """As in transformers, where a file gives no names: as many as it counts, or two."""
+    """As in transformers where a file gives no names: `num_labels` labels, or two."""
     key = next((key for key in ("num_labels", "_num_labels") if values.get(key) is not None), None)
     count = 2 if key is None else _number(values[key], key, False, where)
     return {str(number): f"LABEL_{number}" for number in range(count)}

@@ -1,4 +1,4 @@
-"""How Google's ALBERT and BERT name their variables, and what Hugging Face calls the same tensors.
+"""Names of the variables in Google's ALBERT and BERT, and Hugging Face's names of the same tensors.
 
 Names and shapes are those of google-research/albert (modeling.py, run_pretraining.py, classifier_utils.py,
 squad_utils.py) and google-research/bert.
@@ -12,19 +12,19 @@ Family = Literal["albert", "bert"]
 
 @dataclass(frozen=True)
 class Pair:
-    """One variable of Google's and the tensor of Hugging Face's that it becomes."""
+    """A variable of Google's and the corresponding tensor of Hugging Face's."""
 
     google: str
     hugging_face: str
     shape: tuple[str | int, ...]
-    """Google's shape: numbers, keys of the configuration, or a word that stands for any one number."""
+    """Google's shape: numbers, keys of the configuration, or another name for any one number."""
     transposed: bool = False
-    """Google multiplies by its kernels from the right, PyTorch by their transposes."""
+    """Google's kernels are the transposes of PyTorch's weights."""
 
 
 @dataclass(frozen=True)
 class TensorGroup:
-    """Pairs that are there together; a name may hold {layer}, {group} and {inner}, which count through the model."""
+    """Pairs that occur together; a name may hold the counters {layer}, {group} and {inner}."""
 
     name: str
     pairs: tuple[Pair, ...]
@@ -46,7 +46,7 @@ def _norm(google: str, hugging_face: str, size: str) -> tuple[Pair, ...]:
 
 
 def _output(google: str, hugging_face: str, outputs: str | int) -> tuple[Pair, ...]:
-    """A head. Google stores its weights as PyTorch does, one row an output."""
+    """A head. Google stores its weights as PyTorch does, one row per output."""
     return (
         Pair(f"{google}output_weights", f"{hugging_face}.weight", (outputs, "hidden_size")),
         Pair(f"{google}output_bias", f"{hugging_face}.bias", (outputs,)),
