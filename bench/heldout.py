@@ -22,8 +22,7 @@ from openalbert.objectives.sentence_order import SentenceOrder
 from openalbert.pretraining.batches import Batches, Objective
 from openalbert.pretraining.loss import evaluate, pretraining
 from openalbert.pretraining.setup import HELDOUT_BATCH, HELDOUT_SEED
-from openalbert.text.manifest import read_manifest
-from openalbert.text.shards import ShardSet, open_shards
+from openalbert.text.shards import ShardSet, open_shards, read_manifest
 from openalbert.text.tokenizer import Tokenizer
 from openalbert.train.device import Device, Speed, open_device
 from openalbert.train.machine import machine

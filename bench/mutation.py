@@ -44,7 +44,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SUITES = {  # a mutated file, and the tests that are asked about it
     "objectives/*.py": "tests/objectives tests/pretraining/test_batches.py",
     "optim/*.py": "tests/optim tests/train/test_loop.py",
-    "model/*.py": "tests/model tests/optim/test_groups.py tests/interop/test_huggingface.py "
+    "model/*.py": "tests/model tests/optim/test_optimizer.py tests/interop/test_huggingface.py "
     "tests/train/test_micro_batch.py",
     "train/loop.py": "tests/train/test_loop.py tests/train/test_micro_batch.py",
     "train/state.py": "tests/train/test_state.py tests/train/test_loop.py tests/train/test_checkpointer.py",

@@ -28,7 +28,7 @@ import one_by_one
 
 from openalbert.objectives import ngram_masking, sentence_order
 from openalbert.objectives.keyed_random import Stream, bits, permuted, root
-from openalbert.objectives.ngram_masking import NgramMasking, Vocabulary
+from openalbert.objectives.ngram_masking import MaskingVocabulary, NgramMasking
 from openalbert.objectives.sentence_order import SentenceOrder
 
 VOCAB_SIZE = 30_000
@@ -67,7 +67,7 @@ def rows_of(pairs: sentence_order.Pairs, batch: int, batch_size: int) -> Tensor:
 
 
 def make(
-    tokens: Tensor, rows: Tensor, vocabulary: Vocabulary, masking: NgramMasking, length: int
+    tokens: Tensor, rows: Tensor, vocabulary: MaskingVocabulary, masking: NgramMasking, length: int
 ) -> tuple[Tensor, ...]:
     """A batch from its rows: everything that a device does."""
     ids = sentence_order.assemble(tokens, rows[:, :4], length, CLS, SEP)
@@ -144,7 +144,7 @@ def collated(made: list[tuple[list[int], list[int], list[int]]], length: int, pr
 
 def on_one_core(text: Text, length: int, batch_size: int, repeats: int) -> dict[str, Any]:
     masking, order = NgramMasking(), SentenceOrder()
-    vocabulary = Vocabulary(torch.from_numpy(text.word_starts), MASK)
+    vocabulary = MaskingVocabulary(torch.from_numpy(text.word_starts), MASK)
     tokens = torch.from_numpy(text.tokens)
     documents, starts = text.lists(), text.word_starts.tolist()
     seconds: list[float] = []
@@ -196,10 +196,14 @@ def on_gpu(text: Text, length: int, batch_size: int) -> dict[str, Any]:
     pairs = sentence_order.pair(text.sentences, text.documents, SentenceOrder(), length, 1, 0)
     rows = rows_of(pairs, 0, batch_size)
     on_cpu = make(
-        torch.from_numpy(text.tokens), rows, Vocabulary(torch.from_numpy(text.word_starts), MASK), masking, length
+        torch.from_numpy(text.tokens),
+        rows,
+        MaskingVocabulary(torch.from_numpy(text.word_starts), MASK),
+        masking,
+        length,
     )
     tokens, rows = torch.from_numpy(text.tokens).cuda(), rows.cuda()
-    vocabulary = Vocabulary(torch.from_numpy(text.word_starts).cuda(), MASK)
+    vocabulary = MaskingVocabulary(torch.from_numpy(text.word_starts).cuda(), MASK)
 
     def eager() -> tuple[Tensor, ...]:
         return make(tokens, rows, vocabulary, masking, length)

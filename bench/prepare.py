@@ -21,7 +21,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "src"))
 
-from openalbert.text.manifest import read_manifest  # noqa: E402
+from openalbert.text.shards import read_manifest  # noqa: E402
 
 SECONDS_BETWEEN_LOOKS = 0.1
 

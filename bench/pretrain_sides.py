@@ -23,7 +23,7 @@ from openalbert.pretraining.batches import Batches, Objective, PretrainingBatch
 from openalbert.pretraining.loss import pretraining
 from openalbert.pretraining.settings import Pretrain
 from openalbert.pretraining.setup import compiled_part, is_recorded, make_model
-from openalbert.text.shards import Vocabulary, open_shards, write_shards
+from openalbert.text.shards import VocabularyInfo, open_shards, write_shards
 from openalbert.text.tokenizer import Tokenizer
 from openalbert.train.device import Speed, measure_matmul_peak, open_device
 from openalbert.train.loop import LoopConfig, training_steps
@@ -90,7 +90,7 @@ def random_shards(folder: Path, tokenizer: Tokenizer) -> Path:
     documents = [[rng.integers(5, tokenizer.vocab_size, length).tolist() for length in rng.integers(5, 50, 80_000)]]
     tokenizer.save(folder / "tokenizer")
     special = {"[CLS]": tokenizer.cls_id, "[SEP]": tokenizer.sep_id, "[MASK]": tokenizer.mask_id}
-    write_shards(folder, {"train": documents}, Vocabulary(tokenizer.fingerprint, tokenizer.vocab_size, special))
+    write_shards(folder, {"train": documents}, VocabularyInfo(tokenizer.fingerprint, tokenizer.vocab_size, special))
     return folder
 
 

@@ -23,7 +23,7 @@ from openalbert.objectives.sentence_order import SentenceOrder
 from openalbert.pretraining.batches import Objective
 from openalbert.pretraining.settings import Pretrain
 from openalbert.report.pretrained_card import pretrained_card
-from openalbert.text.manifest import read_manifest, write_manifest
+from openalbert.text.shards import read_manifest, write_manifest
 from openalbert.text.tokenizer import Tokenizer
 
 transformers.logging.disable_progress_bar()

@@ -269,7 +269,7 @@ def _start_folder(settings: Finetune) -> Path:
 
 def _is_tuned(folder: Path) -> bool:
     """Whether a model was tuned for a task, here or elsewhere."""
-    return read_task_info(folder) is not None or huggingface.is_for_a_task(folder)
+    return read_task_info(folder) is not None or huggingface.has_task_head(folder)
 
 
 def _shape(config: AlbertConfig) -> AlbertConfig:

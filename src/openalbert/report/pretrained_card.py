@@ -28,7 +28,7 @@ from openalbert.report.summary import (
     training_seconds,
     verdict,
 )
-from openalbert.text.manifest import read_manifest
+from openalbert.text.shards import read_manifest
 
 MOST_INPUTS = 8
 OPTIMIZERS = {"lamb": "LAMB", "adamw": "AdamW"}

@@ -14,9 +14,8 @@ from transformers.activations import ACT2FN
 import openalbert
 from openalbert import cli
 from openalbert.errors import InputWarning, UserError
-from openalbert.interop.config_json import ACTIVATIONS, read_config, read_heads
-from openalbert.interop.config_keys import HARMLESS, KEYS, ONLY
-from openalbert.model.activation import activate
+from openalbert.interop.config_json import ACTIVATIONS, HARMLESS, KEYS, ONLY, read_config, read_heads
+from openalbert.model.layer import activate
 from openalbert.text.tokenizer import Tokenizer
 
 BASE: dict[str, dict[str, Any]] = {

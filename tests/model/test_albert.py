@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from openalbert.errors import UserError
-from openalbert.model.albert import AlbertModel
-from openalbert.model.batch import check_batch
+from openalbert.model.albert import AlbertModel, check_batch
 from openalbert.model.presets import preset
 
 MICRO = preset("albert-micro")

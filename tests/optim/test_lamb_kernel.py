@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from openalbert.optim import lamb as module
-from openalbert.optim.lamb import Lamb
-from openalbert.optim.lamb_chunks import CHUNK, cut, kernel_fits
+from openalbert.optim.lamb import CHUNK, Lamb, cut, kernel_fits
 
 TENSORS = st.lists(st.tuples(st.integers(0, 70), st.integers(1, 4)), min_size=1, max_size=8)
 
@@ -74,7 +73,7 @@ ROWS = torch.empty(4, 6, device="meta")
 def test_one_tensor_that_does_not_fit_is_enough(
     monkeypatch: pytest.MonkeyPatch, place: int, odd_one: torch.Tensor
 ) -> None:
-    monkeypatch.setattr("openalbert.optim.lamb_chunks.DEVICE_TYPE", "meta")
+    monkeypatch.setattr("openalbert.optim.lamb.DEVICE_TYPE", "meta")
     fitting = [[ROWS, ROWS] for _ in range(4)]
     assert kernel_fits(*fitting)
     fitting[place] = [ROWS, odd_one]
