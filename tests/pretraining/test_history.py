@@ -35,7 +35,7 @@ def test_the_model_of_a_run_says_what_that_run_took(first: Path) -> None:
     assert known.minutes == pytest.approx(60 * told["actual"]["hours"])
     assert (known.device, known.precision, known.length) == (told["device"], "fp32", 32)
     assert (known.initialized_from, known.before) == ("", ())
-    assert "| begun with | weights drawn at random |" in card_of(first)
+    assert "| initialized from | weights drawn at random |" in card_of(first)
 
 
 def test_runs_that_go_on_from_one_another_add_up(first: Path, easy_shards: Path, tmp_path: Path) -> None:
@@ -56,7 +56,7 @@ def test_runs_that_go_on_from_one_another_add_up(first: Path, easy_shards: Path,
     assert f"| tokens seen | {seen[2]:,}, after {seen[0] + seen[1]:,} in the runs before this one |" in card
     assert f"over {sum(seen):,} tokens of text" in card
     assert f"It saw {sum(seen):,} tokens; the paper's" in card
-    assert "| begun with | the weights of taken away |" in card
+    assert "| initialized from | taken away |" in card
     assert "It read inputs of at most 32 tokens" in card
     assert "unknown and not counted" not in card
 
