@@ -112,7 +112,7 @@ def test_nothing_is_blank_and_the_metrics_are_those_of_the_run(tmp_path: Path) -
     for expected in (
         f"An ALBERT of {model.num_parameters():,} parameters (albert-micro), pretrained",
         "on masked LM and sentence order",
-        f"| MLM loss | {last['mlm_loss']:.3f} | unigram plateau 6.970, chance 5.704 |",
+        f"| MLM loss | {last['mlm_loss']:.3f} | unigram model 6.970, chance 5.704 |",
         f"| SOP accuracy | {100 * last['sop_acc']:.1f} % | chance 50.0 % |",
         "| steps | 800 |",
         "| batch size | 64 examples |",

@@ -26,13 +26,13 @@ def page_of(*folders: Path, out: Path | None = None) -> Page:
     return Page(target.read_text(encoding="utf-8"))
 
 
-def test_the_headline_compares_the_last_evaluation_with_plateau_and_chance(tmp_path: Path) -> None:
+def test_the_headline_compares_the_last_evaluation_with_a_unigram_model_and_chance(tmp_path: Path) -> None:
     lines = metrics()
     last = [line for line in lines if line["kind"] == "evaluation"][-1]
     page = page_of(make_run(tmp_path / "mine", lines=lines))
     assert "albert-base · mine finished 11,813,810 parameters." in page.text
     assert "8,000 steps, 524 M tokens in 18 min of training, on NVIDIA H200." in page.text
-    assert f"MLM loss {last['mlm_loss']:.3f} unigram plateau 6.970 chance 10.31" in page.text
+    assert f"MLM loss {last['mlm_loss']:.3f} unigram model 6.970 chance 10.31" in page.text
     assert f"MLM accuracy {100 * last['mlm_acc']:.1f} % chance 0.0033 %" in page.text
     assert f"accuracy {100 * last['sop_acc']:.1f} % chance 50.0 %" in page.text
     assert f"the MLM loss is {ENTROPY - last['mlm_loss']:.2f} nats below the unigram entropy" in page.text
@@ -145,7 +145,7 @@ def test_several_runs_stand_in_the_same_pictures_with_what_differs(tmp_path: Pat
     ]
     assert [curve["run"] for curve in order["curves"]] == [0, 0]
     assert page.data["runs"] == ["one", "two"]
-    assert "unigram plateau 6.970" in page.text
+    assert "unigram model 6.970" in page.text
 
 
 def test_equal_settings_and_more_runs_than_colours_are_told_apart(tmp_path: Path) -> None:

@@ -406,8 +406,12 @@ def size_table(model: AlbertModel) -> str:
     return f"""| | |
 |---|---|
 | parameters | {model.num_parameters():,} |
-| layers, hidden size, heads | {config.num_layers}, {config.hidden_size}, {config.num_heads} |
-| vocabulary, embedding size | {config.vocab_size:,}, {config.embedding_size} |
-| distinct attention and feed-forward layers | {config.sharing.attention} and {config.sharing.ffn} |
+| layers | {config.num_layers} |
+| hidden size | {config.hidden_size} |
+| attention heads | {config.num_heads} |
+| vocabulary | {config.vocab_size:,} pieces |
+| embedding size | {config.embedding_size} |
+| distinct attention blocks | {config.sharing.attention} |
+| distinct feed-forward blocks | {config.sharing.ffn} |
 | longest input | {config.max_positions} tokens |
-| task heads | {heads} |"""
+| output heads | {heads} |"""

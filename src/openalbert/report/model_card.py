@@ -21,7 +21,7 @@ from openalbert.optim.settings import scaled_learning_rate
 from openalbert.report.error_analysis import ErrorAnalysis, never_predicted_sentences, with_interval
 from openalbert.report.run_reader import RunRecord, read_run, settings_tree
 from openalbert.report.summary import (
-    compare_with_plateau,
+    compare_with_unigram,
     current_evaluations,
     earlier_data,
     epochs,
@@ -184,7 +184,7 @@ def _pretraining_results(run: RunRecord) -> str:
         for result in final_results(run)
     ]
     head = f"{on}, after {int(records.last('step') or 0):,} steps:\n\n| | | to compare with |\n|---|---|---|\n"
-    return head + "\n".join(rows) + f"\n\n{compare_with_plateau(run)}"
+    return head + "\n".join(rows) + f"\n\n{compare_with_unigram(run)}"
 
 
 def _pretraining_table(run: RunRecord, settings: Any) -> str:
@@ -294,7 +294,9 @@ def _pretraining_limits(run: RunRecord, settings: Any) -> str:
         "It was not evaluated on any task: the results above are of its pretraining alone.",
     ]
     if unknown:
-        sentences.append(f"The pretraining of {one_line(unknown)}, which it was initialized from, is not counted.")
+        sentences.append(
+            f"The pretraining of {one_line(unknown)}, whose weights it goes back to, is unknown and not counted."
+        )
     if skipped := run.train.last("skipped"):
         sentences.append(f"Steps skipped because the loss was not finite or a spike: {count(skipped)}.")
     return _bullets(sentences)

@@ -11,7 +11,7 @@ from openalbert.report import charts
 from openalbert.report.html import Markup, document, element, joined, table
 from openalbert.report.run_reader import RunRecord
 from openalbert.report.summary import (
-    compare_with_plateau,
+    compare_with_unigram,
     current_evaluations,
     earlier_data,
     epochs,
@@ -71,7 +71,7 @@ def _headline(runs: Sequence[RunRecord], now: datetime) -> list[Markup]:
     when = f"Started {moment(run.info('started'))}. " if run.info("started") else ""
     return [
         element("p", element("span", state, class_="state"), f" {what}{when}{length(run)}, on {hardware(run)}."),
-        *([element("p", sentence)] if (sentence := compare_with_plateau(run)) else []),
+        *([element("p", sentence)] if (sentence := compare_with_unigram(run)) else []),
         *warnings,
         *_tiles(run),
     ]
@@ -135,7 +135,7 @@ def _final_table(runs: Sequence[RunRecord]) -> Markup:
                 hardware(run),
             ]
         )
-    for level in ("unigram plateau", "chance"):
+    for level in ("unigram model", "chance"):
         shared = [_shared_level(runs, name, level) for name in names]
         if any(shared):
             rows.append([level, *shared, *[""] * 5])
@@ -143,7 +143,7 @@ def _final_table(runs: Sequence[RunRecord]) -> Markup:
 
 
 def _shared_level(runs: Sequence[RunRecord], name: str, level: str) -> str:
-    """The plateau or chance level of a metric, if it is the same for all runs."""
+    """The unigram or chance level of a metric, if it is the same for all runs."""
     found = {result.levels.get(level, "") for run in runs for result in final_results(run) if result.name == name}
     return found.pop() if len(found) == 1 else ""
 

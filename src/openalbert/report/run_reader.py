@@ -191,7 +191,7 @@ def read_run(folder: Path, name: str | None = None, advance: Callable[[float], N
     settings = _settings(folder)
     run_info = read_values(folder / RUN_INFO)
     if not run_info:
-        remarks.append(f"{RUN_INFO} is missing or damaged: hardware, data and unigram plateau are not known.")
+        remarks.append(f"{RUN_INFO} is missing or damaged: hardware, data and unigram entropy are not known.")
     reader = _Metrics(remarks, advance)
     metrics = folder / METRICS
     written = None

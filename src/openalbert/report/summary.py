@@ -25,7 +25,7 @@ class Result:
     value: float | None
     text: str
     levels: dict[str, str]
-    """The unigram plateau and chance, as far as they are known."""
+    """The unigram model and chance, as far as they are known."""
 
 
 def last_step(run: RunRecord) -> int:
@@ -88,7 +88,7 @@ def scored_records(run: RunRecord) -> Records:
 
 
 def final_results(run: RunRecord) -> list[Result]:
-    """The metrics of the last evaluation (or training record), with unigram plateau and chance."""
+    """The metrics of the last evaluation (or training record), with unigram model and chance."""
     records = scored_records(run)
     entropy, vocab_size = present(run.info("unigram_entropy")), present(run.info("vocab_size"))
     loss = records.last("mlm_loss")
@@ -116,12 +116,12 @@ def final_results(run: RunRecord) -> list[Result]:
     return results
 
 
-def _levels(plateau: float | None, chance: float | None, write: Callable[[object], str]) -> dict[str, str]:
-    named = (("unigram plateau", plateau), ("chance", chance))
+def _levels(unigram: float | None, chance: float | None, write: Callable[[object], str]) -> dict[str, str]:
+    named = (("unigram model", unigram), ("chance", chance))
     return {name: write(value) for name, value in named if value is not None}
 
 
-def compare_with_plateau(run: RunRecord) -> str:
+def compare_with_unigram(run: RunRecord) -> str:
     """Whether the model has learned more than token frequencies, in a sentence; "" where that is not known."""
     loss, entropy = scored_records(run).last("mlm_loss"), present(run.info("unigram_entropy"))
     if loss is None or entropy is None:
