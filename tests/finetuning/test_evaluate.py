@@ -27,7 +27,7 @@ from openalbert.interop.pretraining_json import read_pretraining
 from openalbert.interop.task_json import TaskInfo, read_task_info, write_task_info
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import Head
-from openalbert.report.finetuning_reader import amount_in_words
+from openalbert.report.summary import describe_pretraining
 from openalbert.tasks.registry import TaskSource, open_task
 from openalbert.text.tokenizer import Tokenizer
 from openalbert.train.device import Device
@@ -298,7 +298,7 @@ def test_the_page_of_a_known_task_says_how_much_the_model_had_read(quick_runs: d
     labelled = AlbertModel(model.config, (Head("classification", ("negative", "positive")),))
     labelled.load_state_dict(model.state_dict())
     known = read_pretraining(folder)
-    for pretraining, words in ((known, amount_in_words(known)), (None, "pretrained on an unknown amount of text")):
+    for pretraining, words in ((known, describe_pretraining(known)), (None, "pretrained on an unknown amount of text")):
         huggingface.save(labelled, tmp_path / "sst2", Tokenizer.load(folder), pretraining=pretraining)
         page = tmp_path / "page.html"
         asked = ["--task", "sst2", "--data", str(glue.parent), "--report", str(page)]

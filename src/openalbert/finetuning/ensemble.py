@@ -15,7 +15,7 @@ from openalbert.interop.pretraining_json import Pretraining, read_pretraining
 from openalbert.interop.task_json import TaskInfo, read_task_info
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import Head
-from openalbert.report.finetuning_reader import examples_of
+from openalbert.report.run_reader import examples_of
 from openalbert.tasks.custom.columns import setting_of
 from openalbert.tasks.registry import GLUE, TASKS, TaskMetadata, TaskSource, open_task
 from openalbert.tasks.task import Reading, Task, are_pairs

@@ -15,8 +15,8 @@ from openalbert.formatting import counted
 from openalbert.interop import huggingface
 from openalbert.interop.task_json import TaskInfo, write_task_info
 from openalbert.model.albert import AlbertModel
-from openalbert.report.error_analysis import ErrorAnalysis, explained, write_error_analyses, written_scores
-from openalbert.report.finetuned_card import finetuned_card
+from openalbert.report.error_analysis import ErrorAnalysis, explain_intervals, write_error_analyses, written_scores
+from openalbert.report.model_card import finetuned_card
 from openalbert.tasks.task import are_pairs
 from openalbert.train.run_dir import MODEL
 
@@ -80,5 +80,5 @@ def final_scores(scores: Mapping[str, Any]) -> str:
     for split, figures in scores["scores"].items():
         intervals = scores.get("intervals", {}).get(split, {})
         line = f"{split}: {written_scores(figures, scores['main_metric'], intervals)}"
-        lines.append(f"{line} ({explained(scores['num_examples'][split])})" if intervals else line)
+        lines.append(f"{line} ({explain_intervals(scores['num_examples'][split])})" if intervals else line)
     return "\n".join(lines)

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from openalbert.atomic_io import new_folder
 from openalbert.errors import InputWarning, UserError, suggestion
-from openalbert.interop.card import model_card
 from openalbert.interop.config_json import OWN_SECTION, read_config, read_heads, write_config
 from openalbert.interop.names import BUFFERS, EMBEDDING_MAP, TIED, Family, Pair, family_of, name_pairs
 from openalbert.interop.pretraining_json import Pretraining, write_pretraining
@@ -33,6 +32,7 @@ TAIL = 1 << 16  # bytes at the end of the metrics that are searched for the last
 MOST_NAMED = 5  # neighbours of a missing folder that an error lists
 NEARLY_THE_SAME = 0.7  # similarity; with less, names of two or three letters match by chance
 Precision = Literal["float32", "bfloat16", "float16"]
+NOT_IN_TRANSFORMERS = "Hugging Face `transformers` cannot express this model: its layers are shared differently."
 
 
 @dataclass
@@ -374,8 +374,43 @@ def save(
         write_tensors(aside / WEIGHTS, tensors)
         values = write_config(model.config, model.head_list, precision)
         (aside / CONFIG).write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
-        (aside / "README.md").write_text(card or model_card(model), encoding="utf-8")
+        (aside / "README.md").write_text(card or plain_card(model), encoding="utf-8")
         if tokenizer is not None:
             write_tokenizer_files(tokenizer, aside, model.config.max_positions)
         if pretraining is not None:
             write_pretraining(aside, pretraining)
+
+
+def plain_card(model: AlbertModel) -> str:
+    """README.md of a model without a run; `report.model_card` writes the one of a run's model."""
+    family = family_of(model.config)
+    theirs = f'In Hugging Face `transformers`: `AutoModel.from_pretrained("this folder")` ({family}).'
+    return f"""---
+library_name: openalbert
+tags: [albert]
+---
+
+# A model in openalbert's format
+
+{size_table(model)}
+
+In openalbert: `openalbert.load("this folder")`. {theirs if family else NOT_IN_TRANSFORMERS}
+"""
+
+
+def size_table(model: AlbertModel) -> str:
+    """The sizes of a model as a Markdown table."""
+    config = model.config
+    heads = ", ".join(head.kind for head in model.head_list) or "none"
+    return f"""| | |
+|---|---|
+| parameters | {model.num_parameters():,} |
+| layers | {config.num_layers} |
+| hidden size | {config.hidden_size} |
+| attention heads | {config.num_heads} |
+| vocabulary | {config.vocab_size:,} pieces |
+| embedding size | {config.embedding_size} |
+| distinct attention blocks | {config.sharing.attention} |
+| distinct feed-forward blocks | {config.sharing.ffn} |
+| longest input | {config.max_positions} tokens |
+| output heads | {heads} |"""

@@ -1,10 +1,16 @@
-"""Thinning keeps what matters, and axes name round values."""
+"""Thinning keeps extremes and gaps, ticks are round values, and plot_run draws the records of a run."""
+
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.pretraining.made_runs import ENTROPY, make_run, metrics
 
-from openalbert.report.scale import KEPT_OF_A_STRETCH, Scale, scale_for, thin, ticks
+from openalbert.report.charts import KEPT_OF_A_STRETCH, Scale, plot_run, scale_for, thin, ticks
+from openalbert.report.run_reader import read_run
 
 CURVES = st.lists(st.floats(allow_nan=True, allow_infinity=True), max_size=300).map(lambda v: np.array(v, np.float64))
 
@@ -80,7 +86,7 @@ def test_a_scale_holds_every_finite_value() -> None:
     assert scale_for(np.array([2.0, 9.0]), 200.0, 0.0, from_zero=True).low == 0
 
 
-def test_a_share_that_never_changes_has_no_axis_below_0_or_above_100_percent() -> None:
+def test_a_constant_percentage_has_no_axis_below_0_or_above_100_percent() -> None:
     for percent in (0.0, 100.0, 37.5):
         shown = ticks(scale_for(np.full(9, percent), 200.0, 0.0))
         assert len(shown) > 1
@@ -88,3 +94,40 @@ def test_a_share_that_never_changes_has_no_axis_below_0_or_above_100_percent() -
     below = scale_for(np.array([-3.0, -3.0]), 200.0, 0.0)
     assert (below.high, ticks(below)[-1]) == (0, 0)
     assert below.low < -3
+
+
+def test_plot_run_draws_the_records_of_a_pretraining_run(tmp_path: Path) -> None:
+    lines = metrics(40)
+    figure = plot_run(read_run(make_run(tmp_path / "run", lines=lines)))
+    axes = {axis.get_title(): axis for axis in figure.axes if axis.get_title()}
+    assert {"MLM loss", "MLM accuracy", "SOP accuracy", "Learning rate", "Throughput"} <= axes.keys()
+    training, held_out, level = axes["MLM loss"].get_lines()
+    for line, kind in ((training, "train"), (held_out, "evaluation")):
+        records = [record for record in lines if record["kind"] == kind]
+        np.testing.assert_array_equal(line.get_xdata(), [record["step"] for record in records])
+        np.testing.assert_array_equal(line.get_ydata(), [record["mlm_loss"] for record in records])
+    assert level.get_ydata() == [ENTROPY, ENTROPY]
+    last = [record for record in lines if record["kind"] == "train"][-1]
+    assert axes["SOP accuracy"].get_lines()[0].get_ydata()[-1] == 100 * last["sop_acc"]
+    assert axes["Gradient norm"].get_yscale() == "log"
+    figure.savefig(tmp_path / "run.png")
+    assert (tmp_path / "run.png").stat().st_size > 10_000
+
+
+def test_plot_run_draws_the_metrics_of_a_fine_tuning_run_and_leaves_no_figure_open(quick_runs: dict[str, Path]) -> None:
+    from matplotlib import pyplot
+
+    figure = plot_run(read_run(quick_runs["classification"]))
+    titles = [axis.get_title() for axis in figure.axes]
+    assert titles[:2] == ["Accuracy", "Training loss"]
+    assert {"Matthews", "Learning rate", "Throughput"} <= set(titles)
+    assert pyplot.get_fignums() == []
+
+
+def test_plot_run_of_a_run_without_records_is_an_empty_figure(tmp_path: Path) -> None:
+    assert not [axis for axis in plot_run(read_run(make_run(tmp_path / "run", lines=[]))).axes if axis.has_data()]
+
+
+def test_matplotlib_is_imported_only_to_plot() -> None:
+    code = "import sys, openalbert.report.report; assert 'matplotlib' not in sys.modules"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
