@@ -12,9 +12,8 @@ from tests.tasks.made_tasks import CLASSES, made_task
 
 from openalbert.errors import UserError
 from openalbert.finetuning.batches import Packing
-from openalbert.finetuning.class_weights import balanced_weights
 from openalbert.finetuning.collapse import baseline_loss
-from openalbert.finetuning.losses import head_loss
+from openalbert.finetuning.losses import balanced_weights, head_loss
 
 
 def test_weights_of_classes_are_scikit_learns_balanced_ones() -> None:

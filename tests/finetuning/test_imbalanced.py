@@ -3,6 +3,7 @@
 import json
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,8 @@ from tests.finetuning.made_lessons import PLAIN, command, learn, lesson, records
 from tests.report.parsed_page import Page
 
 from openalbert import cli
-from openalbert.finetuning import judge, scoring
-from openalbert.finetuning.scoring import Scored
+from openalbert.finetuning import early_stopping
+from openalbert.finetuning.evaluation import Evaluation, evaluate_split
 from openalbert.finetuning.settings import Finetune
 from openalbert.report.error_analysis import read_error_analyses
 
@@ -35,12 +36,12 @@ def answering(monkeypatch: pytest.MonkeyPatch, rounds: Sequence[Sequence[int]]) 
     """Have the evaluations of a run come out as these predictions, one after another."""
     left = list(rounds)
 
-    def score_part(*given: Any) -> Scored:
-        found, task, part = scoring.score_part(*given), given[1], given[2]
-        predictions = list(left.pop(0))
-        return Scored(task.measure(part.examples, predictions), predictions, found.outputs, 0.0, found.loss)
+    def evaluate(*given: Any, **more: Any) -> Evaluation:
+        found, predictions = evaluate_split(*given, **more), list(left.pop(0))
+        metrics = found.task.measure(found.data.examples, predictions)
+        return replace(found, predictions=predictions, metrics=metrics)
 
-    monkeypatch.setattr(judge, "score_part", score_part)
+    monkeypatch.setattr(early_stopping, "evaluate_split", evaluate)
 
 
 def test_on_a_tie_in_accuracy_the_weights_with_the_higher_macro_f1_are_kept(

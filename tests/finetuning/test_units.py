@@ -9,8 +9,8 @@ import torch
 from tests.finetuning.made_lessons import learn, lesson, weights
 from tests.finetuning.made_sequences import made_sequences
 
+from openalbert.finetuning.losses import Standardization
 from openalbert.finetuning.predict import predict
-from openalbert.finetuning.units import Units
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import Head
 from openalbert.model.presets import PRESETS
@@ -56,22 +56,22 @@ def test_what_is_learned_and_what_is_told_are_the_same_values() -> None:
     sequences = made_sequences({"regression": 1}, 30)
     sequences.targets["regression"][:] = 1000 + 50 * sequences.targets["regression"]
     values = sequences.targets["regression"].astype(np.float64)
-    units = Units.of(values)
-    learned = units.learned(sequences, values).targets["regression"]
+    standardization = Standardization.fit(values)
+    learned = standardization.standardize(sequences, values).targets["regression"]
     assert abs(float(learned.mean())) < 1e-5
     assert float(learned.std()) == pytest.approx(1, abs=1e-5)
     torch.manual_seed(0)
     model = AlbertModel(PRESETS["albert-micro"], (Head("regression"),)).eval()
     device = Device(torch.device("cpu"), "fp32")
-    told = units.told(predict([model], sequences, device)).scores["regression"]
-    units.to_values(model)
-    np.testing.assert_allclose(predict([model], sequences, device).scores["regression"], told, rtol=1e-5)
-    units.from_values(model)
-    again = units.told(predict([model], sequences, device)).scores["regression"]
+    told = standardization.restore(predict([model], sequences, device)).logits["regression"]
+    standardization.fold_into(model)
+    np.testing.assert_allclose(predict([model], sequences, device).logits["regression"], told, rtol=1e-5)
+    standardization.unfold_from(model)
+    again = standardization.restore(predict([model], sequences, device)).logits["regression"]
     np.testing.assert_allclose(again, told, rtol=1e-5)
 
 
 def test_times_of_one_hour_are_told_apart_while_they_are_learned() -> None:
     times = 1.7e9 + np.arange(0.0, 1200.0, 40.0)
-    learned = Units.of(times).learned(made_sequences({"regression": 1}, 30), times).targets["regression"]
+    learned = Standardization.fit(times).standardize(made_sequences({"regression": 1}, 30), times).targets["regression"]
     np.testing.assert_allclose(learned, (times - times.mean()) / times.std(), rtol=1e-5)

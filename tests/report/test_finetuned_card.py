@@ -14,7 +14,8 @@ import transformers
 from huggingface_hub import ModelCard
 from tests.finetuning.made_lessons import KINDS, MADE_PRETRAINING, learn, lesson
 
-from openalbert.finetuning.ensemble import load_models, open_for
+from openalbert.finetuning.evaluate import open_for
+from openalbert.finetuning.predict import load_models
 from openalbert.interop import huggingface
 from openalbert.interop.pretraining_json import read_pretraining
 from openalbert.report.finetuned_card import finetuned_card

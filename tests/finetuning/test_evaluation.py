@@ -1,16 +1,23 @@
-"""How far a score may be off: Wilson's interval and a bootstrap over examples, held against scipy's."""
+"""From a split to metrics: what is decided, and 95 % intervals, which are compared with scipy's."""
 
 import numpy as np
 import pytest
 import scipy.stats
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import f1_score
+from tests.finetuning.micro_models import micro_model
 from tests.tasks.made_tasks import EXAMPLES, made_task
 
-from openalbert.finetuning.intervals import FEWER_THAN, RESAMPLES, intervals, resampled, wilson
+from openalbert.finetuning.data import encode_split
+from openalbert.finetuning.evaluation import MAX_FOR_INTERVALS, RESAMPLES, evaluate_split, intervals, resample, wilson
 from openalbert.tasks.metrics import accuracy, macro_f1, measure_classes
-from openalbert.tasks.task import Task, TextExample
+from openalbert.tasks.task import Reading, Task, TextExample
+from openalbert.text.tokenizer import Tokenizer
+from openalbert.train.device import Device
+
+CPU = Device(torch.device("cpu"), "fp32")
 
 
 def made(num_examples: int, seed: int = 0) -> tuple[Task, list[TextExample], list[int]]:
@@ -57,12 +64,12 @@ def test_a_bootstrapped_interval_is_near_an_independent_one_and_the_same_every_t
 
 def test_resamples_draw_every_example_equally_often() -> None:
     strata = np.arange(50) % 7 // 5  # 36 of one class and 14 of the other, mixed
-    rows = resampled("task", strata)
+    rows = resample("task", strata)
     assert rows.shape == (RESAMPLES, 50)
     counts = np.bincount(rows.ravel(), minlength=50)
     assert scipy.stats.chisquare(counts).pvalue > 1e-3
     assert (strata[rows].sum(1) == strata.sum()).all()
-    assert not np.array_equal(rows, resampled("another", strata))
+    assert not np.array_equal(rows, resample("another", strata))
 
 
 def test_a_rare_class_is_in_every_resample() -> None:
@@ -85,15 +92,25 @@ def test_answers_to_questions_are_resampled_as_means_over_questions() -> None:
     predictions = ["January 1900", "nobody", ""] * 20
     scores = task.measure(examples, predictions)
     low, high = intervals(task, examples, predictions, scores)["right"]
-    rows = resampled(task.name, np.zeros(60, np.int64))
+    rows = resample(task.name, np.zeros(60, np.int64))
     is_right = np.array([100.0, 0.0, 100.0] * 20)
     assert (low, high) == pytest.approx(tuple(np.percentile(is_right[rows].mean(1), (2.5, 97.5))))
 
 
 def test_large_sets_have_no_interval_and_what_never_varies_has_none_either() -> None:
-    task, examples, predicted = made(FEWER_THAN)
+    task, examples, predicted = made(MAX_FOR_INTERVALS)
     assert intervals(task, examples, predicted, task.measure(examples, predicted)) == {}
     gold = [int(example.label) for example in examples[:40]]  # type: ignore[arg-type]
     scores = task.measure(examples[:40], gold)
     found = intervals(task, examples[:40], gold, scores)
     assert found == {"accuracy": (pytest.approx(91.24, abs=0.01), 100.0)}
+
+
+def test_only_a_task_that_allows_for_it_leaves_a_question_without_an_answer(small: Tokenizer) -> None:
+    reading = Reading(tuple(EXAMPLES["question_answering"]))
+    for may_have_no_answer in (True, False):
+        task = made_task("question_answering", may_have_no_answer=may_have_no_answer)
+        data, model = encode_split(task, "dev", reading, small, max_length=64), micro_model(task)
+        silent = evaluate_split([model], task, data, CPU, null_threshold=-1000.0).predictions
+        assert [text == "" for text in silent] == [may_have_no_answer] * 3
+        assert "" not in evaluate_split([model], task, data, CPU, null_threshold=1000.0).predictions

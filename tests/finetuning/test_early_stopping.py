@@ -1,18 +1,20 @@
-"""How a run is judged while it learns: nothing is predicted twice, and nothing said of what cannot be known yet."""
+"""Evaluations of a run: the best weights, patience, nothing predicted twice, and no verdict before it can be known."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.finetuning.made_lessons import learn, lesson, records
 from tests.tasks.made_tasks import made_task
 
-from openalbert.finetuning import scoring
-from openalbert.finetuning.judge import Judge
-from openalbert.finetuning.predict import Outputs, predict
-from openalbert.finetuning.scoring import Scored
+from openalbert.finetuning import evaluation
+from openalbert.finetuning.early_stopping import EarlyStopping, EvaluationHistory
+from openalbert.finetuning.predict import predict
 from openalbert.tasks.task import TextExample
 
 # The rate stays high to the end, so that the best evaluation is not the last.
@@ -31,7 +33,7 @@ def test_a_run_predicts_once_for_each_evaluation_and_no_more(
         times.append(1)
         return predict(*given, **more)
 
-    monkeypatch.setattr(scoring, "predict", counted)
+    monkeypatch.setattr(evaluation, "predict", counted)
     file = lesson("classification", tmp_path)
     scores = learn(tiny, "classification", file, tmp_path / "run", f"{RISING_AND_FALLING} --keep {keep}")
     evaluations = records(tmp_path / "run", "evaluation")
@@ -69,7 +71,49 @@ def test_a_few_predictions_alike_say_nothing(num_examples: int, is_told: bool) -
     examples = tuple(TextExample(str(number), "a text", None, number % 2) for number in range(num_examples))
     task = replace(made_task("classification", examples), labels=("cold", "warm"))
     task_data = SimpleNamespace(task=task, scored={"dev": SimpleNamespace(examples=examples)})
-    judge = Judge(cast(Any, task_data), 0.69, cast(Any, None), cast(Any, None))
-    alike = Scored({}, [1] * num_examples, Outputs({}), 0.0, 0.69)
-    assert judge.sameness(alike, 29) is None
-    assert judge.sameness(alike, 30) == ("100 % of the predictions are 'warm'" if is_told else None)
+    early_stopping = EarlyStopping(cast(Any, task_data), 0.69, cast(Any, None), cast(Any, None))
+    same = cast(Any, SimpleNamespace(predictions=[1] * num_examples))
+    assert early_stopping.describe_constant_predictions(same, 29) is None
+    assert early_stopping.describe_constant_predictions(same, 30) == (
+        "100 % of the predictions are 'warm'" if is_told else None
+    )
+
+
+def after(scores: list[float]) -> EvaluationHistory:
+    history = EvaluationHistory()
+    for step, score in enumerate(scores, 1):
+        history.add(float(score), step)
+    return history
+
+
+@given(st.lists(st.floats(0, 100), min_size=1, max_size=30))
+def test_the_best_is_the_earliest_of_the_highest(scores: list[float]) -> None:
+    history = after(scores)
+    place = scores.index(max(scores))
+    assert history.best == scores[place]
+    assert history.since_best == len(scores) - 1 - place
+    assert history.is_best_at(len(scores)) == (place == len(scores) - 1)
+    assert not history.is_best_at(len(scores) + 1)
+    assert EvaluationHistory(**json.loads(json.dumps(history.state()))) == history
+
+
+def test_a_run_is_out_of_patience_only_once_its_score_has_risen() -> None:
+    assert after([50, 60, 60, 59, 58]).is_out_of_patience(3)
+    assert not after([50, 60, 60, 59, 58]).is_out_of_patience(4)
+    assert not after([50, 60, 60, 59, 58]).is_out_of_patience(None)
+    assert not after([50, 50, 50, 49, 50, 50]).is_out_of_patience(3)
+    assert after([50, 50, 50, 51, 50, 50, 50]).is_out_of_patience(3)
+
+
+def test_of_equal_scores_the_one_with_the_higher_tie_breaks_is_the_best() -> None:
+    history = EvaluationHistory()
+    for step, (score, macro_f1, loss) in enumerate([(94.9, 48.7, 0.3), (94.9, 80.7, 0.4), (94.9, 80.7, 0.2)], 1):
+        history.add(score, step, (macro_f1, -loss))
+        assert history.is_best_at(step)
+    history.add(94.9, 4, (80.7, -0.2))
+    assert (history.best_at, history.best) == (3, 94.9)
+    # A tie that was broken is no rise: patience is of the score alone.
+    assert history.since_best == 3
+    history.add(95.0, 5, (0.0, -9.0))
+    assert history.is_best_at(5)
+    assert EvaluationHistory(**json.loads(json.dumps(history.state()))) == history
