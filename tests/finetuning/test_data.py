@@ -1,4 +1,4 @@
-"""Answers that no window holds, or that are longer than answers may be: never learned as none, and never in silence."""
+"""The data of a run: answers that no window contains, metrics and classes that a task does not have."""
 
 import json
 import random
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.finetuning.made_lessons import PLAIN, command, learn, lesson, records
+from tests.finetuning.made_lessons import PLAIN, command, imbalanced, learn, lesson, records
 from tests.tasks.made_tasks import made_task
 
 from openalbert import cli
@@ -197,3 +197,43 @@ def test_what_is_left_is_encoded_as_if_the_others_had_never_been_there(
             else:
                 assert np.array_equal(getattr(found, name), value), name
                 assert getattr(getattr(found, name), "dtype", None) == getattr(value, "dtype", None), name
+
+
+def test_a_metric_that_the_task_does_not_have_is_refused_with_those_it_has(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for kind, names in (
+        ("classification", "accuracy, macro_f1, f1, matthews, loss"),
+        ("regression", "r2, pearson, spearman, loss"),
+        ("multi_label", "f1, macro_f1, exact_match, loss"),
+        ("multiple_choice", "accuracy, loss"),
+        ("question_answering", "exact_match, f1, loss"),
+    ):
+        file = lesson(kind, tmp_path, 40)
+        with pytest.raises(SystemExit):
+            cli.main(command(tiny, kind, file, tmp_path / "run", "--metric auc"))
+        said = capsys.readouterr().err
+        assert f"--metric is 'auc', which {kind} does not have: give one of {names}" in " ".join(said.split())
+
+
+def test_a_class_that_is_learned_but_not_among_the_held_out_examples_is_warned_of(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = imbalanced(tmp_path, 40)  # two of Cancellation, too few for a tenth to be held out
+    cli.main(command(tiny, "classification", file, tmp_path / "run", "--steps 4 --dry-run"))
+    said = " ".join(capsys.readouterr().err.split())
+    assert "WARNING: there is no example of class Cancellation to score on, so no metric counts it" in said
+    cli.main(command(tiny, "classification", file, tmp_path / "run", "--steps 4 --dry-run --heldout-fraction 0.5"))
+    assert "to score on, so no metric" not in capsys.readouterr().err
+
+
+def test_metric_and_weights_are_what_is_learned_and_cannot_change_on_the_way(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (Finetune().metric, Finetune().class_weights) == (None, "none")
+    file = lesson("classification", tmp_path)
+    cli.main(command(tiny, "classification", file, tmp_path / "run", "--steps 2"))
+    for words in ("--metric loss", "--class-weights balanced"):
+        with pytest.raises(SystemExit):
+            cli.main(command(tiny, "classification", file, tmp_path / "run", f"--steps 2 {words}"))
+        assert "holds a run with other settings" in capsys.readouterr().err

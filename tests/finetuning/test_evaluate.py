@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.finetuning.made_lessons import KINDS, learn
+from tests.finetuning.made_lessons import KINDS, imbalanced, learn
 from tests.finetuning.micro_models import micro_model
 from tests.report.parsed_page import Page
 from tests.tasks.made_tasks import made_task
@@ -557,3 +557,14 @@ def test_the_answers_of_choices_are_read_as_the_model_learned_them(
     said = capsys.readouterr()
     assert json.loads(said.out)["splits"]["dev"]["scores"] == learned["scores"]["dev"]
     assert "read as its number from 1, as in the file that the model learned from" in said.err
+
+
+def test_an_evaluation_puts_the_metric_first_that_was_optimized(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = imbalanced(tmp_path, 80)
+    for metric, first in (("macro_f1", "macro_f1"), ("loss", "accuracy")):
+        learn(tiny, "classification", file, tmp_path / metric, f"--dev {file} --steps 2 --metric {metric}")
+        capsys.readouterr()
+        main(["evaluate", str(tmp_path / metric), "--dev", str(file), "--json"])
+        assert json.loads(capsys.readouterr().out)["main_metric"] == first

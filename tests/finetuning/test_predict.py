@@ -95,8 +95,8 @@ def test_an_ensemble_gives_the_mean_of_its_models(kind: Kind, small: Tokenizer) 
     alone = [predict([model], sequences, CPU).logits for model in models]
     advanced: list[float] = []
     together = predict(models, sequences, CPU, tokens_at_a_time=12, advance=advanced.append).logits
-    assert len(told) > 3
-    assert sum(told) == 3 * len(sequences.ids)
+    assert len(advanced) > 3
+    assert sum(advanced) == 3 * len(sequences.ids)
     for name, found in together.items():
         np.testing.assert_allclose(found, np.mean([scores[name] for scores in alone], 0), rtol=1e-4, atol=1e-5)
 
