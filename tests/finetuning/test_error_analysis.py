@@ -1,4 +1,4 @@
-"""The closer look counts as scikit-learn does, has the surest mistakes first, and marks what is right and predicted."""
+"""The error analysis counts as scikit-learn does, lists the surest mistakes first, and marks gold and predicted."""
 
 from pathlib import Path
 from typing import cast

@@ -1,6 +1,7 @@
 """From a split to metrics: what is decided, and 95 % intervals, which are compared with scipy's."""
 
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from tests.tasks.made_tasks import EXAMPLES, made_task
 from openalbert import cli
 from openalbert.finetuning.data import encode_split
 from openalbert.finetuning.evaluation import MAX_FOR_INTERVALS, RESAMPLES, evaluate_split, intervals, resample, wilson
+from openalbert.model.config import Head
 from openalbert.report.error_analysis import read_error_analyses
 from openalbert.tasks.metrics import accuracy, macro_f1, measure_classes
 from openalbert.tasks.task import Reading, Task, TextExample
@@ -161,3 +163,12 @@ def test_scores_on_few_examples_have_an_interval_everywhere(
     cli.main(["evaluate", str(tmp_path / "run"), "--train", str(file), "--json", "--speed.threads", "1"])
     again = json.loads(capsys.readouterr().out)["splits"]["dev"]
     assert again["intervals"] == scores["intervals"]["dev"]
+
+
+def test_a_model_without_an_answerability_head_has_metrics_but_no_loss(small: Tokenizer) -> None:
+    task = made_task("question_answering")
+    data = encode_split(task, "dev", Reading(tuple(EXAMPLES["question_answering"])), small, max_length=64)
+    for heads, has_loss in ((task.heads, True), ((Head("span"),), False)):
+        found = evaluate_split([micro_model(task, heads=heads)], task, data, CPU)
+        assert found.metrics.keys() == {"right"}
+        assert math.isfinite(found.loss) == has_loss

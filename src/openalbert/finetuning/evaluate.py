@@ -279,7 +279,7 @@ def open_for(ensemble: Ensemble, name: str, source: TaskSource) -> Task:
             known,
             writing=_agreed(ensemble, "how the right option is written", lambda info: info.writing),
             layout=_layout(ensemble, source),
-            separator=_agreed(ensemble, "what stands between labels", lambda info: info.separator),
+            separator=_agreed(ensemble, "the separator between labels", lambda info: info.separator),
         )
     task = open_task(name, source, known)
     needed = task.heads[0].kind
