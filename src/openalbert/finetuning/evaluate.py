@@ -91,7 +91,13 @@ class Evaluate:
 
 
 def evaluate(settings: Evaluate) -> None:
-    """Evaluate the models, print the metrics, and write what was requested."""
+    """Evaluate the models, write what was requested, and print the metrics."""
+    ensemble, task, results = score_models(settings)
+    print(as_json(ensemble, task, results) if settings.json else as_table(task, results), flush=True)
+
+
+def score_models(settings: Evaluate) -> tuple[Ensemble, Task, list[Result]]:
+    """Evaluate the models on each split, and write what was requested."""
     # A folder that cannot be written is an error before anything is computed.
     for folder in (settings.predictions, settings.report.parent if settings.report is not None else None):
         if folder is not None:
@@ -123,7 +129,7 @@ def evaluate(settings: Evaluate) -> None:
                 log(f"predictions of {evaluation.split}: {path}")
     if settings.report is not None:
         _write_page(settings.report, ensemble, [analysis for _, analysis in results if analysis is not None])
-    print(as_json(ensemble, task, results) if settings.json else as_table(task, results), flush=True)
+    return ensemble, task, results
 
 
 def _evaluate_split(
