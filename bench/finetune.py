@@ -29,8 +29,8 @@ from finetune_report import write
 from finetune_sides import LABELS, SHAPES, WARM_STEPS, Clock, made_up, our_steps, trainer_of
 
 from openalbert.errors import UserError
-from openalbert.finetuning.data import Part, load_data
-from openalbert.finetuning.scoring import score_part
+from openalbert.finetuning.data import EncodedSplit, load_data
+from openalbert.finetuning.evaluation import evaluate_split
 from openalbert.finetuning.settings import Finetune
 from openalbert.interop import huggingface
 from openalbert.model.albert import AlbertModel
@@ -119,9 +119,9 @@ def scores_of(arguments: argparse.Namespace, device: Device) -> Iterator[dict[st
         yield {"model": shape, "task": task.name, "split": split, "seed": seed, "ours": ours, "theirs": theirs}
 
 
-def dev_score(model: AlbertModel, task: Task, part: Part, device: Device) -> float:
-    """The main metric on held-out examples; both sides are scored by the same code."""
-    return score_part(model, task, part, device, 0.0).figures[task.main_metric]
+def dev_score(model: AlbertModel, task: Task, data: EncodedSplit, device: Device) -> float:
+    """The main metric on the examples that nobody learned from; both sides are scored by the same code."""
+    return evaluate_split([model], task, data, device).metrics[task.main_metric]
 
 
 def check_machine(name: str) -> None:

@@ -358,13 +358,13 @@ def test_a_model_to_begin_with_that_was_never_tuned_is_told_and_the_papers_way_t
     elsewhere = Path(shutil.copytree(tmp_path / "tuned" / "model", tmp_path / "elsewhere"))
     (elsewhere / "task.json").unlink()
     data = glue_files(tmp_path, "rte")
-    hint = "the paper begins rte with a model of MNLI: give one with --from"
+    hint = "the paper starts rte from a model of MNLI: give one with --from"
     for start, is_tuned in ((tiny, False), (tmp_path / "tuned", True), (elsewhere, True)):
         capsys.readouterr()
         words = f"finetune --from {start} --task rte --data {data} --out {tmp_path / 'run'} --dry-run --speed.threads 1"
         cli.main(words.split())
         told = capsys.readouterr().err
-        assert (f"--from {start} was never tuned for a task" in told) == (not is_tuned)
+        assert (f"--from {start} was not fine-tuned for a task" in told) == (not is_tuned)
         assert (hint in told) == (not is_tuned)
 
 

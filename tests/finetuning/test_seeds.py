@@ -12,7 +12,7 @@ from tests.report.parsed_page import Page
 
 from openalbert import cli
 from openalbert.finetuning import finetune
-from openalbert.finetuning.judge import Judge
+from openalbert.finetuning.early_stopping import EarlyStopping
 from openalbert.finetuning.seeds import seeds_told, summarize, table
 from openalbert.report.model_card import one_line
 
@@ -157,7 +157,7 @@ def test_where_all_runs_collapsed_there_is_no_result_and_no_best() -> None:
 def test_seeds_that_all_collapsed_leave_a_model_but_no_best(
     tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Judge, "collapse", lambda *_: "made to")
+    monkeypatch.setattr(EarlyStopping, "describe_collapse", lambda *_: "made to")
     summary = several(tiny, lesson("classification", tmp_path), tmp_path / "runs", "--seeds 2 --retries 0")
     assert summary["best_seed"] is None
     said = capsys.readouterr()

@@ -13,11 +13,11 @@ import pytest
 import torch
 import transformers
 from huggingface_hub import ModelCard
+from openalbert.finetuning.ensemble import load_models, open_for
 from tests.finetuning.made_lessons import KINDS, MADE_PRETRAINING, learn, lesson
 from tests.pretraining.made_runs import make_run, metrics, run_info
 from tests.pretraining.made_shards import made_shards
 
-from openalbert.finetuning.ensemble import load_models, open_for
 from openalbert.interop import huggingface
 from openalbert.interop.names import family_of
 from openalbert.interop.pretraining_json import read_pretraining

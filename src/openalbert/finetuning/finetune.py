@@ -2,7 +2,7 @@
 
 from openalbert.errors import UserError
 from openalbert.finetuning.data import load_data
-from openalbert.finetuning.outcome import REPORT, SCORES, final_scores
+from openalbert.finetuning.evaluation import REPORT, SCORES, final_scores
 from openalbert.finetuning.run import FinetuningRun, log_from_main
 from openalbert.finetuning.seeds import SEEDS, several_seeds
 from openalbert.finetuning.settings import FREE_TO_CHANGE, Finetune

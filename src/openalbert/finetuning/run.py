@@ -15,13 +15,12 @@ from openalbert.finetuning.batches import Packing, num_units, tokens_in_memory
 from openalbert.finetuning.collapse import FROM_PROGRESS, RATE_FACTOR, baseline_loss
 from openalbert.finetuning.cuda_graphs import Recording, is_recorded
 from openalbert.finetuning.data import TaskData
-from openalbert.finetuning.judge import Judge
+from openalbert.finetuning.early_stopping import EarlyStopping, EvaluationHistory
+from openalbert.finetuning.error_analysis import analyze_errors
+from openalbert.finetuning.evaluation import REPORT, SCORES, evaluate_split, write_outcome
 from openalbert.finetuning.losses import finetuning
-from openalbert.finetuning.outcome import REPORT, SCORES, look_at, write_outcome
 from openalbert.finetuning.run_facts import check_data, first_run_info
-from openalbert.finetuning.scoring import score_part
 from openalbert.finetuning.settings import Finetune, plan
-from openalbert.finetuning.standing import Standing
 from openalbert.model.cost import training_flops_per_token
 from openalbert.optim.optimizer import make_optimizer
 from openalbert.optim.schedule import DepthSchedule, DepthStage
@@ -128,7 +127,7 @@ class FinetuningRun:
             settings.seed,
         )
         self.train_state = TrainState()
-        self.judge = Judge(self.task_data, self.baseline, device, self.metrics_log)
+        self.early_stopping = EarlyStopping(self.task_data, self.baseline, device, self.metrics_log)
         self.checkpointer = Checkpointer(
             self.folder, self.model, self.optimizer, self.metrics_log, device, settings.speed.micro_batch
         )
@@ -146,9 +145,9 @@ class FinetuningRun:
             self.train_state,
             stop_asked=stop.asked,
         )
-        standing, reason = self.judge.standing, None
+        history, reason = self.early_stopping.history, None
         try:
-            for step in () if standing.has_ended else steps:
+            for step in () if history.has_ended else steps:
                 done = self.loop_config.budget.progress(self.train_state.spent)
                 self.metrics_log.take(step, self.train_state, done)
                 self._time(timed)
@@ -156,11 +155,11 @@ class FinetuningRun:
                     self.metrics_log.write_window(step, self.train_state)
                 is_due = step.every(self.plan.evaluate_every)
                 if is_due:
-                    self.judge.evaluate(self.model, self.train_state)
+                    self.early_stopping.evaluate(self.model, self.train_state)
                     # The last attempt goes on to its end: there is nothing that could be done better.
                     if len(self._attempts) < self.settings.retries and step.progress >= FROM_PROGRESS:
-                        reason = self.judge.collapse(self.model, self.train_state)
-                    standing.has_ended = reason is not None or self.judge.is_out_of_patience(
+                        reason = self.early_stopping.describe_collapse(self.model, self.train_state)
+                    history.has_ended = reason is not None or self.early_stopping.is_out_of_patience(
                         self.settings.patience, step.number
                     )
                 if is_due or step.every(self.plan.save_every) or step.stop_asked:
@@ -168,7 +167,7 @@ class FinetuningRun:
                 if step.stop_asked:
                     self.log(f"stopped at step {step.number:,} with a checkpoint; the same command goes on from here")
                     sys.exit(stop.exit_code)
-                if standing.has_ended:
+                if history.has_ended:
                     break
         except UserError:
             if self.train_state.skipped_in_a_row < PATIENCE:
@@ -176,10 +175,10 @@ class FinetuningRun:
             return f"{PATIENCE} steps in a row had a loss or gradient that is no finite number"
         finally:
             steps.close()  # type: ignore[attr-defined]
-        if standing.evaluated_at != self.train_state.step:
-            self.judge.evaluate(self.model, self.train_state)
+        if history.evaluated_at != self.train_state.step:
+            self.early_stopping.evaluate(self.model, self.train_state)
             self._save()
-        return reason or self.judge.collapse(self.model, self.train_state)
+        return reason or self.early_stopping.describe_collapse(self.model, self.train_state)
 
     def _resume(self) -> None:
         """Go on from the newest sound checkpoint of this attempt, if there is one."""
@@ -196,7 +195,8 @@ class FinetuningRun:
         self.run_info["data"]["fingerprints"] = self.task_data.fingerprints
         if found:
             self.train_state = self.checkpointer.restore(found, parts=1)
-            self.judge.standing, self.metrics_log.note = Standing(**found.state["standing"]), found.state["note"]
+            self.early_stopping.history = EvaluationHistory(**found.state["evaluation_history"])
+            self.metrics_log.note = found.state["note"]
             self.run_info["restarts"] += 1
         else:
             self.metrics_log.resume(self._attempts[-1]["metrics_bytes"] if self._attempts else 0, {}, self.train_state)
@@ -250,34 +250,39 @@ class FinetuningRun:
 
     def _save(self) -> None:
         """Write a checkpoint."""
-        standing = self.judge.standing
+        history = self.early_stopping.history
         own = {
             "attempt": len(self._attempts),
-            "standing": standing.state(),
+            "evaluation_history": history.state(),
             "note": self.metrics_log.note,
         }
-        self.checkpointer.save(self.train_state, own, keep_last=1, is_best=standing.is_best_at(self.train_state.step))
+        self.checkpointer.save(self.train_state, own, keep_last=1, is_best=history.is_best_at(self.train_state.step))
 
     def _finish(self, collapsed: str | None) -> dict[str, Any]:
         """The best weights, scored on everything there is to score on; model folder, scores, truth."""
-        step, decisive = self.train_state.step, self.judge.split
+        step, decisive = self.train_state.step, self.early_stopping.split
         best = checkpoint.best(self.folder / CHECKPOINTS) if self.settings.keep == "best" else None
         if best is not None and best.step != step:
             load_weights(self.model, best.read()[0]["model"], str(best.folder))
             step = best.step
-        kept = self.judge.scored(self.model, step)
-        threshold = kept.null_threshold
-        if self.task_data.units is not None:
-            self.task_data.units.to_values(self.model)
-        scored = {
+        kept = self.early_stopping.evaluation_at(self.model, step)
+        if self.task_data.standardization is not None:
+            self.task_data.standardization.fold_into(self.model)
+        evaluations = {
             split: kept
             if split == decisive
-            else score_part(
-                self.model, self.task, part, self.device, threshold, class_weights=self.task_data.class_weights
+            else evaluate_split(
+                [self.model],
+                self.task,
+                data,
+                self.device,
+                null_threshold=kept.null_threshold,
+                threshold_origin=kept.threshold_origin,
+                class_weights=self.task_data.class_weights,
             )
-            for split, part in self.task_data.scored.items()
+            for split, data in self.task_data.scored.items()
         }
-        analyses = look_at(self.task_data, scored) if self.device.is_main else []
+        analyses = [analyze_errors(one) for one in evaluations.values()] if self.device.is_main else []
         scores: dict[str, Any] = {
             "task": self.task.name,
             "main_metric": self.task.main_metric,
@@ -285,19 +290,19 @@ class FinetuningRun:
             "learning_rate": self.rate,
             "step": step,
             "steps": self.train_state.step,
-            "scores": {split: found.figures for split, found in scored.items()},
-            "num_examples": {split: len(part.examples) for split, part in self.task_data.scored.items()},
+            "scores": {split: one.metrics for split, one in evaluations.items()},
+            "num_examples": {split: len(data.examples) for split, data in self.task_data.scored.items()},
             "intervals": {one.split: one.intervals for one in analyses},
             "never_predicted": {one.split: one.never_predicted for one in analyses},
-            "losses": {split: found.loss if math.isfinite(found.loss) else None for split, found in scored.items()},
-            "ranking": self.judge.ranking(kept),
-            "null_threshold": threshold if self.task_data.threshold is not None else None,
+            "losses": {split: one.loss if math.isfinite(one.loss) else None for split, one in evaluations.items()},
+            "ranking": self.early_stopping.ranking(kept),
+            "null_threshold": kept.null_threshold,
             "collapsed": collapsed,
             "attempts": [{k: v for k, v in one.items() if k != "metrics_bytes"} for one in self._attempts],
         }
         if collapsed is not None:
             self.log(f"this run collapsed, and its scores are no result: {collapsed}")
-        elif (same := self.judge.sameness(kept, self.train_state.step)) is not None:
+        elif (same := self.early_stopping.describe_constant_predictions(kept, self.train_state.step)) is not None:
             self.log(f"{same}: it has hardly begun to learn; train for longer, or raise --optimizer.learning-rate")
         for one in analyses:
             for told in describe_never_predicted(one.kind, one.never_predicted, one.num_examples):

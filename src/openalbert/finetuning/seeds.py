@@ -8,7 +8,7 @@ from typing import Any
 
 from openalbert import atomic_io
 from openalbert.finetuning.data import TaskData
-from openalbert.finetuning.outcome import REPORT, SCORES
+from openalbert.finetuning.evaluation import REPORT, SCORES
 from openalbert.finetuning.run import FinetuningRun, log_from_main
 from openalbert.finetuning.settings import FREE_TO_CHANGE, Finetune, of_seed
 from openalbert.formatting import NOTHING
