@@ -66,8 +66,8 @@ def speed_of(arguments: argparse.Namespace, device: Device, shape: str) -> dict[
         for side in sides:
             model = huggingface.load(folder).to(device.torch_device)
             clock = Clock(device, arguments.seconds, steps_of_turn)
-            is_recorded = device.is_cuda and side == "ours"
-            steps = our_steps(model, given, device, batch, endless, 1e-5, turn, is_recorded)
+            is_captured = device.is_cuda and side == "ours"
+            steps = our_steps(model, given, device, batch, endless, 1e-5, turn, is_captured)
             while not clock.step(next(steps).number):
                 pass
             steps.close()  # type: ignore[attr-defined]

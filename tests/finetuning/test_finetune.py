@@ -164,7 +164,7 @@ def test_a_run_that_is_stopped_and_goes_on_learns_the_same_to_the_last_bit(
                 cli.main(command(tiny, kind, file, tmp_path / "stopped", words))
             assert ended.value.code == 143
     learn(tiny, kind, file, tmp_path / "stopped", words)
-    assert "going on from step 15" in capsys.readouterr().err
+    assert "resuming from step 15" in capsys.readouterr().err
     assert learned(tmp_path / "stopped") == learned(tmp_path / "whole")
     for name, tensor in weights(tmp_path / "whole").items():
         assert torch.equal(tensor, weights(tmp_path / "stopped")[name]), name

@@ -101,13 +101,13 @@ def test_the_plain_median_of_all_runs_is_reported_with_the_collapsed_and_the_med
     runs[3] = result(4, 47.3, collapsed="100 % of the predictions are 'entailment'", attempts=2)
     runs[1] = result(2, 69.5, attempts=1)
     summary = summarize(runs)
-    figures = summary["figures"]["dev"]["accuracy"]
+    figures = summary["metrics"]["dev"]["accuracy"]
     assert figures["median"] == 70.0
     assert figures["mean"] == pytest.approx(sum(accuracies) / 5)
     assert figures["spread"] == pytest.approx(statistics.stdev(accuracies))
     assert (figures["lowest"], figures["highest"]) == (47.3, 72.5)
     del accuracies[3]
-    without = summary["figures_without_collapsed"]["dev"]["accuracy"]
+    without = summary["metrics_without_collapsed"]["dev"]["accuracy"]
     assert without["median"] == 70.5
     assert without["spread"] == pytest.approx(statistics.stdev(accuracies))
     assert (summary["num_collapsed"], summary["num_retried"], summary["best_seed"]) == (1, 2, 3)
@@ -127,8 +127,8 @@ def test_the_plain_median_of_all_runs_is_reported_with_the_collapsed_and_the_med
 
 def test_one_run_that_did_not_collapse_has_no_spread() -> None:
     summary = summarize([result(1, 72.5), result(2, 50.0, collapsed="all the same")])
-    assert summary["figures_without_collapsed"]["dev"]["accuracy"]["spread"] is None
-    assert summary["figures"]["dev"]["accuracy"]["median"] == 61.25
+    assert summary["metrics_without_collapsed"]["dev"]["accuracy"]["spread"] is None
+    assert summary["metrics"]["dev"]["accuracy"]["median"] == 61.25
     lines = table(summary).splitlines()
     assert lines[4].split() == ["mean", "61.25", "30.62"]
     assert lines[6].split()[:3] == ["median", "72.50", "36.25"]
@@ -148,7 +148,7 @@ def test_a_run_that_collapsed_is_never_the_best_however_it_scores() -> None:
 
 def test_where_all_runs_collapsed_there_is_no_result_and_no_best() -> None:
     summary = summarize([result(seed, 50.0 + seed, collapsed="all the same") for seed in (1, 2, 3)])
-    assert (summary["best_seed"], summary["figures"], summary["num_collapsed"]) == (None, {}, 3)
+    assert (summary["best_seed"], summary["metrics"], summary["num_collapsed"]) == (None, {}, 3)
     lines = table(summary).splitlines()
     assert [line.split()[0] for line in lines[:4]] == ["run", "seed", "seed", "seed"]
     assert lines[4:] == ["all runs collapsed: there is no result"]

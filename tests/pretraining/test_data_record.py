@@ -246,7 +246,7 @@ def test_what_was_usual_of_the_loss_is_forgotten_with_the_data_it_was_of(
         return real(*given, **named)
 
     monkeypatch.setattr(pretrain_module, "training_steps", spied)
-    assert len(state(half, 4)["running"]["recent"]) == 4
+    assert len(state(half, 4)["train_state"]["recent"]) == 4
     micro_run(other, half, f"{WORDS} --allow-new-data")
     assert windows == [[]]
     watch = state(half, 8)["watch"]

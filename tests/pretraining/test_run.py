@@ -19,7 +19,6 @@ from openalbert.formatting import number
 from openalbert.interop import huggingface
 from openalbert.interop.weights import read_tensors
 from openalbert.model.positions import continued
-from openalbert.pretraining import setup
 from openalbert.pretraining.run import PretrainingRun
 from openalbert.pretraining.settings import Pretrain
 from openalbert.report.summary import over_all_starts
@@ -29,7 +28,7 @@ from openalbert.text.tokenizer import Tokenizer
 from openalbert.train import loop
 from openalbert.train.device import Device, open_device
 from openalbert.train.estimate import DRY_STEPS
-from openalbert.train.machine import note_move
+from openalbert.train.run_dir import record_move
 from openalbert.train.state import Step
 
 EASY = "--steps 120 --model.num-layers 1 --optimizer.bias-correction --save-every 60"
@@ -83,12 +82,12 @@ def test_a_gpu_on_which_our_kernels_fail_their_trial_is_told(
 ) -> None:
     words = command(easy_shards, tmp_path / "run", "--speed.compile layer")[1:]
     settings = cli.parse(Pretrain, "pretrain", words)
-    monkeypatch.setattr(setup, "attends_masked", lambda *_: True)
+    monkeypatch.setattr(pretraining_run, "attends_masked", lambda *_: True)
     for is_right in (True, False):
-        monkeypatch.setattr(setup, "can_fuse", lambda *_, is_right=is_right: is_right)
+        monkeypatch.setattr(pretraining_run, "can_fuse", lambda *_, is_right=is_right: is_right)
         with open_device(settings.speed) as device:
             run = PretrainingRun(settings, device)
-            run.run_info = run._first_run_info()
+            run.run_info = run.first_run_info()
             run._introduce()
         assert run.run_info["is_fused"] is is_right
         assert ("torch's own" in capsys.readouterr().err) is not is_right
@@ -180,10 +179,10 @@ def test_a_budget_in_minutes_is_kept_and_the_learning_rate_follows_it(tmp_path: 
 
 def test_any_number_of_micro_batches_gives_the_same_weights(tmp_path: Path, easy_shards: Path) -> None:
     whole = micro_run(easy_shards, tmp_path / "whole", "--steps 6 --log-every 1")
-    parts = micro_run(easy_shards, tmp_path / "parts", "--steps 6 --log-every 1 --speed.micro-batch 2")
-    for one, other in zip(curve(whole), curve(parts), strict=True):
+    split = micro_run(easy_shards, tmp_path / "split", "--steps 6 --log-every 1 --speed.micro-batch 2")
+    for one, other in zip(curve(whole), curve(split), strict=True):
         assert math.isclose(one, other, rel_tol=1e-5)
-    other_weights = weights(parts)
+    other_weights = weights(split)
     for name, tensor in weights(whole).items():
         torch.testing.assert_close(tensor, other_weights[name], rtol=1e-3, atol=1e-4)
 
@@ -553,8 +552,8 @@ def test_a_run_may_go_on_with_another_micro_batch(
     capsys.readouterr()
     micro_run(easy_shards, out, "--steps 4 --save-every 2 --batch-size 8 --speed.micro-batch 2")
     said = capsys.readouterr().err
-    assert "going on from step 2" in said
-    assert "in 4 parts" in said
+    assert "resuming from step 2" in said
+    assert "in 4 micro-batches" in said
 
 
 def test_where_a_run_is_taken_up_again_is_noted_if_it_is_another_place(
@@ -596,8 +595,8 @@ def test_where_a_run_is_taken_up_again_is_noted_if_it_is_another_place(
 
 def test_what_an_older_runs_facts_do_not_tell_is_no_move() -> None:
     old: dict[str, Any] = {"device": "1 x CPU"}
-    note_move(old, {"device": "1 x CPU", "precision": "fp32"}, 1.0, 5)
+    record_move(old, {"device": "1 x CPU", "precision": "fp32"}, 1.0, 5)
     assert old["moves"] == []
-    note_move(old, {"device": "2 x CPU", "precision": "fp32"}, 1.0, 5)
+    record_move(old, {"device": "2 x CPU", "precision": "fp32"}, 1.0, 5)
     assert over_all_starts(old, "device") == "1 x CPU, then 2 x CPU"
     assert over_all_starts({"moves": "nonsense"}, "device") is None

@@ -8,7 +8,7 @@ import torch
 
 from openalbert.model.presets import preset
 from openalbert.optim.schedule import DepthSchedule
-from openalbert.pretraining.estimate import estimate_run
+from openalbert.pretraining.run import estimate_run
 from openalbert.pretraining.settings import Pretrain
 from openalbert.train.device import Device
 from openalbert.train.estimate import DryTimes, StepTimes, TimeLeft, mean_cost, work_until

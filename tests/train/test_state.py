@@ -8,7 +8,7 @@ import pytest
 
 from openalbert.errors import UserError
 from openalbert.optim.schedule import Spent
-from openalbert.train.state import Arriving, Step, TrainState
+from openalbert.train.state import PendingStep, Step, TrainState
 
 NAMES = ["masked_lm", "sentence_order"]
 
@@ -23,7 +23,7 @@ def read(
 ) -> Step:
     """Take a step of 48 tokens whose sums, numbers of predictions and of right answers all differ."""
     figures = [48.0, 30.5, 20.0, 7.0, 11.25, 12.0, 9.0, 0.0, 3.5, norm, loss, float(is_skipped)]
-    return Arriving(lambda: figures, 0.01, 2, 0.25, remarks, limit).read(NAMES, train_state)
+    return PendingStep(lambda: figures, 0.01, 2, 0.25, remarks, limit).read(NAMES, train_state)
 
 
 def test_nothing_is_spent_or_skipped_at_the_start() -> None:
@@ -54,7 +54,7 @@ def test_a_spike_is_six_standard_deviations_above_the_mean_of_the_last_128_losse
             assert train_state.loss_limit() == pytest.approx(
                 statistics.mean(last) + 6 * statistics.stdev(last), rel=1e-12
             )
-        train_state.remember(loss, train_state.loss_limit())
+        train_state.add_loss(loss, train_state.loss_limit())
     assert train_state.recent == losses[-128:]
     assert train_state.recent_spikes == [False] * 128
 

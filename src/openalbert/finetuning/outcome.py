@@ -13,14 +13,12 @@ from openalbert.finetuning.scoring import Scored, answers_to
 from openalbert.finetuning.span_decoding import how_sure
 from openalbert.formatting import counted
 from openalbert.interop import huggingface
+from openalbert.interop.run_files import MODEL, SCORES
 from openalbert.interop.task_json import TaskInfo, write_task_info
 from openalbert.model.albert import AlbertModel
 from openalbert.report.error_analysis import ErrorAnalysis, explained, write_error_analyses, written_scores
 from openalbert.report.finetuned_card import finetuned_card
 from openalbert.tasks.task import of_pairs
-from openalbert.train.run_dir import MODEL
-
-SCORES, REPORT = "scores.json", "report.html"
 
 
 def look_at(task_data: TaskData, scored: Mapping[str, Scored]) -> list[ErrorAnalysis]:

@@ -18,6 +18,7 @@ from openalbert.interop.card import model_card
 from openalbert.interop.config_json import OWN_SECTION, read_config, read_heads, write_config
 from openalbert.interop.names import BUFFERS, EMBEDDING_MAP, TIED, Family, Pair, family_of, name_pairs
 from openalbert.interop.pretraining_json import Pretraining, write_pretraining
+from openalbert.interop.run_files import METRICS, MODEL, RUN, RUN_INFO
 from openalbert.interop.tokenizer_json import write_tokenizer_files
 from openalbert.interop.weights import INDEX, WEIGHTS, read_folder_tensors, read_tensor_names, write_tensors
 from openalbert.model.albert import AlbertModel, initialize
@@ -28,7 +29,6 @@ from openalbert.text.tokenizer import Tokenizer
 
 CONFIG = "config.json"
 TASK = "task.json"  # of a fine-tuned model: what it was tuned for
-RUN, MODEL, METRICS, RUN_INFO = "run.json", "model", "metrics.jsonl", "run_info.json"  # of a run's folder
 TAIL = 1 << 16  # bytes at the end of the metrics in which the last record is looked for
 MOST_NAMED = 5  # folders that stand beside one that is missing
 NEARLY_THE_SAME = 0.7  # of 1: below it names of two or three letters are near to each other by chance

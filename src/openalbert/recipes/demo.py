@@ -23,6 +23,7 @@ import numpy as np
 from openalbert import atomic_io
 from openalbert.errors import UserError
 from openalbert.interop.huggingface import load
+from openalbert.interop.run_files import METRICS, MODEL, RUN_INFO
 from openalbert.recipes.demo_corpus import write_corpus
 from openalbert.report.summary import over_all_starts
 from openalbert.serve.fill import MASK, fill, readable
@@ -83,8 +84,8 @@ def demo(settings: Demo) -> None:
     _heading(5, "a report page: curves, settings, data and speed")
     _command("report", str(run))
     _heading(6, f"{MASK} filled in, on sentences the model has never seen")
-    _say("$ " + shlex.join(["openalbert", "fill", str(run / "model"), FIXED_TEXTS[0]]))
-    _fill_in(run / "model", open_shards(shards, "heldout"))
+    _say("$ " + shlex.join(["openalbert", "fill", str(run / MODEL), FIXED_TEXTS[0]]))
+    _fill_in(run / MODEL, open_shards(shards, "heldout"))
     _summary(run, time.monotonic() - started)
 
 
@@ -179,8 +180,8 @@ def _begins_word(piece: str) -> bool:
 
 
 def _summary(run: Path, seconds: float) -> None:
-    run_info = json.loads((run / "run_info.json").read_text())
-    last = _last_evaluation(run / "metrics.jsonl")
+    run_info = json.loads((run / RUN_INFO).read_text())
+    last = _last_evaluation(run / METRICS)
     rows = [
         (
             "MLM loss",
@@ -203,7 +204,7 @@ def _summary(run: Path, seconds: float) -> None:
     _say(f"the model folder:  {run / 'model'} (Hugging Face loads it as it is)")
     _say("\nwhere to go next:")
     for command, what in (
-        (f'fill {run / "model"} "A sentence with a {MASK} in it."', "ask it something yourself"),
+        (f'fill {run / MODEL} "A sentence with a {MASK} in it."', "ask it something yourself"),
         ("tokenizer train texts/ --out vocabulary", "the same with your own text: docs/guides/your-own-text.md"),
         (
             "pretrain albert-base-budget --data shards --out runs/mine",

@@ -10,10 +10,9 @@ from pathlib import Path
 from openalbert import atomic_io
 from openalbert.errors import UserError
 from openalbert.formatting import counted
+from openalbert.interop.run_files import ERROR_ANALYSIS
 from openalbert.settings import from_json, to_json
 from openalbert.tasks.task import Kind
-
-ERROR_ANALYSIS = "error_analysis.json"
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,12 @@ import numpy as np
 
 from openalbert import formatting
 from openalbert.formatting import NOTHING, count, counted, duration, moment, number, percent, percent_of
+from openalbert.interop.run_files import SEED_PREFIX, SEEDS
 from openalbert.model.presets import PAPER_TOKENS
 from openalbert.report import charts
 from openalbert.report.charts import Line, Picture
 from openalbert.report.error_page import error_section
 from openalbert.report.finetuning_reader import (
-    SEEDS,
     FinetuningRecord,
     initialized_from,
     pretrained,
@@ -56,7 +56,7 @@ def _first_of_each(records: Sequence[FinetuningRecord]) -> list[FinetuningRecord
     seen: dict[str, FinetuningRecord] = {}
     for record in records:
         folder = record.run.folder
-        seen.setdefault(str(folder.parent if folder.name.startswith("seed-") else folder), record)
+        seen.setdefault(str(folder.parent if folder.name.startswith(SEED_PREFIX) else folder), record)
     return list(seen.values())
 
 
@@ -177,7 +177,7 @@ def _beside_the_paper(records: Sequence[FinetuningRecord], folders: Sequence[Pat
     who, found = "this model", first.by_split
     if len(records) > 1:
         who = f"median of {counted(len(records), 'run')}"
-        summary = read_values(folders[0] / SEEDS).get("figures", {})
+        summary = read_values(folders[0] / SEEDS).get("metrics", {})
         found = {split: {name: one["median"] for name, one in metrics.items()} for split, metrics in summary.items()}
     sizes = {split: formatting.present(first.run.info("data", "scored", split)) for split in found}
     numbers = {split: None if size is None else int(size) for split, size in sizes.items()}
@@ -237,9 +237,9 @@ def _several(records: Sequence[FinetuningRecord], folders: Sequence[Path], now: 
         summary = read_values(folders[0] / SEEDS)
         collapsed = sum(bool(record.scores.get("collapsed")) for record in records)
         of_all = f"of all {len(records)} runs, {collapsed} of which collapsed" if collapsed else ""
-        lines = [("figures", line, of_all) for line in ("median", "mean", "spread")]
+        lines = [("metrics", line, of_all) for line in ("median", "mean", "spread")]
         if 0 < collapsed < len(records):
-            lines.append(("figures_without_collapsed", "median", "without the collapsed"))
+            lines.append(("metrics_without_collapsed", "median", "without the collapsed"))
         for which, line, note in lines:
             of_split: Mapping[str, Any] = next(iter(summary.get(which, {}).values()), {})
             told = [of_split.get(metric, {}).get(line) for metric in metrics]

@@ -9,6 +9,7 @@ from typing import Any
 from openalbert.formatting import NOTHING, count, duration, moment, number, percent_of, present
 from openalbert.interop.card import size_table
 from openalbert.interop.names import family_of
+from openalbert.interop.run_files import SEED_PREFIX
 from openalbert.model.albert import AlbertModel
 from openalbert.report.error_analysis import ErrorAnalysis, with_interval
 from openalbert.report.finetuning_reader import initialized_from, pretrained
@@ -90,7 +91,7 @@ Before it was fine-tuned it was {one_line(pretrained(run))}.
 def _name(run: RunRecord) -> str:
     """The run's name; the run of one seed among several has its own only together with theirs."""
     folder = run.folder.resolve()
-    return f"{folder.parent.name}, {folder.name}" if folder.name.startswith("seed-") else run.name
+    return f"{folder.parent.name}, {folder.name}" if folder.name.startswith(SEED_PREFIX) else run.name
 
 
 def _front_matter(run: RunRecord, model: AlbertModel, task: Task, scores: Mapping[str, Mapping[str, float]]) -> str:

@@ -11,14 +11,15 @@ from openalbert.errors import UserError
 from openalbert.formatting import count, percent
 from openalbert.interop.config_json import read_config
 from openalbert.interop.pretraining_json import NONE, Pretraining
+from openalbert.interop.run_files import METRICS, MODEL, RUN, RUN_INFO, SCORES, SEED_PREFIX
 from openalbert.model.presets import PAPER_TOKENS
 from openalbert.report.error_analysis import ErrorAnalysis, read_error_analyses
-from openalbert.report.run_reader import METRICS, RUN_INFO, SETTINGS, RunRecord, read_runs
+from openalbert.report.run_reader import RunRecord, read_runs
 from openalbert.settings import from_dict
 from openalbert.tasks.data.source import TaskSource
 from openalbert.tasks.paper_scores import shape_of
 
-SCORES, SEEDS, CONFIG = "scores.json", "seeds.json", Path("model") / "config.json"
+CONFIG = Path(MODEL) / "config.json"
 NOT_FIGURES = ("kind", "step", "tokens", "split", "seconds")
 
 
@@ -56,10 +57,10 @@ class FinetuningRecord:
 def examples_of(model: Path) -> TaskSource | None:
     """Where the examples of a fine-tuning run were, by its folder or that of its model; None where nobody knows."""
     for folder in (model, model.parent):
-        source = read_values(folder / SETTINGS).get("source")
+        source = read_values(folder / RUN).get("source")
         if isinstance(source, dict):
             with contextlib.suppress(UserError):
-                return from_dict(source, TaskSource, str(folder / SETTINGS))
+                return from_dict(source, TaskSource, str(folder / RUN))
     return None
 
 
@@ -93,7 +94,7 @@ def amount_in_words(known: Pretraining | None) -> str:
 
 def is_finetuning(folder: Path) -> bool:
     """Does this folder hold a fine-tuning run?"""
-    return "task" in read_values(folder / SETTINGS)
+    return "task" in read_values(folder / RUN)
 
 
 def read_finetuning_runs(folders: Sequence[Path]) -> list[FinetuningRecord]:
@@ -118,18 +119,18 @@ def read_finetuning_runs(folders: Sequence[Path]) -> list[FinetuningRecord]:
 def seed_folders(folder: Path) -> list[Path]:
     """The runs of several seeds that a folder holds, by their seed."""
     return sorted(
-        (path.parent for path in folder.glob(f"seed-*/{SETTINGS}")), key=lambda path: (len(path.name), path.name)
+        (path.parent for path in folder.glob(f"{SEED_PREFIX}*/{RUN}")), key=lambda path: (len(path.name), path.name)
     )
 
 
 def _seeds(folder: Path) -> list[Path]:
     """The runs of several seeds that the last call asked for: what an earlier one left beyond them does not count."""
     found = seed_folders(folder)
-    asked = read_values(folder / SETTINGS)
+    asked = read_values(folder / RUN)
     first, count = asked.get("seed"), asked.get("seeds")
     if not isinstance(first, int) or not isinstance(count, int):
         return found
-    return [path for path in found if path.name in {f"seed-{first + number}" for number in range(count)}]
+    return [path for path in found if path.name in {f"{SEED_PREFIX}{first + number}" for number in range(count)}]
 
 
 def read_values(path: Path) -> dict[str, Any]:

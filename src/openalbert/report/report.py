@@ -9,6 +9,7 @@ from tyro.conf import Positional, arg
 
 from openalbert import atomic_io
 from openalbert.errors import UserError
+from openalbert.interop.run_files import METRICS, REPORT
 from openalbert.progress import Work
 from openalbert.report.error_analysis import ErrorAnalysis
 from openalbert.report.error_page import error_section
@@ -16,7 +17,7 @@ from openalbert.report.finetune_page import beside_the_paper, finetuning_page, t
 from openalbert.report.finetuning_reader import is_finetuning
 from openalbert.report.html import element
 from openalbert.report.pretrain_page import document, now, page
-from openalbert.report.run_reader import METRICS, read_runs
+from openalbert.report.run_reader import read_runs
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Report:
         """Where the page is written."""
         if self.out is not None:
             return self.out
-        return self.runs[0] / "report.html" if len(self.runs) == 1 else Path("report.html")
+        return self.runs[0] / REPORT if len(self.runs) == 1 else Path(REPORT)
 
 
 def report(settings: Report) -> None:

@@ -16,8 +16,8 @@ import numpy as np
 from jaxtyping import Bool, Float64
 
 from openalbert.errors import UserError
+from openalbert.interop.run_files import METRICS, RUN, RUN_INFO
 
-SETTINGS, RUN_INFO, METRICS = "run.json", "run_info.json", "metrics.jsonl"
 LINES_AT_ONCE = 20_000
 TRAIN_FIELDS = (
     "step tokens progress loss mlm_loss mlm_acc sop_loss sop_acc nsp_loss nsp_acc "
@@ -171,13 +171,13 @@ def settings_tree(run: RunRecord) -> Any:
 
 
 def _settings(folder: Path) -> dict[str, Any]:
-    path = folder / SETTINGS
+    path = folder / RUN
     if not path.is_file():
         if not folder.is_dir():
             raise UserError(f"{folder} does not exist: give the folder of a run, as `openalbert pretrain` writes it")
-        within = sorted(child.name for child in folder.iterdir() if (child / SETTINGS).is_file())
+        within = sorted(child.name for child in folder.iterdir() if (child / RUN).is_file())
         meant = f"did you mean one of these in it: {', '.join(within[:5])}?" if within else "give the folder of a run"
-        raise UserError(f"{folder} is no run, it has no {SETTINGS}: {meant}")
+        raise UserError(f"{folder} is no run, it has no {RUN}: {meant}")
     try:
         settings = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:

@@ -10,7 +10,8 @@ import numpy as np
 
 from openalbert.formatting import count, duration, number, percent, present
 from openalbert.interop.pretraining_json import PretrainingStage
-from openalbert.report.run_reader import RUN_INFO, Records, RunRecord
+from openalbert.interop.run_files import RUN_INFO
+from openalbert.report.run_reader import Records, RunRecord
 from openalbert.settings import from_dict
 
 

@@ -41,10 +41,10 @@ class Speed:
     products round what they multiply to 10 bits of mantissa, and are several times as fast as with fp32, which keeps
     all 23. Weights and optimizer are fp32 always."""
     compile: Literal["auto", "none", "layer", "whole"] = "auto"
-    """In pretraining layer: one layer is compiled once, whatever the depth, and the scoring of words, and on a GPU both
-    passes are recorded as a CUDA graph (but not with --speed.recompute); whole: the making of batches is compiled too,
-    slower to start; auto: layer on a GPU, none on a CPU. In fine-tuning whole: the encoder's passes are recorded as
-    graphs; auto: the same, where it can be done."""
+    """In pretraining layer: one layer is compiled once, whatever the depth, and the MLM loss, and on a GPU both passes
+    are captured as a CUDA graph (but not with --speed.recompute); whole: the making of batches is compiled too, slower
+    to start; auto: layer on a GPU, none on a CPU. In fine-tuning whole: the encoder's passes are captured as CUDA
+    graphs; auto: the same, where possible."""
     micro_batch: int | None = None
     """Examples that one device computes at a time; not given: as many as its memory is estimated to hold."""
     recompute: bool = False
@@ -76,7 +76,7 @@ class Device:
 
     @property
     def is_main(self) -> bool:
-        """Whether this process writes files and talks to the user."""
+        """Whether this process writes files and logs."""
         return self.rank == 0
 
     @property
@@ -85,8 +85,8 @@ class Device:
         return self.torch_device.type == "cuda"
 
     @property
-    def works_on_by_itself(self) -> bool:
-        """Whether it computes what it was given while the host does something else."""
+    def is_asynchronous(self) -> bool:
+        """Whether it computes while the host does something else."""
         return self.is_cuda
 
     def autocast(self) -> contextlib.AbstractContextManager[None]:
@@ -101,11 +101,11 @@ class Device:
             dist.all_reduce(tensor)
         return tensor
 
-    def any_rank(self, info: bool) -> bool:
-        """Whether it is so on any process; several have to wait for each other to know."""
+    def any_rank(self, flag: bool) -> bool:
+        """Whether the flag is set on any process; all of them wait for each other."""
         if self.world == 1:
-            return info
-        return bool(self.sum_over_ranks(torch.tensor(float(info), device=self.torch_device)) > 0)
+            return flag
+        return bool(self.sum_over_ranks(torch.tensor(float(flag), device=self.torch_device)) > 0)
 
     def from_main(self, value: float) -> float:
         """The main process's number, on all of them: clocks differ, decisions must not."""
@@ -116,12 +116,12 @@ class Device:
         return shared.item()
 
     def raise_together(self, problem: UserError | None) -> None:
-        """Raise the main process's problem, if it has one; the others then end without a word."""
+        """Raise the main process's problem, if it has one; the others then exit silently."""
         if self.from_main(float(problem is not None)):
             raise problem or SystemExit(1)
 
     def wait_for_all(self) -> None:
-        """Go on when every process has come here."""
+        """Wait until every process has come here."""
         if self.world > 1:
             dist.barrier()
 
