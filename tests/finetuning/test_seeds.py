@@ -13,7 +13,7 @@ from tests.report.parsed_page import Page
 from openalbert import cli
 from openalbert.finetuning import finetune
 from openalbert.finetuning.judge import Judge
-from openalbert.finetuning.seeds import seeds_told, summarize, table
+from openalbert.finetuning.seeds import seeds_sentence, seeds_table, summarize
 from openalbert.report.pretrained_card import one_line
 
 WORDS = "--steps 25 --evaluate-every 25"
@@ -51,7 +51,7 @@ def test_seeds_are_runs_of_their_own_that_share_tokenized_data_and_more_can_be_a
     for name, tensor in weights(out).items():
         assert torch.equal(tensor, weights(out / f"seed-{best}")[name])
     card = (out / "model" / "README.md").read_text(encoding="utf-8")
-    assert f"This is the model of seed {best}. {one_line(seeds_told(three))}\n\n## How to use it" in card
+    assert f"This is the model of seed {best}. {one_line(seeds_sentence(three))}\n\n## How to use it" in card
 
 
 def test_seeds_are_not_added_to_those_of_another_file(
@@ -111,7 +111,7 @@ def test_the_plain_median_of_all_runs_is_reported_with_the_collapsed_and_the_med
     assert without["median"] == 70.5
     assert without["spread"] == pytest.approx(statistics.stdev(accuracies))
     assert (summary["num_collapsed"], summary["num_retried"], summary["best_seed"]) == (1, 2, 3)
-    lines = table(summary).splitlines()
+    lines = seeds_table(summary).splitlines()
     assert lines[0].split() == ["run", "rate", "step", "accuracy", "f1"]
     assert lines[2].endswith("collapsed once, tried again at a lower rate")
     assert lines[4].endswith("collapsed")
@@ -122,14 +122,14 @@ def test_the_plain_median_of_all_runs_is_reported_with_the_collapsed_and_the_med
     told = (
         "The median of 5 seeds on dev is accuracy 70.00, f1 35.00; 1 of 5 collapsed, and the median of the others is "
     )
-    assert seeds_told(summary) == told + "accuracy 70.50, f1 35.25."
+    assert seeds_sentence(summary) == told + "accuracy 70.50, f1 35.25."
 
 
 def test_one_run_that_did_not_collapse_has_no_spread() -> None:
     summary = summarize([result(1, 72.5), result(2, 50.0, collapsed="all the same")])
     assert summary["metrics_without_collapsed"]["dev"]["accuracy"]["spread"] is None
     assert summary["metrics"]["dev"]["accuracy"]["median"] == 61.25
-    lines = table(summary).splitlines()
+    lines = seeds_table(summary).splitlines()
     assert lines[4].split() == ["mean", "61.25", "30.62"]
     assert lines[6].split()[:3] == ["median", "72.50", "36.25"]
 
@@ -149,7 +149,7 @@ def test_a_run_that_collapsed_is_never_the_best_however_it_scores() -> None:
 def test_where_all_runs_collapsed_there_is_no_result_and_no_best() -> None:
     summary = summarize([result(seed, 50.0 + seed, collapsed="all the same") for seed in (1, 2, 3)])
     assert (summary["best_seed"], summary["metrics"], summary["num_collapsed"]) == (None, {}, 3)
-    lines = table(summary).splitlines()
+    lines = seeds_table(summary).splitlines()
     assert [line.split()[0] for line in lines[:4]] == ["run", "seed", "seed", "seed"]
     assert lines[4:] == ["all runs collapsed: there is no result"]
 

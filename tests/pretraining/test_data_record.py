@@ -11,7 +11,7 @@ from tests.pretraining.made_shards import easy_text, made_shards
 from tests.pretraining.micro_runs import command, curve, micro_run, records, run_info, weights
 from tests.pretraining.test_distributed import torchrun
 
-import openalbert.pretraining.run as pretrain_module
+import openalbert.train.run as run_module
 from openalbert import cli
 from openalbert.interop.pretraining_json import EarlierData, read_pretraining
 from openalbert.pretraining.batches import Batches, Objective
@@ -218,7 +218,7 @@ def test_a_checkpoint_that_does_not_name_its_data_is_not_resumed(
     (folder / "state.json").write_text(json.dumps(record))
     (folder / "sha256sums").write_text(_sums(folder))
     for words in (WORDS, f"{WORDS} --allow-new-data"):
-        assert "it does not say what it was trained on" in refusal(data, half, capsys, words)
+        assert "it has no record of its data" in refusal(data, half, capsys, words)
 
 
 def test_a_dry_run_refuses_the_data_that_the_run_would_refuse(
@@ -238,18 +238,18 @@ def test_what_was_usual_of_the_loss_is_forgotten_with_the_data_it_was_of(
     other: Path, half: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     windows: list[list[float]] = []
-    real = pretrain_module.training_steps
+    real = run_module.training_steps
 
     def spied(*given: Any, **named: Any) -> Any:
         [train_state] = [one for one in given if isinstance(one, TrainState)]
         windows.append(train_state.recent)
         return real(*given, **named)
 
-    monkeypatch.setattr(pretrain_module, "training_steps", spied)
+    monkeypatch.setattr(run_module, "training_steps", spied)
     assert len(state(half, 4)["train_state"]["recent"]) == 4
     micro_run(other, half, f"{WORDS} --allow-new-data")
     assert windows == [[]]
-    watch = state(half, 8)["watch"]
+    watch = state(half, 8)["loss_monitor"]
     assert "unigram_entropy" not in watch  # the new text's, which run_info.json has
     assert run_info(half)["unigram_entropy"] == unigram_entropy(open_shards(other))
 

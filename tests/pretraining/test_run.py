@@ -469,7 +469,7 @@ def test_a_dry_run_times_steps_of_full_depth(
             depths.append(step.depth)
             yield step
 
-    monkeypatch.setattr("openalbert.pretraining.run.training_steps", training_steps)
+    monkeypatch.setattr("openalbert.train.run.training_steps", training_steps)
     micro_run(easy_shards, tmp_path / "run", "--steps 5000 --dry-run --depth-schedule 1,2@0.9")
     assert depths == [2] * DRY_STEPS[1]
     assert f"step {DRY_STEPS[1]}: loss" in capsys.readouterr().out

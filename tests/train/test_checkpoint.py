@@ -495,7 +495,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_told(tmp_path: Path, capsys: py
     found = run.latest()
     assert found is not None
     assert found.folder.name == "step-00000003"
-    assert "does not fit its sha256 sum" in capsys.readouterr().err
+    assert "does not match its sha256 sum" in capsys.readouterr().err
 
 
 def test_the_metrics_are_on_the_disk_before_the_checkpoint_that_counts_their_bytes(

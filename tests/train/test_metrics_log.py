@@ -84,7 +84,7 @@ def test_a_window_reads_back_equal_and_goes_on(tmp_path: Path) -> None:
     again = Window(json.loads(json.dumps(window.state())))
     window.add(step(2, 1.0))
     again.add(step(2, 1.0))
-    assert again.figures() == window.figures()
+    assert again.metrics() == window.metrics()
 
 
 def test_what_was_recorded_after_a_checkpoint_is_cut_off_when_a_run_goes_on(tmp_path: Path) -> None:

@@ -363,10 +363,10 @@ class FinetuningRun(TrainingRun[Finetune, PackedBatch]):
         if collapsed is not None:
             self.log(f"this run collapsed, and its scores are no result: {collapsed}")
         elif (same := self.judge.sameness(kept, self.train_state.step)) is not None:
-            self.log(f"{same}: it has hardly begun to learn; train for longer, or raise --optimizer.learning-rate")
+            self.log(f"{same}: it has hardly learned anything; train for longer, or raise --optimizer.learning-rate")
         for one in analyses:
-            for told in never_predicted_told(one.kind, one.never_predicted, one.num_examples):
-                self.log(f"WARNING: {one.split}: {told}")
+            for sentence in never_predicted_told(one.kind, one.never_predicted, one.num_examples):
+                self.log(f"WARNING: {one.split}: {sentence}")
         if self.device.is_main:
             write_outcome(self.folder, self.model, self.task_data, self.settings.stride, scores, analyses)
             self.write_actual()

@@ -43,9 +43,9 @@ class Inspect:
     objective: Annotated[Objective, tyro.conf.arg(name="")] = field(default_factory=Objective)
     """How text becomes examples."""
     split: str = "train"
-    """Which of the splits."""
+    """The split to look at."""
     seed: int = 0
-    """The seed of a run; with the run's own, the examples are those it begins with."""
+    """The seed of a run, whose first examples are shown."""
     examples: int = 3
     """How many examples to show."""
     out: Path | None = None

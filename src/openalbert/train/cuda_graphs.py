@@ -188,7 +188,7 @@ EncoderFunction = Callable[..., tuple[Tensor, ...]]
 
 
 def is_encoder_captured(speed: Speed, device: Device) -> bool:
-    """Whether a fine-tuning run captures its encoder: wherever possible, unless the user wishes otherwise."""
+    """Whether a fine-tuning run captures its encoder: wherever possible, unless --speed.compile is none."""
     if speed.compile == "layer":
         raise UserError(
             "speed.compile is 'layer', but packed batches are all different, and a layer would be compiled again and "

@@ -1,4 +1,4 @@
-"""Where a run computes, in what precision, and together with whom. How fast, never what is learned."""
+"""Where a run computes, in what precision and on how many processes: how fast, never what is learned."""
 
 import contextlib
 import datetime
@@ -26,7 +26,7 @@ ATTENTION_KERNELS = [
     SDPBackend.MATH,
 ]
 
-MEMORY_FRACTION = 0.7  # of the free memory, for a micro-batch nobody chose
+MEMORY_FRACTION = 0.7  # of the free memory, for a micro-batch size that the user did not choose
 CPU_MEMORY = 4 * 2**30
 
 
@@ -72,7 +72,7 @@ class Device:
     rank: int = 0
     world: int = 1
     memory_before: int = 0
-    """Bytes that the process used before anything was built; a GPU's count begins at 0."""
+    """Bytes that the process used before anything was built; 0 on a GPU."""
 
     @property
     def is_main(self) -> bool:
@@ -143,7 +143,7 @@ class Device:
 
 @contextlib.contextmanager
 def open_device(speed: Speed) -> Iterator[Device]:
-    """The device that the settings and torchrun's environment ask for; the processes part when the block ends."""
+    """The device that the settings and torchrun's environment ask for; the process group ends with the block."""
     if speed.threads is not None:
         torch.set_num_threads(speed.threads)
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
@@ -168,7 +168,7 @@ def open_device(speed: Speed) -> Iterator[Device]:
             "the precision tf32 is a GPU's, and this run is on a CPU: leave out --speed.precision, or give fp32"
         )
     matmul_before = torch.get_float32_matmul_precision()
-    # What a bf16 run multiplies in fp32 is little, and as exact as its neighbours in tf32.
+    # A bf16 run multiplies little in fp32, and for that tf32 is exact enough.
     torch.set_float32_matmul_precision("highest" if precision == "fp32" else "high")
     if speed.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -179,7 +179,7 @@ def open_device(speed: Speed) -> Iterator[Device]:
     try:
         memory_before = 0 if torch_device.type == "cuda" else _process_memory()
         # cuDNN's attention first: on an H200 it is half as fast again as the one torch prefers, and more with a mask.
-        # Its backward pass adds in any order, whatever is asked of torch.
+        # Its backward pass is never deterministic, even if torch is asked for that.
         with sdpa_kernel(ATTENTION_KERNELS[1:] if speed.deterministic else ATTENTION_KERNELS, set_priority=True):
             yield Device(torch_device, precision, rank, world, memory_before)
     finally:
@@ -187,7 +187,7 @@ def open_device(speed: Speed) -> Iterator[Device]:
         if speed.deterministic:
             torch.use_deterministic_algorithms(False)
         if world > 1:
-            gc.collect()  # whatever still held on to the group would keep its threads alive while Python itself ends
+            gc.collect()  # any reference to the group would keep its threads alive while Python exits
             dist.destroy_process_group()
 
 
