@@ -233,7 +233,7 @@ def test_a_file_that_was_changed_is_no_file_to_go_on_with(
     with pytest.raises(SystemExit) as ended:
         cli.main(command(tiny, "classification", file, out, QUICK + " --log-every 1"))
     assert ended.value.code == 1
-    assert "began with other training examples" in capsys.readouterr().err
+    assert "started with other training examples" in capsys.readouterr().err
 
 
 def refused(capsys: pytest.CaptureFixture[str], words: list[str]) -> str:
@@ -258,7 +258,7 @@ def test_a_file_to_score_on_that_was_changed_is_none_to_go_on_with(
         cli.main(words)
     monkeypatch.undo()
     lesson("classification", tmp_path / "dev", 60, seed=4)
-    assert "began with other examples to score on (dev): the file was changed since" in refused(capsys, words)
+    assert "started with other examples to score on (dev): the file was changed since" in refused(capsys, words)
     lesson("classification", tmp_path / "dev", 60, seed=3)
     cli.main(words)
 
@@ -272,7 +272,7 @@ def test_a_run_that_is_done_does_not_tell_its_score_for_files_that_were_changed(
     for changed in (text.replace("good", "great"), text.replace("warm", "hot")):
         file.write_text(changed)
         said = refused(capsys, command(tiny, "classification", file, out, "--steps 2"))
-        assert "began with other training examples: the file was changed since. Give another --out, or --fresh" in said
+        assert "started with other training examples: the file was changed since. Give another --out, or --fresh" in said
     file.write_text(text)
     learn(tiny, "classification", file, out, "--steps 2")
 
@@ -287,7 +287,7 @@ def test_other_answers_that_count_as_right_are_other_examples_to_score_on(
     question = values["data"][0]["paragraphs"][0]
     question["qas"][0]["answers"].append({"text": question["context"].split()[0], "answer_start": 0})
     dev.write_text(json.dumps(values))
-    assert "began with other examples to score on (dev)" in refused(capsys, words)
+    assert "started with other examples to score on (dev)" in refused(capsys, words)
 
 
 def test_a_device_that_runs_out_of_memory_computes_less_at_a_time_and_learns_the_same(
@@ -303,9 +303,9 @@ def test_a_device_that_runs_out_of_memory_computes_less_at_a_time_and_learns_the
         return scores(model, batch, *more)
 
     monkeypatch.setattr(losses, "finetuning_scores", in_little_room)
-    learn(tiny, "classification", file, tmp_path / "parts", QUICK)
+    learn(tiny, "classification", file, tmp_path / "split", QUICK)
     assert "out of memory" in capsys.readouterr().err
-    for first, second in zip(records(tmp_path / "whole", "train"), records(tmp_path / "parts", "train"), strict=True):
+    for first, second in zip(records(tmp_path / "whole", "train"), records(tmp_path / "split", "train"), strict=True):
         assert first["loss"] == pytest.approx(second["loss"], rel=1e-3)
 
 
@@ -318,6 +318,27 @@ def test_a_dry_run_tells_what_it_would_take_and_leaves_nothing(
     for word in ("step 2: loss", "steps", "100", "tokens", "time", "memory", "disk"):
         assert word in told
     assert not (tmp_path / "run").exists()
+
+
+def test_a_dry_run_takes_no_more_steps_than_the_run_would(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = lesson("classification", tmp_path)
+    cli.main(command(tiny, "classification", file, tmp_path / "run", "--steps 2 --dry-run"))
+    told = capsys.readouterr().out
+    assert "step 2: loss" in told
+    assert "step 3: loss" not in told
+
+
+def test_the_last_line_of_a_run_comes_after_its_scores(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = lesson("classification", tmp_path)
+    monkeypatch.setattr(sys, "stderr", sys.stdout)
+    cli.main(command(tiny, "classification", file, tmp_path / "run", "--steps 2"))
+    *_, scores, done = capsys.readouterr().out.splitlines()
+    assert scores.startswith("dev: accuracy ")
+    assert done.startswith("done: the model of step 2 is in ")
 
 
 @pytest.mark.parametrize("words", ["--dry-run", ""])

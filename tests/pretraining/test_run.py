@@ -471,8 +471,25 @@ def test_a_dry_run_times_steps_of_full_depth(
 
     monkeypatch.setattr("openalbert.train.run.training_steps", training_steps)
     micro_run(easy_shards, tmp_path / "run", "--steps 5000 --dry-run --depth-schedule 1,2@0.9")
-    assert depths == [2] * DRY_STEPS[1]
-    assert f"step {DRY_STEPS[1]}: loss" in capsys.readouterr().out
+    assert depths == [2] * DRY_STEPS
+    assert f"step {DRY_STEPS}: loss" in capsys.readouterr().out
+
+
+def test_a_dry_run_takes_no_more_steps_than_the_run_would(
+    tmp_path: Path, easy_shards: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    micro_run(easy_shards, tmp_path / "run", "--steps 1 --dry-run")
+    said = capsys.readouterr().out
+    assert "step 1: loss" in said
+    assert "step 2: loss" not in said
+    assert {"steps", "time", "memory", "disk"} <= {line.split()[0] for line in said.splitlines() if line.split()}
+
+
+def test_a_dry_run_takes_a_warm_up_that_is_longer_than_itself(
+    tmp_path: Path, easy_shards: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    micro_run(easy_shards, tmp_path / "run", "--steps 5000 --schedule.warmup-steps 100 --dry-run")
+    assert f"step {DRY_STEPS}: loss" in capsys.readouterr().out
 
 
 def test_an_ended_run_says_so_and_its_files_stay_as_they_are(

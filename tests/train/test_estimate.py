@@ -74,6 +74,11 @@ def test_a_dry_run_takes_more_steps_where_they_are_fast_and_leaves_those_that_wa
         slow.add(end)
     assert slow.are_enough
     assert slow.median == 19.0
+    short = DryTimes()
+    short.add(7.0)
+    assert short.median == 7.0
+    short.add(9.0)
+    assert short.median == 2.0  # all but the last step warmed up
 
 
 @pytest.mark.parametrize(

@@ -182,9 +182,8 @@ class FinetuningRun(TrainingRun[Finetune, PackedBatch]):
         weights = self.task_data.class_weights
         on_device = None if weights is None else torch.from_numpy(weights).float().to(device.torch_device)
         self.task = finetuning(self.model, CapturedEncoder(self.model) if self.is_captured else None, on_device)
-        self.optimizer = make_optimizer(
-            self.model, settings.optimizer
-        )  # loop_config has the learning rate of the attempt
+        # Its learning rate is set at every step, from that of the attempt in loop_config.
+        self.optimizer = make_optimizer(self.model, settings.optimizer)
         self.batches = Packing(
             self.sequences,
             self.plan.batch_size,
@@ -380,7 +379,7 @@ class FinetuningRun(TrainingRun[Finetune, PackedBatch]):
 
 def check_data(folder: Path, run_info: dict[str, Any], task_data: TaskData) -> None:
     """Refuse examples that are not those that the run started with."""
-    before, now = run_info["data"]["fingerprints"], task_data.fingerprints
+    before, now = run_info["data"].get("fingerprints", {}), task_data.fingerprints
     changed = [split for split in {**before, **now} if before.get(split) != now.get(split)]
     if changed:
         what = "training examples" if "train" in changed else f"examples to score on ({', '.join(changed)})"

@@ -74,7 +74,7 @@ class Finetune:
     """Weights of classes in the loss: `balanced` gives every class the same total, n / (classes x n of the class).
     For multi_label it weighs the examples that have a label against those that do not."""
     standardize: bool = False
-    """Learn values in units of their spread, whatever their size; the saved model predicts them in their original units."""
+    """Learn values in units of their spread; the saved model predicts them in their original units."""
     dropout: float = 0.0
     """Dropout within the encoder, of hidden states and of attention."""
     classifier_dropout: float = 0.1
@@ -172,8 +172,8 @@ class Plan:
 def plan(settings: Finetune, num_examples: int, num_units: int) -> Plan:
     """Batch and steps for so many training examples, which make so many units (windows, for questions on passages).
 
-    With fewer examples than the recipe's, the batch size is scaled by the square root of their fraction, so that a small
-    subset still gets enough steps; the number of epochs stays. The warm-up is a fraction, and so scales by itself.
+    With fewer examples than the recipe's, the batch size is scaled by the square root of their fraction, so that a
+    small subset still gets enough steps; the number of epochs stays. The warm-up is a fraction and scales by itself.
     """
     recipe = settings.recipe
     fraction = num_examples / recipe.num_examples

@@ -128,7 +128,7 @@ class Pretrain:
         return replace(self.objective, masked_lm=replace(self.objective.masked_lm, rate=self.evaluation_mask_rate))
 
 
-# What may change when a run is resumed: none of it changes what is learned. Data are compared by content, not by folder.
+# What may change when a run is resumed: none of it changes what is learned. Data are compared by content.
 FREE_TO_CHANGE = (
     "out",
     "data",

@@ -69,7 +69,7 @@ class Collected:
 
 
 def source_files(roots: Iterable[Path]) -> list[tuple[str, Path]]:
-    """The Python files below some folders with the package each is of, in an order that depends on their names alone."""
+    """The Python files below some folders, each with its package, in an order that depends on their names alone."""
     found = []
     for root in roots:
         for folder, below, names in os.walk(root):
