@@ -81,7 +81,7 @@ def test_the_best_weights_are_kept_unless_the_last_are_asked_for(tiny: Path, tmp
     assert last["step"] == 60
 
 
-def test_a_run_that_gets_no_better_ends_early_and_says_so(
+def test_a_run_that_gets_no_better_ends_early_and_reports_it(
     tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = lesson("classification", tmp_path)
@@ -151,7 +151,7 @@ def stop_at(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("kind", [pytest.param("classification", marks=pytest.mark.slow), "multiple_choice"])
-def test_a_run_that_is_stopped_and_goes_on_learns_the_same_to_the_last_bit(
+def test_a_run_that_is_stopped_and_resumes_learns_the_same_to_the_last_bit(
     kind: str, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = lesson(kind, tmp_path)
@@ -170,7 +170,7 @@ def test_a_run_that_is_stopped_and_goes_on_learns_the_same_to_the_last_bit(
         assert torch.equal(tensor, weights(tmp_path / "stopped")[name]), name
 
 
-def test_where_a_run_goes_on_is_noted_and_said(
+def test_where_a_run_resumes_is_noted_and_said(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file, out = lesson("classification", tmp_path), tmp_path / "run"
@@ -187,7 +187,7 @@ def test_where_a_run_goes_on_is_noted_and_said(
     assert "parameters on 1 x Abacus" in capsys.readouterr().err
 
 
-def test_a_run_that_is_killed_goes_on_to_the_same_bits(tiny: Path, tmp_path: Path) -> None:
+def test_a_run_that_is_killed_resumes_to_the_same_bits(tiny: Path, tmp_path: Path) -> None:
     file = lesson("classification", tmp_path)
     words = "--steps 80 --evaluate-every 20 --dropout 0.1 --log-every 20"
     learn(tiny, "classification", file, tmp_path / "whole", words)
@@ -221,7 +221,7 @@ def test_a_folder_is_not_mixed_and_fresh_starts_over(
     assert scores["learning_rate"] == 0.001
 
 
-def test_a_file_that_was_changed_is_no_file_to_go_on_with(
+def test_a_file_that_was_changed_is_no_file_to_resume_with(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file, out = lesson("classification", tmp_path), tmp_path / "run"
@@ -247,7 +247,7 @@ def refused(capsys: pytest.CaptureFixture[str], words: list[str]) -> str:
     return said.err
 
 
-def test_a_file_to_score_on_that_was_changed_is_none_to_go_on_with(
+def test_a_file_to_score_on_that_was_changed_is_none_to_resume_with(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file, out = lesson("classification", tmp_path), tmp_path / "run"
@@ -272,7 +272,9 @@ def test_a_run_that_is_done_does_not_tell_its_score_for_files_that_were_changed(
     for changed in (text.replace("good", "great"), text.replace("warm", "hot")):
         file.write_text(changed)
         said = refused(capsys, command(tiny, "classification", file, out, "--steps 2"))
-        assert "started with other training examples: the file was changed since. Give another --out, or --fresh" in said
+        assert "started with other training examples: the file was changed since. Give another --out, or" in said
+            "started with other training examples: the file was changed since. Give another --out, or --fresh" in said
+        )
     file.write_text(text)
     learn(tiny, "classification", file, out, "--steps 2")
 
@@ -309,7 +311,7 @@ def test_a_device_that_runs_out_of_memory_computes_less_at_a_time_and_learns_the
         assert first["loss"] == pytest.approx(second["loss"], rel=1e-3)
 
 
-def test_a_dry_run_tells_what_it_would_take_and_leaves_nothing(
+def test_a_dry_run_reports_what_it_would_take_and_leaves_nothing(
     tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = lesson("classification", tmp_path)
@@ -372,7 +374,7 @@ def test_another_fine_tuned_model_can_be_begun_with(
     assert torch.equal(second["classifier.weight"], weights(tmp_path / "third")["classifier.weight"])
 
 
-def test_a_model_to_begin_with_that_was_never_tuned_is_told_and_the_papers_way_too(
+def test_a_model_to_begin_with_that_was_never_tuned_is_reported_and_the_papers_way_too(
     tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     learn(tiny, "classification", lesson("classification", tmp_path), tmp_path / "tuned", "--steps 1")
@@ -430,7 +432,7 @@ def test_from_scratch_begins_with_fresh_weights_of_the_seed(tiny: Path, tmp_path
         ("--text-column label", "'label' is named as the text (--text-column), but is taken for the label"),
     ],
 )
-def test_what_cannot_be_done_is_told_in_a_sentence(
+def test_what_cannot_be_done_is_reported_in_a_sentence(
     words: str,
     sentence: str,
     tiny: Path,
@@ -449,7 +451,7 @@ def test_what_cannot_be_done_is_told_in_a_sentence(
     assert "Traceback" not in told
 
 
-def test_examples_of_one_class_are_told(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_examples_of_one_class_are_reported(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "two.csv").write_text("text,label\nthe good time,warm\nthe old war,cold\n")
     (tmp_path / "one.csv").write_text("text,label\nthe time,cold\nthe war,cold\n")
     dev = f"--steps 1 --dev {tmp_path / 'one.csv'}"
@@ -468,7 +470,7 @@ def test_examples_of_one_class_are_told(tiny: Path, tmp_path: Path, capsys: pyte
         ("regression", "text,label\nthe good time,3\nthe old war,5\n", "all examples have the same value, "),
     ],
 )
-def test_too_few_examples_to_hold_some_out_are_told_as_that(
+def test_too_few_examples_to_hold_some_out_are_reported_as_that(
     kind: str, rows: str, alike: str, tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "two.csv").write_text(rows)
@@ -529,7 +531,7 @@ def test_values_of_almost_any_size_are_learned(unit: str, tiny: Path, tmp_path: 
     assert scores["scores"]["dev"]["r2"] > 80
 
 
-def test_times_within_20_minutes_are_learned_and_how_coarse_the_model_gives_them_is_told(
+def test_times_within_20_minutes_are_learned_and_how_coarse_the_model_gives_them_is_reported(
     tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "regression.csv"
@@ -541,7 +543,7 @@ def test_times_within_20_minutes_are_learned_and_how_coarse_the_model_gives_them
     assert told in capsys.readouterr().err
 
 
-def test_values_to_score_on_that_are_all_the_same_are_told(
+def test_values_to_score_on_that_are_all_the_same_are_reported(
     tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "same.csv").write_text("text,score\nthe good time,3\nthe old war,3\n")

@@ -172,7 +172,7 @@ def test_seeds_that_all_collapsed_leave_a_model_but_no_best(
     assert "The best is" not in page.text
 
 
-def test_fewer_seeds_than_before_are_all_that_is_told_of(
+def test_fewer_seeds_than_before_are_all_that_is_reported_of(
     tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file, out = lesson("classification", tmp_path), tmp_path / "runs"

@@ -135,7 +135,7 @@ def test_epochs_and_seeds_differ(shards: ShardSet) -> None:
     assert not torch.equal(batches.at(0).ids, again.ids)
 
 
-def test_batches_larger_than_an_epoch_go_on_into_the_next(shards: ShardSet) -> None:
+def test_batches_larger_than_an_epoch_continue_into_the_next(shards: ShardSet) -> None:
     small = Batches(shards, SHORT, batch_size=8, seed=2)
     size = 8 * (small.examples_per_epoch // 8 + 3)
     large = Batches(shards, SHORT, batch_size=size, seed=2).at(1)

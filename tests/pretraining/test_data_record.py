@@ -94,7 +94,7 @@ def test_the_same_data_at_another_place_are_resumed_to_the_same_bits(
     assert not [event for event in records(half, "event") if event["what"].startswith("new_")]
 
 
-def test_a_checkpoint_and_the_facts_hold_the_checksums(data: Path, ended: Path) -> None:
+def test_a_checkpoint_and_the_run_info_hold_the_checksums(data: Path, ended: Path) -> None:
     expected = {
         "tokenizer": open_shards(data).manifest.tokenizer,
         "train_sha256": open_shards(data).sha256,
@@ -227,7 +227,7 @@ def test_a_dry_run_refuses_the_data_that_the_run_would_refuse(
     assert "--allow-new-data to continue" in refusal(other, half, capsys, f"{WORDS} --dry-run")
 
 
-def test_a_run_that_is_done_says_so_whatever_became_of_its_data(
+def test_a_run_that_is_done_reports_it_whatever_became_of_its_data(
     other: Path, ended: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     micro_run(other, ended, WORDS)

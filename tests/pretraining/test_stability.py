@@ -24,7 +24,7 @@ def test_a_loss_that_falls_or_wavers_is_not_spoken_of() -> None:
     assert told([9.0, 7.0, 6.0, 5.0, 5.4, 4.9, 5.1, 5.8]) == []
 
 
-def test_what_is_lost_again_is_told_once_with_what_to_do() -> None:
+def test_what_is_lost_again_is_reported_once_with_what_to_do() -> None:
     losses = [3.8, 3.7, 4.0, 5.4, 6.1, 6.0, 3.7, 5.0]
     assert told(losses) == [(3, "lost")]
     watch = LossMonitor(unigram_entropy=7.0)
@@ -39,7 +39,7 @@ def test_the_jump_of_a_new_depth_is_no_loss() -> None:
     assert told([5.0, 4.0, 6.0, 4.5], [3, 3, 6, 6]) == []
 
 
-def test_the_plateau_is_told_once_and_not_at_the_beginning() -> None:
+def test_the_plateau_is_reported_once_and_not_at_the_beginning() -> None:
     assert told([7.0] * 10) == [(2, "plateau")]
 
 
@@ -65,7 +65,7 @@ def test_a_resumed_run_says_what_the_other_would_have_said(stop: int) -> None:
     assert first + rest == told(losses)
 
 
-def test_the_noise_of_single_steps_is_no_loss_and_a_real_one_is_told_all_the_same() -> None:
+def test_the_noise_of_single_steps_is_no_loss_and_a_real_one_is_reported_all_the_same() -> None:
     watch = LossMonitor(unigram_entropy=7.0)
     noisy = [2.6 if number % 2 else 3.9 for number in range(300)]
     for number, loss in enumerate([*noisy, *(loss + 1.5 for loss in noisy)]):

@@ -38,7 +38,7 @@ def test_the_model_of_a_run_says_what_that_run_took(first: Path) -> None:
     assert "| begun with | weights drawn at random |" in card_of(first)
 
 
-def test_runs_that_go_on_from_one_another_add_up(first: Path, easy_shards: Path, tmp_path: Path) -> None:
+def test_runs_that_start_from_one_another_add_up(first: Path, easy_shards: Path, tmp_path: Path) -> None:
     second = micro_run(easy_shards, tmp_path / "second", f"--steps 3 --warm-start {first}")
     # Copied away from its run, the model still tells.
     copied = Path(shutil.copytree(second / "model", tmp_path / "taken away"))

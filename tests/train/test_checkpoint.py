@@ -479,7 +479,7 @@ def test_everything_comes_back_and_what_is_the_runs_own_too(tmp_path: Path, caps
     )
 
 
-def test_a_number_of_micro_batches_that_belongs_to_other_wishes_is_not_taken_over(tmp_path: Path) -> None:
+def test_a_number_of_micro_batches_that_belongs_to_another_setting_is_not_kept(tmp_path: Path) -> None:
     checkpointer(tmp_path, 1).save(TrainState(step=7, micro_batches=3), {}, keep_last=1, is_best=False)
     other = checkpointer(tmp_path, 1, micro_batch=None)
     found = other.latest()
@@ -487,7 +487,7 @@ def test_a_number_of_micro_batches_that_belongs_to_other_wishes_is_not_taken_ove
     assert other.restore(found, micro_batches=5).micro_batches == 5
 
 
-def test_a_damaged_checkpoint_is_passed_over_and_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_checkpoint_is_passed_over_and_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = checkpointer(tmp_path, 1)
     for step in (3, 6):
         run.save(TrainState(step=step), {}, keep_last=2, is_best=False)

@@ -20,7 +20,7 @@ LAYER, REST = 24 * 768**2 + 4 * 512 * 768, 2 * 128 * 768 + 0.15 * 2 * 128 * (768
 RATIO = (12 * LAYER + REST) / (3 * LAYER + REST)
 
 
-def test_the_time_of_a_step_is_that_of_the_first_ones_after_compiling_and_told_once() -> None:
+def test_the_time_of_a_step_is_that_of_the_first_ones_after_compiling_and_reported_once() -> None:
     times = StepTimes()
     told = [times.add(30.0 + 2.0 * max(0, number - 1)) for number in range(20)]  # 30 s of compiling, then 2 s each
     assert told == [None] * 8 + [2.0] + [None] * 11

@@ -218,7 +218,7 @@ def test_the_model_trains_again_whatever_was_done_with_it_between_two_steps() ->
     assert modes == [True] * (3 if DEVICE[0].is_asynchronous else 4)
 
 
-def test_only_a_device_that_works_on_is_given_the_next_step_before_a_step_is_told() -> None:
+def test_only_a_device_that_works_on_is_given_the_next_step_before_a_step_is_reported() -> None:
     passes: list[int] = []
     seen: list[int] = []
 
@@ -379,7 +379,7 @@ def test_a_resumed_run_skips_the_spikes_that_the_undisturbed_one_skips() -> None
     assert resumed.skipped == 1
 
 
-def test_the_depth_follows_its_schedule_and_is_told() -> None:
+def test_the_depth_follows_its_schedule_and_is_reported() -> None:
     depths = DepthSchedule((DepthStage(1), DepthStage(2, 0.5)))
     taken, _, _ = run(steps=4, depths=depths)
     assert [step.depth for step in taken] == [1, 1, 2, 2]
@@ -496,7 +496,7 @@ def test_between_two_steps_all_is_as_the_told_one_left_it(budget: Budget) -> Non
         assert all(torch.equal(left, right) for left, right in zip(weights, other_weights, strict=True))
 
 
-def test_a_run_that_goes_on_is_at_the_depth_of_the_one_that_never_stopped() -> None:
+def test_a_run_that_resumes_is_at_the_depth_of_the_one_that_never_stopped() -> None:
     depths = DepthSchedule((DepthStage(1), DepthStage(2, 0.5)))
     states: list[dict[str, Any]] = []
     taken, *_ = run(
@@ -539,7 +539,7 @@ def test_a_request_to_stop_reaches_the_step() -> None:
     assert all(step.stop_asked for step in taken)
 
 
-def test_running_figures_read_back_equal() -> None:
+def test_running_metrics_read_back_equal() -> None:
     train_state = TrainState(
         step=3, tokens=4, seconds=5.5, skipped=1, micro_batches=2, recent=[1.25, 0.1], recent_spikes=[True]
     )

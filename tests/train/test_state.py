@@ -32,7 +32,7 @@ def test_nothing_is_spent_or_skipped_at_the_start() -> None:
     assert (train_state.skipped, train_state.skipped_in_a_row) == (0, 0)
 
 
-def test_a_step_tells_what_the_device_sent() -> None:
+def test_a_step_reports_what_the_device_sent() -> None:
     train_state = TrainState(step=4, tokens=100)
     step = read(train_state)
     assert step.losses == {"masked_lm": (30.5, 20, 7), "sentence_order": (11.25, 12, 9)}
@@ -89,7 +89,7 @@ def test_a_finite_step_gives_a_run_patience_again() -> None:
     assert (train_state.step, train_state.skipped, train_state.skipped_in_a_row) == (51, 48, 0)
 
 
-def test_what_is_remarked_on_before_a_step_is_told_although_the_step_was_skipped() -> None:
+def test_what_is_remarked_on_before_a_step_is_reported_although_the_step_was_skipped() -> None:
     earlier = (("depth", "from now on 2 layers are run"),)
     train_state = TrainState(step=128, recent=[1.0] * 127 + [1.5], recent_spikes=[False] * 128)
     step = read(train_state, loss=9.0, is_skipped=True, limit=train_state.loss_limit(), remarks=earlier)
