@@ -272,7 +272,7 @@ def test_a_run_that_is_done_does_not_tell_its_score_for_files_that_were_changed(
     for changed in (text.replace("good", "great"), text.replace("warm", "hot")):
         file.write_text(changed)
         said = refused(capsys, command(tiny, "classification", file, out, "--steps 2"))
-        assert "started with other training examples: the file was changed since. Give another --out, or" in said
+        assert (
             "started with other training examples: the file was changed since. Give another --out, or --fresh" in said
         )
     file.write_text(text)
