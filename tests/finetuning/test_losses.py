@@ -16,7 +16,6 @@ from torch import Tensor
 
 from openalbert import cli
 from openalbert.errors import UserError
-from openalbert.finetuning import cuda_graphs
 from openalbert.finetuning.batches import PackedBatch, Packing, filled
 from openalbert.finetuning.collapse import baseline_loss
 from openalbert.finetuning.losses import Standardization, balanced_weights, finetuning, finetuning_scores, head_loss
@@ -26,6 +25,7 @@ from openalbert.model.albert import AlbertModel
 from openalbert.model.config import Head
 from openalbert.model.packing import Packed
 from openalbert.model.presets import PRESETS
+from openalbert.train import cuda_graphs
 from openalbert.train.device import Device
 
 CONFIG = PRESETS["albert-micro"]
@@ -127,7 +127,7 @@ def test_the_gradient_of_a_batch_is_the_sum_of_those_of_its_micro_batches(name: 
 def test_what_only_fills_a_batch_up_changes_neither_loss_nor_gradient(
     name: str, most_graphs: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All of a recording but the graphs themselves, which need a GPU: what would be recorded is run as it is."""
+    """All of a capture but the graphs themselves, which need a GPU: what would be captured is run eagerly."""
 
     def on_cpu(starts: Tensor, _: tuple[int, ...], total: int) -> Packed:
         assert total == int(starts[-1])
@@ -140,7 +140,7 @@ def test_what_only_fills_a_batch_up_changes_neither_loss_nor_gradient(
     model, batch = model_and_batch(name)
     if most_graphs is not None:
         monkeypatch.setattr(cuda_graphs, "MOST_GRAPHS", most_graphs)
-    graphs = None if most_graphs is None else cuda_graphs.Recording(model)
+    graphs = None if most_graphs is None else cuda_graphs.CapturedEncoder(model)
     found = []
     for one in (batch, filled(batch), filled(batch)):
         model.zero_grad()

@@ -153,14 +153,14 @@ class Packing:
             units[here] = permuted(numbers[here] % self.num_units, self.num_units, key)
         return units[np.argsort(self._tokens[units], kind="stable")]
 
-    def at(self, step: int, rank: int = 0, world: int = 1, parts: int = 1) -> list[PackedBatch]:
-        """One rank's micro-batches of a step; `parts` divides the tokens that one of them may have."""
+    def at(self, step: int, rank: int = 0, world: int = 1, micro_batches: int = 1) -> list[PackedBatch]:
+        """One rank's micro-batches of a step; `micro_batches` divides the tokens that one of them may have."""
         if self.batch_size < world:
             raise UserError(
                 f"batch_size is {self.batch_size}, too small for {world} processes: raise it, or take fewer"
             )
         units = self.units(step)[rank::world]
-        bound = max(1, self.tokens_at_a_time // parts)
+        bound = max(1, self.tokens_at_a_time // micro_batches)
         most = self.units_at_a_time or self.batch_size
         cuts, held, count = [], 0, 0
         for place, tokens in enumerate(self._tokens[units].tolist()):
@@ -185,11 +185,11 @@ class Packing:
             {kind: torch.from_numpy(rows_of[rows]) for kind, rows_of in sequences.targets.items()},
         )
 
-    def stream(self, *, start: int, rank: int, world: int, parts: int) -> Iterator[list[PackedBatch]]:
-        """The micro-batches of each step from `start` on, on the device; a thread prepares them ahead."""
+    def stream(self, *, start: int, rank: int, world: int, micro_batches: int) -> Iterator[list[PackedBatch]]:
+        """For each step from `start` on its micro-batches, on the device; a thread prepares them ahead."""
         with ThreadPoolExecutor(1, "packing") as worker:
             pending: deque[Future[list[PackedBatch]]] = deque()
             for step in itertools.count(start):
-                pending.append(worker.submit(self.at, step, rank, world, parts))
+                pending.append(worker.submit(self.at, step, rank, world, micro_batches))
                 if len(pending) > STEPS_AHEAD:
                     yield [batch.to(self.device) for batch in pending.popleft().result()]

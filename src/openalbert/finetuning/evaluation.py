@@ -24,6 +24,7 @@ from openalbert.finetuning.predict import Outputs, decide, predict
 from openalbert.finetuning.span_decoding import N_BEST, Answers, best_answers, few_questions_note, fit_threshold
 from openalbert.formatting import counted
 from openalbert.interop import huggingface
+from openalbert.interop.run_files import MODEL, SCORES
 from openalbert.interop.task_json import TaskInfo, write_task_info
 from openalbert.model.albert import AlbertModel
 from openalbert.objectives.keyed_random import below, bits
@@ -35,9 +36,7 @@ from openalbert.tasks.metrics import LOSS
 from openalbert.tasks.squad import score_answers
 from openalbert.tasks.task import Example, QuestionExample, Reading, Task, TextExample, are_pairs
 from openalbert.train.device import Device
-from openalbert.train.run_dir import MODEL
 
-SCORES, REPORT = "scores.json", "report.html"
 MAX_FOR_INTERVALS = 2_000  # examples: on more, the seed changes a score by more than the interval
 RESAMPLES = 1_000
 Z = 1.959963984540054  # 95 % of a normal distribution lie within so many standard deviations

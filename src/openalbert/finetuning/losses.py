@@ -15,20 +15,20 @@ from torch import Tensor, nn
 
 from openalbert.errors import UserError
 from openalbert.finetuning.batches import PackedBatch
-from openalbert.finetuning.cuda_graphs import Recording
 from openalbert.finetuning.predict import Outputs
 from openalbert.model.albert import AlbertModel
 from openalbert.objectives.score import Score, score
 from openalbert.tasks.task import Sequences, Task
-from openalbert.train.micro_batch import Learning
+from openalbert.train.cuda_graphs import CapturedEncoder
+from openalbert.train.loop import TrainingTask
 
 ANSWERABILITY_WEIGHT = 0.5  # Google's: the loss is then as large as that of the span
 
 
 def finetuning(
-    model: AlbertModel, recording: Recording | None = None, class_weights: Float[Tensor, "classes"] | None = None
-) -> Learning[PackedBatch]:
-    """Fine-tuning as the loop needs it: one loss for each head of the model; by recorded graphs where there are any."""
+    model: AlbertModel, captured: CapturedEncoder | None = None, class_weights: Float[Tensor, "classes"] | None = None
+) -> TrainingTask[PackedBatch]:
+    """Fine-tuning as the loop needs it: one loss for each head of the model; by CUDA graphs where there are any."""
     kinds = [head.kind for head in model.head_list]
 
     def predictions(batch: PackedBatch) -> dict[str, Tensor]:
@@ -37,25 +37,27 @@ def finetuning(
         return dict.fromkeys(kinds, count)
 
     def scores(batch: PackedBatch, depth: int) -> dict[str, Score]:
-        return finetuning_scores(model, batch, depth, recording, class_weights)
+        return finetuning_scores(model, batch, depth, captured, class_weights)
 
     def tokens(batch: PackedBatch) -> Tensor:
         return _number(sum(batch.real_lengths), batch.tokens)
 
     config = model.config
-    drops_out = max(config.hidden_dropout, config.attention_dropout, config.classifier_dropout) > 0
-    return Learning(predictions, scores, tokens, drops_out)
+    has_dropout = max(config.hidden_dropout, config.attention_dropout, config.classifier_dropout) > 0
+    return TrainingTask(predictions, scores, tokens, has_dropout)
 
 
 def finetuning_scores(
     model: AlbertModel,
     batch: PackedBatch,
     depth: int,
-    recording: Recording | None = None,
+    captured: CapturedEncoder | None = None,
     class_weights: Float[Tensor, "classes"] | None = None,
 ) -> dict[str, Score]:
     """The losses of a batch. Without a span head, the last layer computes [CLS] only."""
-    encoded = recording.encode(batch, depth) if recording is not None else None
+    encoded = None
+    if captured is not None and batch.is_filled:
+        encoded = captured.encode(batch.tokens, batch.segments, batch.lengths, depth)
     if encoded is None:
         at = None if "span" in model.heads else batch.tokens.new_empty(0)
         encoded = model.encode_packed(batch.tokens, batch.lengths, batch.segments, depth=depth, at=at)
