@@ -174,7 +174,8 @@ def evaluation_loss(
 ) -> float:
     """The loss of these outputs, summed over the heads, as in training; of regression in the original units."""
     sequences = data.encoding.sequences
-    if not sequences.targets or not sequences.targets.keys() <= outputs.logits.keys():
+    has_heads = sequences.targets.keys() <= outputs.logits.keys()
+    if not sequences.targets or not has_heads or not sequences.num_examples:
         return math.nan
     is_choice = "multiple_choice" in sequences.targets
     options = np.bincount(sequences.example) if is_choice else np.ones(len(sequences.example), np.int64)
