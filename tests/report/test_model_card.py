@@ -113,8 +113,8 @@ def test_nothing_is_blank_and_the_metrics_are_those_of_the_run(tmp_path: Path) -
     for expected in (
         f"An ALBERT of {model.num_parameters():,} parameters (albert-micro), pretrained",
         "on masked LM and sentence order",
-        f"| MLM loss | {last['mlm_loss']:.3f} | unigram model 6.970, chance 5.704 |",
-        f"| SOP accuracy | {100 * last['sop_acc']:.1f} % | chance 50.0 % |",
+        f"| MLM loss | {last['mlm_loss']:.3f} | 6.970 | 5.704 |",
+        f"| SOP accuracy | {100 * last['sop_acc']:.1f} % |  | 50.0 % |",
         "| steps | 800 |",
         "| batch size | 64 examples |",
         "| tokens seen | 52.4 M |",
@@ -311,3 +311,22 @@ def test_the_quality_of_what_was_never_evaluated_is_called_unknown(quick_runs: d
     card = finetuned_card(huggingface.load(run / "model"), task_of(run), run, {})
     assert "It was not evaluated, so its quality is unknown." in card
     assert ModelCard(card).data.eval_results is None
+
+
+def test_many_classes_are_named_in_part_and_counted(quick_runs: dict[str, Path]) -> None:
+    run = quick_runs["classification"]
+    task = replace(task_of(run), labels=tuple(f"{number} stars" for number in range(20)))
+    card = finetuned_card(huggingface.load(run / "model"), task, run, {})
+    assert "Its 20 classes, in the order of its outputs: `0 stars`, `1 stars`, " in card
+    assert "`11 stars` and 8 more, see config.json." in card
+
+
+def test_a_model_without_a_run_has_a_plain_card(tmp_path: Path) -> None:
+    model = AlbertModel(MICRO)
+    huggingface.save(model, tmp_path / "model")
+    card = (tmp_path / "model" / "README.md").read_text(encoding="utf-8")
+    assert f"| parameters | {model.num_parameters():,} |" in card
+    assert 'AutoModel.from_pretrained("this folder")' in card
+    assert ModelCard(card).data.library_name == "openalbert"
+    other = AlbertModel(replace(MICRO, sharing=Sharing(attention=1, ffn=2)))
+    assert huggingface.NOT_IN_TRANSFORMERS in huggingface.plain_card(other)

@@ -43,7 +43,7 @@ from openalbert.tasks.task import Kind, Task
 from openalbert.text.shards import read_manifest
 
 USAGE = "## Usage"
-MOST_INPUTS = 8
+MOST_INPUTS, MOST_LABELS = 8, 12  # named in a sentence
 OPTIMIZERS = {"lamb": "LAMB", "adamw": "AdamW"}
 SENTENCE_OBJECTIVES = {
     "sop": "sentence order (are the two segments swapped?)",
@@ -57,7 +57,13 @@ PIPELINES: dict[Kind, str] = {
     "multiple_choice": "multiple-choice",
     "question_answering": "question-answering",
 }
-HUB_METRICS = {"matthews": "matthews_correlation", "pearson": "pearsonr", "spearman": "spearmanr"}
+HUB_METRICS = {
+    "matthews": "matthews_correlation",
+    "pearson": "pearsonr",
+    "spearman": "spearmanr",
+    "MLM accuracy": "accuracy",
+    "SOP accuracy": "accuracy",
+}
 ANSWERS: dict[Kind, str] = {
     "classification": "which class a text belongs to",
     "regression": "a value for a text",
@@ -65,6 +71,9 @@ ANSWERS: dict[Kind, str] = {
     "multiple_choice": "which option is the answer",
     "question_answering": "where in a passage the answer to a question is",
 }
+ANSWERABILITY = (
+    "\nThe head that predicts whether there is an answer at all is openalbert's own: transformers leaves it out."
+)
 BIAS = "It reproduces errors and prejudices of its training texts; nothing was filtered for that."
 
 
@@ -86,12 +95,15 @@ def _fill(template: str, **values: str) -> str:
     return Template(text).substitute(values)
 
 
-def _transformers_usage(model: AlbertModel, template: str, **values: str) -> str:
-    return NOT_IN_TRANSFORMERS if family_of(model.config) is None else _fill(template, **values).rstrip()
-
-
-def _family(model: AlbertModel) -> str:
-    return "A BERT" if family_of(model.config) == "bert" else "An ALBERT"
+def _of_model(model: AlbertModel, usage: str, **values: str) -> dict[str, str]:
+    """What every template says of the model itself; `usage` is the template of its use in transformers."""
+    family = family_of(model.config)
+    return {
+        "kind": "A BERT" if family == "bert" else "An ALBERT",
+        "parameters": f"{model.num_parameters():,}",
+        "size": size_table(model),
+        "transformers": NOT_IN_TRANSFORMERS if family is None else _fill(usage, **values).rstrip(),
+    }
 
 
 def _front_matter(
@@ -127,10 +139,6 @@ def _run_rows(run: RunRecord, settings: Any) -> list[tuple[str, str]]:
     ]
 
 
-def _bullets(sentences: Sequence[str]) -> str:
-    return "\n".join(f"- {sentence}" for sentence in sentences)
-
-
 def pretrained_card(model: AlbertModel, run_folder: Path, data_licence: str | None = None) -> str:
     """The model card of a pretraining run's model; `data_licence` is that of the texts, where it is known."""
     run = read_run(run_folder)
@@ -139,14 +147,11 @@ def pretrained_card(model: AlbertModel, run_folder: Path, data_licence: str | No
         "pretrained",
         front_matter=_front_matter(model, "fill-mask", "masked-lm", run.name, _heldout_results(run)),
         name=one_line(run.name),
-        kind=_family(model),
-        parameters=f"{model.num_parameters():,}",
         preset=one_line(settings.preset),
         objectives=" and ".join(name.split(" (")[0] for name in _objectives(settings)),
         tokens=count(_tokens_in_all(run)),
         results=_pretraining_results(run),
-        transformers=_transformers_usage(model, "masked_lm"),
-        size=size_table(model),
+        **_of_model(model, "masked_lm"),
         training=_pretraining_table(run, settings),
         data=_data(run, data_licence),
         limits=_pretraining_limits(run, settings),
@@ -159,16 +164,20 @@ def _objectives(settings: Any) -> list[str]:
 
 
 def _heldout_results(run: RunRecord) -> list[Mapping[str, object]]:
-    found = {result.name: result.value for result in final_results(run)} if len(current_evaluations(run)) else {}
-    kinds = {"perplexity": "perplexity", "MLM accuracy": "accuracy", "SOP accuracy": "accuracy"}
-    metrics = [
-        {"type": kind, "name": name, "value": value}
-        for name, kind in kinds.items()
-        if (value := found.get(name)) is not None and math.isfinite(value)
-    ]
+    wanted = ("perplexity", "MLM accuracy", "SOP accuracy")
+    found = final_results(run) if len(current_evaluations(run)) else []
+    metrics = _hub_metrics({one.name: one.value for one in found if one.name in wanted})
     dataset = {"type": "held-out", "name": "text held out from the training data"}
     task = {"type": "fill-mask", "name": "masked tokens of held-out text"}
     return [{"task": task, "dataset": dataset, "metrics": metrics}] if metrics else []
+
+
+def _hub_metrics(scores: Mapping[str, float | None]) -> list[dict[str, object]]:
+    return [
+        {"type": HUB_METRICS.get(name, name), "name": name, "value": value}
+        for name, value in scores.items()
+        if value is not None and math.isfinite(value)
+    ]
 
 
 def _pretraining_results(run: RunRecord) -> str:
@@ -180,12 +189,11 @@ def _pretraining_results(run: RunRecord) -> str:
         if len(current_evaluations(run))
         else "No held-out text was evaluated; on the training batches"
     )
-    rows = [
-        f"| {result.name} | {result.text} | {', '.join(map(' '.join, result.levels.items())) or NOTHING} |"
-        for result in final_results(run)
-    ]
-    head = f"{on}, after {int(records.last('step') or 0):,} steps:\n\n| | | to compare with |\n|---|---|---|\n"
-    return head + "\n".join(rows) + f"\n\n{compare_with_unigram(run)}"
+    rows = [["metric", "value", "unigram model", "chance"], ["---"] * 4]
+    for result in final_results(run):
+        rows.append([result.name, result.text, *(result.levels.get(name, "") for name in rows[0][2:])])
+    table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    return f"{on}, after {int(records.last('step') or 0):,} steps:\n\n{table}\n\n{compare_with_unigram(run)}"
 
 
 def _pretraining_table(run: RunRecord, settings: Any) -> str:
@@ -216,7 +224,8 @@ def _pretraining_table(run: RunRecord, settings: Any) -> str:
         ("dropout", f"hidden {settings.model.hidden_dropout:g}, attention {settings.model.attention_dropout:g}"),
         ("initialized from", one_line(source) if source else "weights drawn at random"),
         ("throughput", f"{rate(run.train.median('tokens_per_second'))} tokens per second (median)"),
-        ("skipped steps, restarts", f"{count(run.train.last('skipped') or 0)}, {count(run.info('restarts') or 0)}"),
+        ("skipped steps", count(run.train.last("skipped") or 0)),
+        ("restarts", count(run.info("restarts") or 0)),
         *_run_rows(run, settings),
     ]
     return _table(rows)
@@ -300,7 +309,7 @@ def _pretraining_limits(run: RunRecord, settings: Any) -> str:
         )
     if skipped := run.train.last("skipped"):
         sentences.append(f"Steps skipped because the loss was not finite or a spike: {count(skipped)}.")
-    return _bullets(sentences)
+    return "\n".join(f"- {sentence}" for sentence in sentences)
 
 
 def finetuned_card(
@@ -319,21 +328,17 @@ def finetuned_card(
     max_length = min(settings.max_length, model.config.max_positions)
     folder = run.folder.resolve()
     name = f"{folder.parent.name}, {folder.name}" if folder.name.startswith(SEED_PREFIX) else run.name
-    labels = f"Its {len(task.labels)} classes, in the order of its outputs: {', '.join(map(as_code, task.labels))}."
+    named = ", ".join(map(as_code, task.labels[:MOST_LABELS]))
+    more = f" and {len(task.labels) - MOST_LABELS:,} more, see config.json" if len(task.labels) > MOST_LABELS else ""
+    labels = f"Its {len(task.labels):,} classes, in the order of its outputs: {named}{more}."
     warning = f"\n\n**This run collapsed, and its scores are no result:** {one_line(collapsed)}." if collapsed else ""
     pair = '{"text": "the first text", "text_pair": "the second"}'
-    usage = _transformers_usage(model, task.kind, text=pair if of_pairs else '"a text"')
-    if task.may_have_no_answer and family_of(model.config) is not None:
-        usage += (
-            "\n\nThe head that predicts whether there is an answer at all is openalbert's own: transformers skips it."
-        )
+    answerability = ANSWERABILITY if task.may_have_no_answer else ""
     pipeline = PIPELINES[task.kind]
     return _fill(
         "finetuned",
         front_matter=_front_matter(model, pipeline, task.name, name, _hub_results(task, pipeline, scores)),
         name=one_line(name),
-        kind=_family(model),
-        parameters=f"{model.num_parameters():,}",
         task=as_code(task.name),
         answer=ANSWERS[task.kind] + (", or that there is none" if task.may_have_no_answer else ""),
         labels=labels if task.labels else "",
@@ -341,8 +346,7 @@ def finetuned_card(
         pretraining=one_line(pretraining_of(run)),
         results=_scores(model, task, scores, run, analyses),
         task_name=task.name,
-        transformers=usage,
-        size=size_table(model),
+        **_of_model(model, task.kind, text=pair if of_pairs else '"a text"', answerability=answerability),
         training=_finetuning_table(run, settings, max_length),
         limits=_finetuning_limits(settings, run, task, max_length),
     )
@@ -356,13 +360,8 @@ def with_seeds(card: str, median: str, seed: int) -> str:
 def _hub_results(task: Task, pipeline: str, scores: Mapping[str, Mapping[str, float]]) -> list[Mapping[str, object]]:
     results: list[Mapping[str, object]] = []
     for split, values in scores.items():
-        metrics = [
-            {"type": HUB_METRICS.get(name, name), "name": name, "value": value}
-            for name, value in values.items()
-            if math.isfinite(value)
-        ]
         dataset = {"type": task.name, "name": task.name, "split": split}
-        if metrics:
+        if metrics := _hub_metrics(values):
             results.append({"task": {"type": pipeline}, "dataset": dataset, "metrics": metrics})
     return results
 
@@ -442,4 +441,4 @@ def _finetuning_limits(settings: Any, run: RunRecord, task: Task, max_length: in
         sentences.append(
             "The best of several evaluations on the same examples was kept, so its score is a little high."
         )
-    return _bullets(sentences)
+    return "\n".join(f"- {sentence}" for sentence in sentences)
