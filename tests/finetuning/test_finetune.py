@@ -539,7 +539,7 @@ def test_times_within_20_minutes_are_learned_and_how_coarse_the_model_gives_them
     file.write_text("text,label\n" + "".join(f"{('good', 'old')[n % 2]} {n},{time}\n" for n, time in enumerate(times)))
     scores = learn(tiny, "regression", file, tmp_path / "run", f"--dev {file} --steps 60")
     assert scores["scores"]["dev"]["r2"] > 80
-    told = "train: the model gives 32-bit numbers, which have steps of 128 where values reach 1.7e+09: for finer ones"
+    told = "train: the model predicts 32-bit numbers, which have steps of 128 where values reach 1.7e+09: for finer"
     assert told in capsys.readouterr().err
 
 
@@ -547,7 +547,7 @@ def test_values_to_score_on_that_are_all_the_same_are_reported(
     tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "same.csv").write_text("text,score\nthe good time,3\nthe old war,3\n")
-    sentence = "dev: all examples have the same value, 3: no figure says anything there"
+    sentence = "dev: all examples have the same value, 3: no metric is meaningful there"
     words = f"--steps 1 --dev {tmp_path / 'same.csv'}"
     learn(tiny, "regression", lesson("regression", tmp_path), tmp_path / "run", words)
     assert sentence in capsys.readouterr().err
