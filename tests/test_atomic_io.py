@@ -203,7 +203,7 @@ def test_a_folder_is_made_unless_a_file_is_in_its_way(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "nowhere" / "at" / "all")
     for name in ("file", "link"):
         for folder in (tmp_path / name, tmp_path / name / "below"):
-            with pytest.raises(UserError, match=f"/{name} is no folder, and one is to be there: give another name"):
+            with pytest.raises(UserError, match=f"/{name} is not a folder: give another name"):
                 atomic_io.make_folder(folder)
 
 
@@ -221,13 +221,13 @@ def test_a_folder_in_which_nothing_can_be_written_is_refused_and_nothing_is_left
 ) -> None:
     (tmp_path / "taken").touch()
     for folder in (tmp_path / "taken", tmp_path / "taken" / "below"):
-        with pytest.raises(UserError, match="taken is no folder, and one is to be there"):
+        with pytest.raises(UserError, match="taken is not a folder"):
             atomic_io.check_writable(folder)
 
     def refused(**_: object) -> None:
         raise OSError(errno.EROFS, "Read-only file system")
 
     monkeypatch.setattr("tempfile.TemporaryFile", refused)
-    with pytest.raises(UserError, match=r"two: nothing can be written there \(Read-only file system\): choose another"):
+    with pytest.raises(UserError, match=r"two: cannot be written to \(Read-only file system\): choose another"):
         atomic_io.check_writable(tmp_path / "one" / "two")
     assert [path.name for path in tmp_path.iterdir()] == ["taken"]

@@ -1,4 +1,4 @@
-"""Files and folders that are either whole or not there: written aside, synced to the disk, then renamed."""
+"""Atomic writes of files and folders: written under a temporary name, synced to disk, then renamed."""
 
 import contextlib
 import fcntl
@@ -10,11 +10,11 @@ from pathlib import Path
 
 from openalbert.errors import UserError
 
-PARTIAL = ".partial"  # the ending of everything that is not finished yet
+PARTIAL = ".partial"  # suffix of everything that is not finished yet
 
 
 def sync(path: Path) -> None:
-    """Have the disk take what was written to a file, or to a folder's list of names."""
+    """Flush a file or a folder's entries to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -24,7 +24,7 @@ def sync(path: Path) -> None:
 
 @contextlib.contextmanager
 def locked(folder: Path, verb: str) -> Iterator[None]:
-    """Nobody else may work in the folder; the lock goes when the process does, however it ends."""
+    """Lock a folder; the lock ends with the process."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -32,7 +32,7 @@ def locked(folder: Path, verb: str) -> Iterator[None]:
         os.close(descriptor)
         raise UserError(f"{folder}: another `openalbert {verb}` is at work here: wait for it or stop it") from None
     except OSError:
-        pass  # a file system without locks: better none than no work at all
+        pass  # the file system has no locks: continue without
     try:
         yield
     finally:
@@ -40,17 +40,17 @@ def locked(folder: Path, verb: str) -> Iterator[None]:
 
 
 def make_folder(folder: Path) -> None:
-    """Have a folder there, unless something else is."""
+    """Make a folder with its parents."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
         there = (path for path in (folder, *folder.parents) if path.exists() or path.is_symlink())
         taken = next((path for path in there if not path.is_dir()), folder)
-        raise UserError(f"{taken} is no folder, and one is to be there: give another name, or remove it") from None
+        raise UserError(f"{taken} is not a folder: give another name, or remove it") from None
 
 
 def check_writable(folder: Path) -> None:
-    """Refuse a folder that cannot be made, or in which nothing can be written. Nothing is left behind."""
+    """Refuse a folder that cannot be created or written to. Leaves nothing behind."""
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
         make_folder(folder)
@@ -58,7 +58,7 @@ def check_writable(folder: Path) -> None:
             file.write(b"x")
     except OSError as error:
         raise UserError(
-            f"{folder}: nothing can be written there ({error.strerror}): choose another, or have its rights changed"
+            f"{folder}: cannot be written to ({error.strerror}): choose another, or change its permissions"
         ) from None
     finally:
         for path in missing:  # the deepest first
@@ -67,7 +67,7 @@ def check_writable(folder: Path) -> None:
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Write a file so that a reader sees the old content or the new, never a part."""
+    """Write a file so that a reader sees the old content or the new, never a mixture."""
     aside = path.with_name(path.name + PARTIAL)
     try:
         with aside.open("wb") as file:
@@ -88,13 +88,13 @@ def write_text(path: Path, text: str) -> None:
 
 @contextlib.contextmanager
 def new_folder(target: Path) -> Iterator[Path]:
-    """A folder to fill; it takes its name only when the block ends well, and leaves nothing behind otherwise.
+    """A temporary folder to fill; it is renamed to `target` when the block succeeds, and removed otherwise.
 
-    A folder that stands under the name already is replaced, and stays as it was if the block fails.
+    An existing folder is replaced; it is unchanged if the block fails.
     """
-    target = Path(os.path.abspath(target))  # noqa: PTH100 - "." has no name to put an ending behind; links stay
+    target = Path(os.path.abspath(target))  # noqa: PTH100 - "." has no name; links stay
     if target.exists() and not target.is_dir():
-        raise UserError(f"{target} is a file, and a folder is to be written there: give another name, or remove it")
+        raise UserError(f"{target} is a file, but a folder was expected: give another name, or remove it")
     target.parent.mkdir(parents=True, exist_ok=True)
     aside = target.with_name(target.name + PARTIAL)
     shutil.rmtree(aside, ignore_errors=True)

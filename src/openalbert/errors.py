@@ -1,4 +1,4 @@
-"""The one kind of error that is meant for the user: a sentence that says what to do, shown without a stack trace."""
+"""Errors for the user: one sentence that says what to do, shown without a stack trace."""
 
 import contextlib
 import difflib
@@ -10,15 +10,15 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class UserError(Exception):
-    """Something the user can mend: wrong settings, a damaged file, a full disk."""
+    """Something the user can fix: wrong settings, a damaged file, a full disk."""
 
 
 class InputWarning(UserWarning):
-    """Something unusual in the user's files that is used all the same: the command line prints it as one sentence."""
+    """Something unusual in the user's files that is used anyway; the command line prints it as one sentence."""
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:
-    """Name what was probably meant: `did you mean 'x'?`, or else everything there is."""
+    """Suggest the nearest known name (`did you mean 'x'?`), or list all of them."""
     names = list(known)
     close = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
     return f"did you mean '{close[0]}'?" if close else f"known are: {', '.join(names)}"
@@ -26,7 +26,7 @@ def suggestion(word: str, known: Iterable[str]) -> str:
 
 @contextlib.contextmanager
 def explain_full_disk(where: Path, outcome: str) -> Iterator[None]:
-    """Say in a sentence that there is no room left at `where`, and what becomes of the work when it is done again."""
+    """Turn a full disk at `where` into a UserError; `outcome` says what happens when the command is run again."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Numbers as people read them: counts, shares, times, sizes. A figure that is not there is a dash."""
+"""Human-readable numbers: counts, percentages, durations, sizes. A missing value is a dash."""
 
 import math
 from datetime import datetime
@@ -8,12 +8,12 @@ PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"))
 
 
 def present(value: object) -> float | None:
-    """The value if it is a number, and nothing for anything else that a file may hold in its place."""
+    """The value if it is a number, otherwise None."""
     return None if isinstance(value, bool) or not isinstance(value, int | float) else float(value)
 
 
 def number(value: object, digits: int = 4) -> str:
-    """A number with so many digits that count; not-a-number and infinity are named."""
+    """A number with this many significant digits."""
     amount = present(value)
     if amount is None:
         return NOTHING
@@ -33,7 +33,7 @@ def number(value: object, digits: int = 4) -> str:
 
 
 def count(value: object) -> str:
-    """How many: every digit below a million, then 43.8 M, 262 G."""
+    """A count: all digits below a million, then 43.8 M, 262 G."""
     amount = present(value)
     if amount is None or not math.isfinite(amount):
         return number(value)
@@ -44,7 +44,7 @@ def count(value: object) -> str:
 
 
 def rate(value: object) -> str:
-    """How many a second: 740 k, 1.39 M."""
+    """A rate per second: 740 k, 1.39 M."""
     amount = present(value)
     if amount is None or not math.isfinite(amount) or amount >= 999_500:
         return count(value)
@@ -52,14 +52,14 @@ def rate(value: object) -> str:
 
 
 def throughput(tokens_per_second: float) -> str:
-    """For the lines of progress: `824 tok/s`, `49.8 ktok/s`."""
+    """For progress lines: `824 tok/s`, `49.8 ktok/s`."""
     if tokens_per_second < 999.5:
         return f"{tokens_per_second:.{0 if tokens_per_second >= 9.95 else 1}f} tok/s"
     return f"{tokens_per_second / 1000:,.1f} ktok/s"
 
 
 def percent(value: object) -> str:
-    """A share in percent, with one digit behind the point, or more where it is very small."""
+    """A fraction in percent with one decimal, or more where it is very small."""
     amount = present(value)
     if amount is None or not math.isfinite(amount):
         return number(value)
@@ -67,7 +67,7 @@ def percent(value: object) -> str:
 
 
 def duration(seconds: object) -> str:
-    """A time in the two units that matter: 45 s, 18 min 5 s, 3 h 12 min, 2 d 4 h."""
+    """A duration in at most two units: 45 s, 18 min 5 s, 3 h 12 min, 2 d 4 h."""
     amount = present(seconds)
     if amount is None or not math.isfinite(amount):
         return number(seconds)
@@ -104,21 +104,21 @@ def moment(text: object) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """So many of something, whose plural ends in s."""
+    """A count with its noun, whose plural ends in s."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def percent_of(part: int, whole: int) -> str:
-    """How much of a whole a part is, in percent; what there is of is never told as 0."""
+    """A fraction in percent; never 0 unless `part` is 0."""
     percent = 100 * part / whole
     return "under 0.1 %" if 0 < percent < 0.1 else f"{percent:.1f} %"
 
 
 def are(number: int) -> str:
-    """The verb for so many."""
+    """`is` or `are`, for this number."""
     return "is" if number == 1 else "are"
 
 
 def were(number: int) -> str:
-    """The same of what is over."""
+    """`was` or `were`, for this number."""
     return "was" if number == 1 else "were"

@@ -1,4 +1,4 @@
-"""The models that come with openalbert: which there are, and where they lie. Known to all that takes a model's name."""
+"""The bundled checkpoints and their folders."""
 
 from pathlib import Path
 
@@ -6,10 +6,10 @@ PRETRAINED = Path(__file__).resolve().parent / "pretrained"
 
 
 def pretrained_names() -> list[str]:
-    """The models that come with openalbert."""
+    """Names of the bundled checkpoints."""
     return sorted(folder.name for folder in PRETRAINED.iterdir() if (folder / "config.json").exists())
 
 
 def bundled_folder(name: str) -> Path | None:
-    """The folder of a model that comes with openalbert."""
+    """The folder of a bundled checkpoint."""
     return PRETRAINED / name if name in pretrained_names() else None

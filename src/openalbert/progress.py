@@ -1,4 +1,4 @@
-"""Progress on long work: a bar on a terminal, a plain line now and then elsewhere. All of it goes to standard error."""
+"""Progress display on standard error: a bar on a terminal, otherwise a line every ten seconds."""
 
 import sys
 import time
@@ -11,17 +11,17 @@ SECONDS_BETWEEN_LINES = 10.0
 
 
 def plain_console(*, stderr: bool = False, soft_wrap: bool = False, width: int | None = None) -> Console:
-    """A console that prints texts as they are: `[extra]` in a file's name or in advice is no markup to it."""
+    """A console without markup, so that `[extra]` in a file's name or a message is printed as it is."""
     return Console(stderr=stderr, markup=False, emoji=False, highlight=False, soft_wrap=soft_wrap, width=width)
 
 
 def plain_column(text: str) -> TextColumn:
-    """A column of a bar that shows a text as it is."""
+    """A column of a bar without markup."""
     return TextColumn(text, markup=False)
 
 
 class Work:
-    """One piece of long work: `with Work("reading", total=size, unit="MB", scale=1e6) as work: work.advance(n)`."""
+    """The progress of one task: `with Work("reading", total=size, unit="MB", scale=1e6) as work: work.advance(n)`."""
 
     def __init__(self, label: str, total: float | None = None, unit: str = "", scale: float = 1.0) -> None:
         self.label, self.total, self.unit, self.scale = label, total, unit, scale
@@ -47,7 +47,7 @@ class Work:
         return self
 
     def advance(self, amount: float = 1.0, note: str = "") -> None:
-        """Say that `amount` more is done; `note` is shown behind it."""
+        """Add to the amount done; `note` is shown after it."""
         self.done += amount
         self.note = note or self.note
         if self._bar is not None:
@@ -58,7 +58,7 @@ class Work:
 
     def _amount(self) -> str:
         rate = self.done / max(time.monotonic() - self._started, 1e-9)
-        digits = 0 if self.scale == 1 else 1  # things are counted, amounts measured
+        digits = 0 if self.scale == 1 else 1  # counts are whole numbers, amounts are not
         total = f"/{self.total / self.scale:,.{digits}f}" if self.total else ""
         done = f"{self.done / self.scale:,.{digits}f}"
         return f"{done}{total} {self.unit} ({rate / self.scale:,.1f} {self.unit}/s)"

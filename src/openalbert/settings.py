@@ -1,4 +1,4 @@
-"""Settings are frozen dataclasses; here they become JSON and come back equal."""
+"""Settings are frozen dataclasses; to JSON and back."""
 
 import dataclasses
 import json
@@ -19,18 +19,18 @@ else:
 
 
 class Effective(NamedTuple):
-    """What a run uses where the command line gives nothing: what its help shows."""
+    """The defaults of a run as its help shows them."""
 
     settings: Any
-    """The settings with such values filled in."""
+    """The settings with all values filled in."""
     in_words: dict[str, str]
-    """By option, what no single value can express."""
+    """Options whose default no single value can express, in words."""
     heading: str
-    """Whose values these are, and what they depend on."""
+    """The origin of these values."""
 
 
 def _exactly(expected: str, *kinds: type) -> Callable[[Any, Any], Any]:
-    """Takes a value of these kinds only. cattrs alone would read 64.5 as 64 and the text "false" as true."""
+    """A hook that accepts only these types. cattrs alone would read 64.5 as 64 and the text "false" as true."""
 
     def take(value: Any, kind: type) -> Any:
         if type(value) not in kinds:
@@ -66,9 +66,9 @@ def from_dict(values: Any, kind: type[S], where: str = "settings") -> S:
 
 
 def _first_reason(error: Exception, name: str) -> str:
-    """The first of the reasons that cattrs collected, and the name of the setting that it is about."""
+    """The first error that cattrs collected, with the name of its setting."""
     while isinstance(error, cattrs.BaseValidationError):
-        # A misspelt name is told first: that the right one is missing only follows from it.
+        # A misspelt name comes first: the error about the missing one follows from it.
         inner = sorted(error.exceptions, key=lambda one: not isinstance(one, cattrs.ForbiddenExtraKeysError))[0]
         for note in getattr(inner, "__notes__", ()):
             if isinstance(note, cattrs.AttributeValidationNote):
@@ -86,7 +86,7 @@ def _first_reason(error: Exception, name: str) -> str:
 
 
 def to_json(settings: "DataclassInstance") -> str:
-    """The settings as a JSON text a person can read."""
+    """The settings as indented JSON."""
     return json.dumps(to_dict(settings), indent=2) + "\n"
 
 

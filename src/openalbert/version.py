@@ -1,3 +1,3 @@
-"""The version, in a place that every part may ask without importing anything else."""
+"""The version, without any import."""
 
 __version__ = "0.1.0"

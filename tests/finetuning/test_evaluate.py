@@ -442,9 +442,9 @@ def test_where_nothing_can_be_written_nothing_is_computed(
     (tmp_path / "taken").write_text("")
     (tmp_path / "folder.html").mkdir()
     for words, sentence in (
-        (("--predictions", "taken"), f"{tmp_path / 'taken'} is no folder, and one is to be there"),
-        (("--predictions", "taken/below"), f"{tmp_path / 'taken'} is no folder, and one is to be there"),
-        (("--report", "taken/page.html"), f"{tmp_path / 'taken'} is no folder, and one is to be there"),
+        (("--predictions", "taken"), f"{tmp_path / 'taken'} is not a folder"),
+        (("--predictions", "taken/below"), f"{tmp_path / 'taken'} is not a folder"),
+        (("--report", "taken/page.html"), f"{tmp_path / 'taken'} is not a folder"),
         (("--report", "folder.html"), "is a folder, and the page is a file"),
     ):
         with pytest.raises(SystemExit):

@@ -352,7 +352,7 @@ def test_a_folder_that_cannot_be_written_is_refused_by_a_dry_run_as_by_a_run(
     with pytest.raises(SystemExit):
         cli.main(command(tiny, "classification", file, file / "below", words))
     [said] = capsys.readouterr().err.splitlines()
-    assert f"{file} is no folder, and one is to be there" in said
+    assert f"{file} is not a folder" in said
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -427,8 +427,8 @@ def test_from_scratch_begins_with_fresh_weights_of_the_seed(tiny: Path, tmp_path
         ("--stride 0", "stride is 0: it must be at least 1"),
         ("--max-length 0", "max_length is 0: it must be at least 1"),
         ("--train .", ". is a folder, and a file is needed"),
-        ("--out some-file", "some-file is no folder, and one is to be there: give another name"),
-        ("--out some-file/run", "some-file is no folder, and one is to be there: give another name"),
+        ("--out some-file", "some-file is not a folder: give another name"),
+        ("--out some-file/run", "some-file is not a folder: give another name"),
         ("--text-column label", "'label' is named as the text (--text-column), but is already the label"),
     ],
 )

@@ -80,7 +80,7 @@ def test_a_run_that_has_not_ended_says_how_far_it_is_and_what_to_do(
                 cli.main([name, str(run), *more])
             told = capsys.readouterr().err
         assert f"{run} is a run that has no model yet" in told, name
-        assert ("step 340, 34.0% of its length" in told) == has_records
+        assert ("step 340, 34.0% of its budget" in told) == has_records
         assert ("again (`openalbert pretrain albert-micro --out runs/first`)" in told) == has_records
 
 

@@ -287,5 +287,5 @@ def test_the_verb_writes_into_the_run_and_needs_no_torch(quick_runs: dict[str, P
 
 def test_a_page_that_cannot_be_written_is_told_in_a_sentence(quick_runs: dict[str, Path], tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("")
-    with pytest.raises(UserError, match="taken is no folder, and one is to be there"):
+    with pytest.raises(UserError, match="taken is not a folder"):
         report(Report((quick_runs["classification"],), tmp_path / "taken" / "page.html"))

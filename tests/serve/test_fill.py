@@ -140,7 +140,7 @@ def test_what_cannot_be_filled_is_refused_with_a_sentence(folder: Path, tmp_path
         fill(model, tokenizer, "[MASK]", top=0)
     with pytest.raises(UserError, match=r"no masked-LM head \(its heads: sentence_order\)"):
         fill(make_model(50, (Head("sentence_order"),)), tokenizer, "[MASK]")
-    with pytest.raises(UserError, match="50 pieces but the model knows 49"):
+    with pytest.raises(UserError, match="50 pieces but the model has 49"):
         fill(make_model(49), tokenizer, "[MASK]")
     save(make_model(50), tmp_path / "bare")
     with pytest.raises(UserError, match=r"bare: there is no spiece\.model"):

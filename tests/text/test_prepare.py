@@ -298,7 +298,7 @@ def test_a_finished_folder_is_left_alone_and_other_settings_or_texts_are_refused
     with pytest.raises(UserError, match=r"made with heldout 0\.0, not 0\.5: give another --out, or .* --fresh"):
         prepare(dataclasses.replace(asked, heldout=0.5))
     other = made_text.write_vocabulary(tmp_path / "other", seed=9)
-    with pytest.raises(UserError, match="made with another vocabulary"):
+    with pytest.raises(UserError, match="made with another tokenizer"):
         prepare(dataclasses.replace(asked, tokenizer=other))
     (tmp_path / "b.txt").write_text("More.")
     with pytest.raises(UserError, match=r"made from other texts \(.*b.txt is new or has changed"):
@@ -365,7 +365,7 @@ def test_a_text_that_changes_while_it_is_read_is_refused(
         return write_piece(*given)  # type: ignore[arg-type]
 
     monkeypatch.setattr(shards, "write_piece", change)
-    with pytest.raises(UserError, match="have changed while they were read"):
+    with pytest.raises(UserError, match="changed while they were read"):
         prepare(Prepare((str(text),), vocabulary, tmp_path / "s", workers=1))
     with pytest.raises(UserError, match="not finished"):
         open_shards(tmp_path / "s")
@@ -494,7 +494,7 @@ def test_standard_input_is_read_once_and_never_gone_on_with(
         monkeypatch.setattr("sys.stdin", file)
         prepare(asked)
     assert len(read_back(tmp_path / "s")) == 2
-    with pytest.raises(UserError, match="what came from standard input cannot be gone on with"):
+    with pytest.raises(UserError, match="work on standard input cannot be resumed"):
         prepare(asked)
     with pytest.raises(UserError, match="cannot be read twice"):
         prepare(dataclasses.replace(asked, drop_duplicates=True))

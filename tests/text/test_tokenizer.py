@@ -207,7 +207,7 @@ def test_decoding_gives_the_treated_text_back(small: Tokenizer, cased: Tokenizer
 
 def test_decoding_refuses_ids_that_are_not_there(small: Tokenizer) -> None:
     for wrong in (-1, small.vocab_size):
-        with pytest.raises(UserError, match=f"{wrong} is no id of .* 0 to 999"):
+        with pytest.raises(UserError, match=f"{wrong} is not an id of .* 0 to 999"):
             small.decode([5, wrong])
 
 
@@ -330,7 +330,7 @@ def test_pieces_and_offsets_come_on_request(
         (b'{"id": [5]}', "line 2: expected"),
         (b"[1.5]", "line 2: expected"),
         (b"[true]", "line 2: expected"),
-        (b"[5, 600]", "line 2: 600 is no id of .*whose ids are 0 to 599"),
+        (b"[5, 600]", "line 2: 600 is not an id of .*whose ids are 0 to 599"),
         (b"\xff", "line 2: byte 1 is not UTF-8"),
     ],
 )

@@ -1,1 +1,1 @@
-"""What ALBERT learns from: masked n-grams and the order of sentences, made and scored (paper, sections 3.1 and 4.1)."""
+"""The pretraining objectives: n-gram masking and sentence order (paper, sections 3.1 and 4.1)."""

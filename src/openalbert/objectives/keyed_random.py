@@ -1,9 +1,8 @@
-"""Random numbers that are a function of their key, the same bits in numpy and in torch, on CPU and on GPU.
+"""Stateless random numbers: a function of a key, with the same bits in numpy and torch, on CPU and GPU.
 
-Nothing is carried from draw to draw, so any example of any epoch can be made alone and at once: the number of workers,
-ranks, restarts and micro-batches cannot matter. The generator is SplitMix64 (Steele, Lea and Flood, 2014), written in
-signed 64-bit arithmetic, which wraps the same way everywhere. Draws are compared as integers: floats would differ
-between devices.
+Since there is no state, any example of any epoch can be made independently: the number of workers, ranks, restarts and
+micro-batches does not matter. The generator is SplitMix64 (Steele, Lea and Flood, 2014) in signed 64-bit arithmetic,
+which wraps the same way everywhere. Draws are compared as integers, since floats would differ between devices.
 """
 
 from enum import IntEnum
@@ -24,7 +23,7 @@ _FEISTEL_ROUNDS = 8
 
 
 class Stream(IntEnum):
-    """What a draw is for. Draws of different streams are independent; new ones are added at the end."""
+    """The purpose of a draw. Draws of different streams are independent; new streams are added at the end."""
 
     ORDER = 0
     SHORT = 1
@@ -41,8 +40,8 @@ class Stream(IntEnum):
 
 
 def mix(x: Ints) -> Ints:
-    """SplitMix64's finaliser: every bit of the result hangs on every bit of `x`, and no two `x` give the same."""
-    # `>>` keeps the sign, so the bits that it would smear are cut off. In place: fresh memory costs more than the work.
+    """SplitMix64's finalizer: a bijection in which every output bit depends on every input bit."""
+    # `>>` extends the sign, so its bits are masked. In place, because allocation costs more than the arithmetic.
     for shift, cut, factor in ((30, 0x3FFFFFFFF, _FIRST), (27, 0x1FFFFFFFFF, _SECOND)):
         mixed = x >> shift
         mixed &= cut
@@ -56,7 +55,7 @@ def mix(x: Ints) -> Ints:
 
 
 def root(seed: int, epoch: int, stream: Stream) -> int:
-    """The key of everything that is drawn for one purpose in one epoch."""
+    """The key of all draws for one purpose in one epoch."""
     key = np.zeros(1, np.int64)
     for part in (seed, epoch, int(stream)):
         key = mix(key + np.int64(_GOLDEN) + np.array([part], np.int64))
@@ -64,39 +63,38 @@ def root(seed: int, epoch: int, stream: Stream) -> int:
 
 
 def bits(key: Ints | int, position: Ints) -> Ints:
-    """64 random bits for each position under a key; `key` is one number or fits the shape of `position`."""
-    # Element `position` of the SplitMix64 sequence that starts at `key`: mix(key + (position + 1) * golden), seeking
-    # costs nothing. The complement says the same in one operation less, and keeps torch.compile from taking the
-    # product for the index of a place in memory, for which it has only 32 bits.
+    """64 random bits for each position under a key, which is one number or broadcasts with `position`."""
+    # Element `position` of the SplitMix64 sequence that starts at `key`: mix(key + (position + 1) * golden). With the
+    # complement it takes one operation less, and torch.compile does not treat the product as a 32-bit memory index.
     start = ~position * -_GOLDEN
     return mix(start + key)
 
 
 def below(drawn: Ints, limit: Ints | int) -> Ints:
-    """A number from 0 to limit - 1 out of the upper 32 bits. The bias is at most limit / 2**32: not to be seen."""
+    """A number from 0 to limit - 1 from the upper 32 bits. The bias is at most limit / 2**32, which is negligible."""
     return (((drawn >> 32) & _LOW_32) * limit) >> 32
 
 
 def chance(drawn: npt.NDArray[np.int64], probability: float) -> npt.NDArray[np.bool_]:
     """True with the given probability, by the upper 32 bits."""
-    happened: npt.NDArray[np.bool_] = ((drawn >> 32) & _LOW_32) < threshold(probability)
-    return happened
+    result: npt.NDArray[np.bool_] = ((drawn >> 32) & _LOW_32) < threshold(probability)
+    return result
 
 
 def threshold(probability: float) -> int:
-    """The number that 32 random bits stay below with the given probability."""
+    """The number that 32 random bits are below with the given probability."""
     return round(probability * (1 << 32))
 
 
 def coin_flips(key: npt.NDArray[np.int64], flips: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """How many of `flips` fair coins show heads, for each key: exactly binomial."""
+    """The number of heads among `flips` fair coins for each key: exactly binomial."""
     heads = np.zeros_like(flips)
     left = flips.copy()
     word = 0
     tossing = np.flatnonzero(left > 0)
     while len(tossing):
         drawn = bits(key[tossing], np.full(len(tossing), word, np.int64))
-        # A shift by 64 is undefined, so a full word goes without one.
+        # A shift by 64 is undefined, so full words are not shifted.
         unused = np.maximum(64 - left[tossing], 0).astype(np.uint64)
         heads[tossing] += np.bitwise_count(drawn.view(np.uint64) >> unused).astype(np.int64)
         left[tossing] -= 64
@@ -106,10 +104,10 @@ def coin_flips(key: npt.NDArray[np.int64], flips: npt.NDArray[np.int64]) -> npt.
 
 
 def permuted(index: npt.NDArray[np.int64], size: int, key: int) -> npt.NDArray[np.int64]:
-    """Where a random order of range(size) puts each index: one to one, and no table is kept.
+    """The position of each index in a random permutation of range(size), without a table.
 
-    A Feistel network over a grid of rows x columns that holds at least `size` cells; whoever lands on a cell outside is
-    sent on until he lands inside, which is rare since at most one row is not full.
+    A Feistel network over a grid of rows x columns with at least `size` cells; an index that lands outside is mapped
+    again until it lands inside, which is rare since at most one row is not full.
     """
     rows = max(1, int(np.ceil(np.sqrt(size))))
     columns = -(-size // rows)

@@ -1,7 +1,7 @@
-"""Masked n-grams of whole words (paper, section 4.1, equation 1): chosen, hidden and scored here.
+"""N-gram masking of whole words (paper, section 4.1, equation 1): choose, mask and score tokens.
 
-The rule is Google's, which goes through an example's words in random order, one after the other (its data builder,
-`create_masked_lm_predictions`); how a whole batch follows it at once is told at `choose`.
+The rule is that of Google's data builder (`create_masked_lm_predictions`), which goes through the words of an example
+in random order. `choose` describes how a whole batch is done at once.
 """
 
 from dataclasses import dataclass
@@ -17,10 +17,10 @@ from openalbert.objectives.keyed_random import below, bits, threshold
 from openalbert.objectives.score import Score, score
 
 LONGEST_NGRAM = 8
-_LAST = (1 << 31) - 1  # the rank of what is no candidate
+_LAST = (1 << 31) - 1  # the rank of what is not a candidate
 _LOW_32 = (1 << 32) - 1
 
-# How far a batch follows the rule one by one, so that it can do so in a fixed number of operations; what it costs is
+# Limits of the sequential part, so that a batch takes a fixed number of operations; the deviation from the rule is
 # measured by test_a_batch_follows_the_rule_one_by_one.
 _TAIL_CANDIDATES = 16
 _TAIL_CHOICES = 5
@@ -28,28 +28,28 @@ _TAIL_CHOICES = 5
 
 @dataclass(frozen=True)
 class NgramMasking:
-    """How many tokens are hidden, in which groups, and behind what."""
+    """How many tokens are masked, in which units, and what replaces them."""
 
     unit: Literal["word", "token"] = "word"
-    """What is chosen: whole words, or single tokens (BERT's first rule)."""
+    """The unit of masking: whole words, or single tokens (BERT's first rule)."""
     max_ngram: int = 3
-    """The longest run of words that is chosen as one."""
+    """The longest n-gram in words."""
     favor: Literal["shorter", "longer", "equal"] = "shorter"
-    """Probability of n: proportional to 1/n, the same turned round, or the same for all."""
+    """Probability of n: proportional to 1/n, the reverse of that, or uniform."""
     rate: float = 0.15
-    """Share of an example's tokens, special ones counted, that is to be predicted."""
+    """Fraction of an example's tokens, including special ones, that is predicted."""
     max_predictions: int | None = None
-    """At most this many predictions an example; Google's setting is 20. Nothing said: as many as the rate asks for."""
+    """Maximum predictions per example; Google's setting is 20. None: as many as the rate gives."""
     mask_fraction: float = 0.8
-    """Share of the chosen tokens that become [MASK]."""
+    """Fraction of the chosen tokens that become [MASK]."""
     random_fraction: float = 0.1
-    """Share of the chosen tokens that become a random token; the rest stays."""
+    """Fraction of the chosen tokens that become a random token; the rest is unchanged."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.max_ngram <= LONGEST_NGRAM:
             raise UserError(f"max_ngram is {self.max_ngram} but an n-gram has 1 to {LONGEST_NGRAM} words")
         if not 0 < self.rate < 1:
-            raise UserError(f"rate is {self.rate} but the share of predicted tokens lies between 0 and 1")
+            raise UserError(f"rate is {self.rate} but the fraction of predicted tokens lies between 0 and 1")
         if self.max_predictions is not None and self.max_predictions < 1:
             raise UserError(f"max_predictions is {self.max_predictions} but at least 1 must be allowed")
         if min(self.mask_fraction, self.random_fraction) < 0 or self.mask_fraction + self.random_fraction > 1:
@@ -58,7 +58,7 @@ class NgramMasking:
             )
 
     def budget(self, length: int) -> int:
-        """How many tokens of an example of this length are predicted, as Google counts them."""
+        """The number of predictions in an example of this length, as in Google's code."""
         wanted = max(1, round(length * self.rate))
         return wanted if self.max_predictions is None else min(wanted, self.max_predictions)
 
@@ -71,21 +71,21 @@ class NgramMasking:
 
 
 class MaskingVocabulary(NamedTuple):
-    """What masking has to know of the vocabulary."""
+    """What masking needs of the vocabulary."""
 
     word_starts: Bool[Tensor, "vocabulary"]
-    """Does a word start with this piece?"""
+    """Whether a word starts with this piece."""
     mask_id: int
 
 
 class Masked(NamedTuple):
-    """A batch with hidden tokens; the number of predictions is the same for all, those beyond the budget are void."""
+    """A masked batch; all examples have the same number of predictions, of which some are not valid."""
 
     ids: Int64[Tensor, "batch length"]
     positions: Int64[Tensor, "batch predictions"]
-    """Where to predict, in rising order; 0 where void."""
+    """Positions to predict, ascending; 0 where not valid."""
     labels: Int64[Tensor, "batch predictions"]
-    """What stood there; 0 where void."""
+    """The original tokens; 0 where not valid."""
     valid: Bool[Tensor, "batch predictions"]
 
 
@@ -97,14 +97,15 @@ def mask(
     vocabulary: MaskingVocabulary,
     settings: NgramMasking,
 ) -> Masked:
-    """Hide tokens of `[CLS] first [SEP] second [SEP]`, or of `[CLS] first [SEP]` where the second segment is empty.
+    """Mask tokens of `[CLS] first [SEP] second [SEP]`, or of `[CLS] first [SEP]` where the second segment is empty.
 
-    The two keys of an example decide which, and behind what."""
+    Of the two keys of an example, one determines which tokens are chosen, the other what replaces them.
+    """
     length = ids.shape[1]
     num_predictions = settings.budget(length)
     chosen = choose(ids, first_length, second_length, keys[:, 0], vocabulary.word_starts, settings)
 
-    # Chosen places in front, the others behind them. A void prediction points at [CLS].
+    # Sort the chosen positions to the front. A prediction that is not valid points at [CLS].
     place = (~chosen).int()
     place *= length
     place += torch.arange(length, dtype=torch.int32, device=ids.device)
@@ -132,23 +133,23 @@ def choose(
 ) -> Bool[Tensor, "batch length"]:
     """Choose the tokens to predict, by whole words, within the budget.
 
-    One by one the rule is: words come up in random order, each draws its n; the n-gram that starts with it is chosen
-    unless it meets one chosen before; one that would pass the budget is tried shorter, and else left out.
+    The sequential rule: take the words in random order; each draws its n; the n-gram that starts with it is chosen
+    unless it overlaps one chosen before; one that would exceed the budget is tried shorter, and otherwise skipped.
 
-    All at once: (1) Without a budget, an n-gram is chosen if none of its rivals that come before it is. A rival starts
-    within n - 1 words, so a few rounds over the neighbours settle this for all. (2) In the random order, the sizes of
-    chosen n-grams are summed up: as long as the budget lasts, it changes nothing. (3) From the first n-gram that would
-    pass it, the few tokens left are given away choice by choice.
+    In parallel: (1) Without a budget, an n-gram is chosen if no overlapping n-gram of lower rank is. Those start within
+    n - 1 words, so a few rounds over the neighbours settle this for all. (2) The sizes of the chosen n-grams are summed
+    in random order: up to the budget, this is the sequential result. (3) From the first n-gram that would exceed it,
+    the few tokens left are assigned choice by choice.
 
-    Selections by a mask are written as products and shifts: on a CPU these run in vector registers, `where` does not.
+    Selections by a mask are written as products and shifts: on a CPU these are vectorized, `where` is not.
     """
     batch, length = ids.shape
     longest = settings.max_ngram if settings.unit == "word" else 1
     first_end = first_length + 1
     second_end = first_end + second_length + (second_length > 0)
 
-    # A special token counts as a word that cannot be chosen. What stands first in a segment starts a word, even a
-    # piece from within one.
+    # A special token counts as a word that cannot be chosen. The first piece of a segment starts a word, even if it
+    # continues one.
     if settings.unit == "word":
         starts = word_starts.index_select(0, ids.flatten()).view(batch, length)
         after_first = torch.minimum(first_end + 1, second_end)
@@ -170,14 +171,14 @@ def choose(
     until_separator.clamp_(min=0)
     drawn = bits(keys[:, None], number)
     ngram = torch.minimum(_drawn_ngram(drawn.int(), settings.probabilities()[:longest]), until_separator)
-    # The number of the word is packed below the random bits: one sort gives the order and tells who is who.
+    # The number of the word is packed below the random bits, so that one sort gives the order of the words.
     number_mask = (1 << length.bit_length()) - 1
     rank = (drawn >> 32).int()
     rank &= _LAST ^ number_mask
     rank |= number_32
     rank |= ((until_separator - 1) >> 31) & _LAST
 
-    # meets[k]: does the n-gram of a word go over the word k + 1 further on?
+    # meets[k]: whether the n-gram of a word covers the word k + 1 places further on.
     meets = [_shifted(ngram, gap)[0] > gap for gap in range(1, longest)]
     kept = _without_rivals(rank, meets, rounds=5 if settings.rate <= 0.2 else 11)
     # The same as `settings.budget`: torch rounds doubles as Python does.
@@ -187,7 +188,7 @@ def choose(
 
 
 def _drawn_ngram(drawn: Int32[Tensor, "batch words"], probabilities: list[float]) -> Int32[Tensor, "batch words"]:
-    """The length of the n-gram that each word asks for, by 32 bits that are read as signed."""
+    """The n that each word draws, from 32 bits read as signed."""
     ngram = torch.ones_like(drawn)
     for n in range(1, len(probabilities)):
         ngram += (drawn >= threshold(sum(probabilities[:n])) - (1 << 31)).int()
@@ -195,9 +196,9 @@ def _drawn_ngram(drawn: Int32[Tensor, "batch words"], probabilities: list[float]
 
 
 def _shifted(words: Shaped[Tensor, "batch words"], gap: int) -> tuple[Shaped[Tensor, "_"], Shaped[Tensor, "_"]]:
-    """Every word, and with it the word `gap` further on.
+    """Every word, and the word `gap` places further on.
 
-    The rows are read as one: no n-gram reaches over the end of its row, so what is paired wrongly there is never asked.
+    The rows are flattened: no n-gram crosses the end of its row, so wrong pairs there do not matter.
     """
     flat = words.view(-1)
     return flat[: len(flat) - gap], flat[gap:]
@@ -206,12 +207,12 @@ def _shifted(words: Shaped[Tensor, "batch words"], gap: int) -> tuple[Shaped[Ten
 def _without_rivals(
     rank: Int32[Tensor, "batch words"], meets: list[Bool[Tensor, "_"]], rounds: int
 ) -> Bool[Tensor, "batch words"]:
-    """The n-grams that are chosen where there is no budget: those that meet no chosen one of lower rank.
+    """The n-grams that are chosen without a budget: those that overlap no chosen one of lower rank.
 
-    Who waits for a chain of d rivals, each before the last, is settled after d + 1 rounds. Until then he is wrongly in
-    after even rounds and wrongly out after odd ones: the number is odd, so that no two n-grams ever overlap. Long
-    chains are rare at a rate of 15 %, since all of a chain has to come up before the budget is spent: the slow test of
-    test_ngram_masking.py counts what is lost.
+    An n-gram at the end of a chain of d overlaps is settled after d + 1 rounds. Until then it is wrongly kept after
+    even rounds and wrongly dropped after odd ones: the number of rounds is odd, so that no two n-grams overlap. Long chains
+    are rare at a rate of 15 %, since all of a chain must be drawn within the budget: the slow test in
+    test_ngram_masking.py counts the loss.
     """
     kept = torch.ones_like(rank, dtype=torch.bool)
     right, left = [], []
@@ -240,20 +241,20 @@ def _within_budget(
     most: int,
     number_mask: int,
 ) -> Bool[Tensor, "batch words"]:
-    """The words that are chosen: those of `kept` n-grams while the budget lasts, then what still fits."""
+    """The chosen words: those of `kept` n-grams within the budget, then what still fits."""
     num_words = rank.shape[1]
     size = tokens.clone()
     for gap, meet in enumerate(meets, 1):
         _shifted(size, gap)[0].add_(_shifted(tokens, gap)[1] * meet.int())
-    # Few candidates meet one chosen before: no more are looked at than this. Where there are too few, the last column
-    # fills up, which never holds a candidate.
+    # Few candidates overlap one chosen before, so this many are enough. Where there are fewer, the last column, which
+    # never holds a candidate, fills up.
     size[:, -1] = 0
     considered = min(num_words, 3 * most // 2 + _TAIL_CANDIDATES)
     order = _lowest(rank, considered + _TAIL_CANDIDATES)
     who = (order & number_mask).clamp_(max=num_words - 1).long()
     asked = size.gather(1, who[:, :considered])
     paid = asked * kept.gather(1, who[:, :considered]).int()
-    # Even an n-gram that meets another ends this part if it is too large: tried shorter, it may meet none.
+    # Even an overlapping n-gram ends this phase if it is too large: tried shorter, it may overlap none.
     lasts = paid.cumsum(1) - paid + asked <= budget
     lasting = lasts.cumprod(1)
     reached = lasting.sum(1, keepdim=True)
@@ -274,11 +275,11 @@ def _with_tail(
     tokens: Int32[Tensor, "batch words"],
     longest: int,
 ) -> Bool[Tensor, "batch words"]:
-    """Give the tokens that are left to the candidates whose turn it is now, in order."""
+    """Assign the tokens that are left to the next candidates in order."""
     words = torch.arange(1, longest + 1, device=who.device)
     first = who[:, :, None]
     beyond = first + words
-    # Of each candidate's first one, two, three words: their tokens, and whether one of them is covered already.
+    # For the first one, two, three words of each candidate: their tokens, and whether one is covered already.
     ahead = (beyond - 1).clamp_(max=ngram.shape[1] - 1)
     sizes = tokens.gather(1, ahead.flatten(1)).view_as(ahead).cumsum(2)
     sizes += (words > ngram.gather(1, who)[:, :, None]) * ngram.shape[1]
@@ -287,8 +288,8 @@ def _with_tail(
     open_ = torch.ones_like(who, dtype=torch.bool)
     for _ in range(_TAIL_CHOICES):
         if _is_eager_cpu(left) and not left.any():
-            break  # a GPU would have to wait for the answer; more rounds change nothing
-        # As many words as still fit; then the first in order who meets nobody with them.
+            break  # only on a CPU, since a GPU would synchronize; more rounds change nothing
+        # As many words as still fit; then the first candidate in order that overlaps nothing with them.
         fit = (sizes <= left[:, :, None]).sum(2)
         with_fit = (fit - 1).clamp_(min=0)[:, :, None]
         free = (fit > 0) & open_ & ~met.gather(2, with_fit)[:, :, 0]
@@ -300,13 +301,13 @@ def _with_tail(
         left = left - (sizes.gather(2, with_fit)[:, :, 0] * chosen).sum(1, keepdim=True)
         begin = (who * chosen).sum(1)[:, None, None]
         met = met | ((first < begin + won.sum(1)[:, None, None]) & (begin < beyond))
-    # What nobody has won falls on column 0, where there is no word.
+    # What is not chosen goes to column 0, where there is no word.
     return covered.scatter_(1, (ahead * (words <= given[:, :, None])).flatten(1), True)
 
 
 def _lowest(numbers: Int32[Tensor, "batch columns"], count: int) -> Int32[Tensor, "batch count"]:
-    """The lowest `count` numbers of each row in order, filled up with the last rank where there are fewer."""
-    # numpy sorts 32-bit integers in vector registers, some 20 times as fast as torch does on a CPU.
+    """The lowest `count` numbers of each row in order, padded with the last rank."""
+    # numpy's vectorized sort of 32-bit integers is about 20 times as fast as torch's on a CPU.
     in_order = torch.from_numpy(np.sort(numbers.numpy(), axis=1)) if _is_eager_cpu(numbers) else numbers.sort(1).values
     short = count - numbers.shape[1]
     return torch.nn.functional.pad(in_order, (0, short), value=_LAST) if short > 0 else in_order[:, :count]
@@ -321,5 +322,5 @@ def mlm_loss(
     labels: Int[Tensor, "*predictions"],
     valid: Bool[Tensor, "*predictions"],
 ) -> Score:
-    """Cross entropy at the hidden tokens, to be averaged over the valid predictions of a step."""
+    """Cross entropy at the masked tokens, to be averaged over the valid predictions of a step."""
     return score(logits, labels, valid)

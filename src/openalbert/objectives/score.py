@@ -1,4 +1,4 @@
-"""What a loss reports: sums that add up over micro-batches and ranks, so that means are taken once, over everything."""
+"""The result of a loss: sums over predictions, which can be added over micro-batches and ranks before the mean."""
 
 from typing import NamedTuple
 
@@ -9,10 +9,10 @@ from torch import Tensor
 
 
 class Score(NamedTuple):
-    """Cross entropy and right answers, summed over predictions."""
+    """Cross entropy and correct predictions, summed."""
 
     loss_sum: Float[Tensor, ""]
-    """Cross entropy in nats, fp32; the loss of a step is this divided by the predictions of the whole step."""
+    """Cross entropy in nats, fp32; the loss of a step is this divided by the predictions of the step."""
     predictions: Int[Tensor, ""]
     correct: Int[Tensor, ""]
 
@@ -23,18 +23,18 @@ class Score(NamedTuple):
 
     @property
     def accuracy(self) -> Float[Tensor, ""]:
-        """Share of right answers; 0 where nothing was predicted."""
+        """Fraction of correct predictions; 0 where nothing was predicted."""
         return self.correct / self.predictions.clamp(min=1)
 
 
 def score(
     logits: Float[Tensor, "*rows classes"], labels: Int[Tensor, "*rows"], valid: Bool[Tensor, "*rows"] | None = None
 ) -> Score:
-    """Score predictions, those that are `valid` or else all."""
+    """Score the predictions that are `valid`; by default all."""
     if valid is None:
         valid = torch.ones_like(labels, dtype=torch.bool)
     flat = logits.flatten(0, -2).float()
-    # Rows to leave out become rows that cross entropy ignores: the shapes stay fixed.
+    # Invalid rows get a label that cross entropy ignores, so that shapes stay fixed.
     targets = torch.where(valid, labels, -100).flatten()
     loss_sum = F.cross_entropy(flat, targets, ignore_index=-100, reduction="sum")
     correct = (flat.detach().argmax(-1) == targets).sum()

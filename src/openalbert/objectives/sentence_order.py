@@ -1,18 +1,18 @@
-"""Sentence order (paper, section 3.1): pairs of consecutive segments, swapped or not, are made and scored here.
+"""Sentence order (paper, section 3.1): make and score pairs of consecutive segments, swapped or not.
 
-Making works on the marks of a shard alone, for a whole epoch at once: sentences of one document fill a chunk, the
-chunk is cut in two between sentences, the halves are swapped by the toss of a coin and trimmed to the length. Every
-draw is keyed by (seed, epoch, the number of the chunk's first sentence), so every epoch has its own pairs. Google's
-chunks themselves are the same in every epoch where no example is shortened and nsp puts no halves back.
+Pairs are made from the sentence and document starts of a shard, for a whole epoch at once: sentences of one document
+fill a chunk, the chunk is cut into two segments between sentences, and the segments are swapped at random and trimmed
+to the length. Every draw is keyed by (seed, epoch, number of the chunk's first sentence), so every epoch has its own
+pairs. Google's chunks are the same in every epoch unless examples are shortened or nsp puts segments back.
 
-For nsp, the second half of a chunk gives way to the second half of a chunk of another document that has as many tokens
-and sentences: both classes have the same lengths, so no length tells the label. Where nothing is asked, a sentence that
-is left alone is an example of one segment.
+For nsp, the second segment of a chunk is replaced by that of a chunk of another document with as many tokens and
+sentences: both classes have the same lengths, so lengths do not reveal the label. With the objective none, a sentence
+without a partner is an example of one segment.
 """
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal
 
 import numpy as np
@@ -31,33 +31,33 @@ SHORTEST = SPECIAL_TOKENS + 2
 
 @dataclass(frozen=True)
 class SentenceOrder:
-    """Which pairs of segments a model reads, and what it has to tell about them.
+    """Which pairs of segments a model reads, and what it predicts about them.
 
     A chunk takes at least two sentences, so only the last sentence of a document can be left without a partner. With
     the objective none it is an example of its own, `[CLS] sentence [SEP]`; sop and nsp cannot use it.
-    Google's builder has chunks of one sentence, too, and fills them up with another document: NSP leaks into SOP.
+    Google's builder also has chunks of one sentence and fills them up from another document: NSP leaks into SOP.
     """
 
     objective: Literal["sop", "nsp", "none"] = "sop"
-    """sop: are the segments swapped; nsp: is the second from another document; none: in order, and nothing is asked."""
+    """sop: are the segments swapped; nsp: is the second from another document; none: in order, without a loss."""
     weight: float = 1.0
-    """How much the loss of the order counts beside that of the words."""
+    """Weight of the SOP loss relative to the MLM loss."""
     short_fraction: float = 0.1
-    """Share of examples with a random shorter target length."""
+    """Fraction of examples with a random shorter target length."""
     chunks: Literal["google", "whole"] = "google"
-    """google: a chunk takes sentences until it reaches its length or passes it, and what is too much is cut off the
-    segments. The sentence that passes is likely a long one, and always the last: sentence lengths give the order away.
-    whole: it takes the whole sentences that fit, and the one that does not is left out, with one more half of the time,
-    so that the making of chunks reveals no order."""
+    """google: a chunk takes sentences until it reaches or exceeds its length, and the excess is trimmed off the
+    segments. The sentence that exceeds it is likely long, and always the last: sentence lengths reveal the order.
+    whole: it takes the whole sentences that fit, and skips the one that does not, and another one half of the time, so
+    that chunks do not reveal the order."""
     lone_sentences: Literal["drop", "google"] = "drop"
-    """drop: a sentence without a partner is left out (objective none: it is an example of one segment); google: it is
-    paired with another document, labelled swapped."""
+    """drop: a sentence without a partner is dropped (objective none: it is an example of one segment); google: it is
+    paired with another document and labelled swapped."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.short_fraction <= 1:
-            raise UserError(f"short_fraction is {self.short_fraction} but a share lies between 0 and 1")
+            raise UserError(f"short_fraction is {self.short_fraction} but a fraction lies between 0 and 1")
         if not 0 < self.weight < math.inf:
-            raise UserError(f"weight is {self.weight}: it must be above 0, and finite; objective none asks no order")
+            raise UserError(f"weight is {self.weight}: it must be above 0, and finite; objective none has no SOP loss")
 
 
 PAIR = np.dtype(
@@ -70,53 +70,47 @@ PAIR = np.dtype(
         ("example", np.int64),
     ]
 )
-"""An example: where its segments lie, in tokens of the corpus; its label, that is swapped (sop) or not the next segment
-(nsp); and the number of its first sentence in the corpus, the key of everything drawn for it. An example of one segment
-has a second one of length 0."""
+"""An example: its segments in tokens of the corpus; its label, swapped (sop) or not the next segment (nsp); and the
+number of its first sentence in the corpus, the key of all draws. An example of one segment has a second one of length
+0."""
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """The examples of an epoch, and what was left out of them."""
+    """The examples of an epoch, and what was left out."""
 
     rows: Shaped[np.ndarray, "E"]
     """Of type PAIR."""
     short_documents: int
-    """Documents of one sentence, which no epoch can use since a pair needs two."""
+    """Documents of one sentence, which cannot make a pair."""
     short_tokens: int
     """Their tokens."""
     lone_sentences: int
-    """Sentences dropped since they stood alone, those of short documents among them."""
+    """Sentences dropped for lack of a partner, including short documents."""
     lone_tokens: int
     """Their tokens."""
     trimmed_tokens: int
     """Tokens cut off the segments to fit the length."""
     passed_over_tokens: int = 0
-    """Tokens between chunks of whole sentences that this epoch does not read."""
+    """Tokens between chunks of whole sentences that this epoch skips."""
 
     def __len__(self) -> int:
         return len(self.rows)
 
     @property
     def lengths(self) -> Int64[np.ndarray, "E"]:
-        """Tokens of each example, special ones counted."""
+        """Tokens of each example, including special ones."""
         lengths: npt.NDArray[np.int64] = example_length(
             self.rows["first_length"].astype(np.int64), self.rows["second_length"].astype(np.int64)
         )
         return lengths
 
     @staticmethod
-    def joined(parts: "Sequence[Pairs]") -> "Pairs":
-        """Those of several shards in a row."""
-        return Pairs(
-            np.concatenate([part.rows for part in parts]),
-            sum(part.short_documents for part in parts),
-            sum(part.short_tokens for part in parts),
-            sum(part.lone_sentences for part in parts),
-            sum(part.lone_tokens for part in parts),
-            sum(part.trimmed_tokens for part in parts),
-            sum(part.passed_over_tokens for part in parts),
-        )
+    def joined(shards: "Sequence[Pairs]") -> "Pairs":
+        """Concatenate the pairs of several shards."""
+        counts = [field.name for field in fields(Pairs) if field.name != "rows"]
+        sums = {name: sum(getattr(pairs, name) for pairs in shards) for name in counts}
+        return Pairs(np.concatenate([pairs.rows for pairs in shards]), **sums)
 
 
 def example_length(first: Ints, second: Ints) -> Ints:
@@ -134,15 +128,15 @@ def pair(
     first_sentence: int = 0,
     first_token: int = 0,
 ) -> Pairs:
-    """All examples of one shard in one epoch; the last two say where in the corpus the shard begins."""
+    """All examples of one shard in one epoch; the last two arguments are the start of the shard in the corpus."""
     shard = _Marks(np.asarray(sentence_starts), np.asarray(document_starts), _Draws(seed, epoch, first_sentence))
     limit = max_length - SPECIAL_TOKENS
     targets, begin, end = _chunks(shard, settings, limit)
     in_chunks = shard.starts[end] - shard.starts[begin]
-    is_read_once = settings.objective != "nsp"  # nsp puts halves of chunks back
+    is_read_once = settings.objective != "nsp"  # nsp puts segments back
     passed_over = shard.starts[-1] - shard.starts[0] - in_chunks.sum() if is_read_once else 0
     alone = end - begin < 2
-    # Another document is needed to do as Google does; where there is none, the lone sentence is dropped all the same.
+    # Google's rule needs another document; where there is none, the lone sentence is dropped.
     is_filled_up = settings.lone_sentences == "google" and shard.num_documents > 1
     is_single = settings.objective == "none" and not is_filled_up
     if is_filled_up or is_single:
@@ -181,7 +175,7 @@ def pair(
     rows["second_length"] = second[1] - second[0] - off_second
     rows["swapped"] = exchanged | foreign
     rows["example"] = begin + first_sentence
-    is_short = np.isin(lone, shard.documents)  # it is left alone, and begins its document: it is all of it
+    is_short = np.isin(lone, shard.documents)  # a lone sentence that begins its document is the whole document
     lone_lengths = shard.starts[lone + 1] - shard.starts[lone]
     return Pairs(
         rows,
@@ -196,7 +190,7 @@ def pair(
 
 @dataclass(frozen=True)
 class _Draws:
-    """Random bits for sentences of a shard, by their number in the corpus."""
+    """Random bits for the sentences of a shard, keyed by their number in the corpus."""
 
     seed: int
     epoch: int
@@ -208,7 +202,7 @@ class _Draws:
 
 @dataclass(frozen=True)
 class _Marks:
-    """Where the sentences and documents of a shard begin, and what is drawn for them."""
+    """The sentence and document starts of a shard, and their random draws."""
 
     starts: Int64[np.ndarray, "_"]
     documents: Int64[np.ndarray, "_"]
@@ -222,10 +216,10 @@ class _Marks:
 def _chunks(
     shard: _Marks, settings: SentenceOrder, limit: int
 ) -> tuple[Int64[np.ndarray, "N"], Int64[np.ndarray, "C"], Int64[np.ndarray, "C"]]:
-    """The target length of a chunk for each sentence it may begin with, and begin and end of the chunks, in sentences.
+    """The target length of a chunk for each possible first sentence, and begin and end of the chunks, in sentences.
 
-    A chunk takes two sentences at least, but for Google's way with lone ones, so that only the last of a document can
-    be left alone. What is longer than its target is trimmed later.
+    A chunk takes at least two sentences, except by Google's rule for lone ones, so that only the last sentence of a
+    document can be left alone. What is longer than its target is trimmed later.
     """
     sentences = np.arange(len(shard.starts) - 1)
     targets = np.full(len(sentences), limit)
@@ -239,20 +233,20 @@ def _chunks(
     else:
         fitting = np.searchsorted(shard.starts, shard.starts[:-1] + targets, side="right") - 1
         end = np.minimum(np.maximum(fitting, sentences + least), document_end)
-        # The sentence that did not fit is likely a long one, so it must not begin the next chunk, nor have any other
-        # place of its own. By a coin one more is passed over: otherwise every epoch would leave out the same ones.
+        # The sentence that did not fit is likely long, so it must not begin the next chunk or have another fixed place.
+        # At random one more is skipped: otherwise every epoch would skip the same ones.
         passed_over = 1 + chance(shard.draw(Stream.SKIP, sentences), 0.5)
         following = np.minimum(end + (end == fitting) * passed_over, document_end)
     if settings.objective == "nsp":
         if shard.num_documents == 1:
             raise UserError(
-                "nsp takes second segments from other documents of the same shard but one holds a single document: "
+                "nsp takes second segments from other documents of the same shard but a shard has a single document: "
                 "use sop, or prepare the text again with an empty line between documents or a larger --shard-tokens"
             )
-        # The half that gives way to another document is put back and begins the next chunk.
+        # A segment that is replaced by another document is put back and begins the next chunk.
         gives_way = chance(shard.draw(Stream.SWAP, sentences), 0.5) & (end - sentences > 1)
         following = np.where(gives_way, _cuts(shard, sentences, end), end)
-    # The last chunk of a document ends where the next document begins: all chunks of a shard are one chain.
+    # The last chunk of a document ends where the next document begins, so all chunks of a shard are one chain.
     chain, sentence, steps = [], 0, following.data
     while sentence < len(sentences):
         chain.append(sentence)
@@ -262,7 +256,7 @@ def _chunks(
 
 
 def _cuts(shard: _Marks, begin: Int64[np.ndarray, "C"], end: Int64[np.ndarray, "C"]) -> Int64[np.ndarray, "C"]:
-    """Where each chunk is cut: uniform over the borders between its sentences."""
+    """Where each chunk is cut: uniform over the boundaries between its sentences."""
     borders = np.maximum(end - begin - 1, 1)
     cuts: npt.NDArray[np.int64] = begin + 1 + below(shard.draw(Stream.CUT, begin), borders)
     return cuts
@@ -275,20 +269,20 @@ def _chunk_of_other_document(
     end: Int64[np.ndarray, "C"],
     limit: int,
 ) -> Int64[np.ndarray, "C"]:
-    """For each chunk another one, of another document, whose second half has as many tokens and sentences.
+    """For each chunk one of another document whose second segment has as many tokens and sentences.
 
-    It is drawn from all that there are; where there is none, it is the one with the nearest number of tokens. -1 for
-    a lone sentence, and where all chunks of the shard are of one document.
+    It is drawn from all such chunks; if there are none, it is the one with the nearest number of tokens. -1 for a lone
+    sentence, and if all chunks of the shard are of one document.
     """
     document = np.searchsorted(shard.documents, begin, side="right") - 1
-    # What is too long for an example is trimmed to the same length as what is just as long as an example.
+    # Segments that are too long for an example are all trimmed to the same length.
     tokens = np.minimum(shard.starts[end] - shard.starts[cut], limit)
     size = tokens * (int((end - cut).max(initial=0)) + 1) + (end - cut)
     result = np.full(len(begin), -1)
-    halves = np.flatnonzero(cut < end)
-    # Sorted by size, and by document within one size, for chunks stand in the order of documents.
-    order = halves[np.argsort(size[halves], kind="stable")]
-    turns = np.flatnonzero(np.diff(document[order])) + 1  # where another document than the one before begins
+    has_second = np.flatnonzero(cut < end)
+    # Sorted by size, and by document within one size, since chunks are in the order of documents.
+    order = has_second[np.argsort(size[has_second], kind="stable")]
+    turns = np.flatnonzero(np.diff(document[order])) + 1  # where the document changes
     if not len(turns):
         return result
     new_size = np.flatnonzero(np.diff(size[order])) + 1
@@ -298,7 +292,7 @@ def _chunk_of_other_document(
     drawn = size_begin + below(shard.draw(Stream.OTHER_SENTENCE, begin[order]), np.maximum(others, 1))
     drawn += (drawn >= own_begin) * (own_end - own_begin)
 
-    # The nearest of another document stand before and behind the run of this one in the sorted order.
+    # The nearest of another document are before and after this document's run in the sorted order.
     run_begin, run_end = _runs(turns, len(order))
     lengths, first = tokens[order], (shard.starts[cut] - shard.starts[begin])[order]
     before, behind = np.maximum(run_begin - 1, 0), np.minimum(run_end, len(order) - 1)
@@ -310,7 +304,7 @@ def _chunk_of_other_document(
 
 
 def _runs(borders: Int64[np.ndarray, "_"], size: int) -> tuple[Int64[np.ndarray, "P"], Int64[np.ndarray, "P"]]:
-    """Begin and end of the run that each of `size` places lies in; a run begins at each border."""
+    """Begin and end of the run of each of `size` places; a run begins at each border."""
     edges = np.concatenate([[0], borders, [size]])
     lengths = np.diff(edges)
     return np.repeat(edges[:-1], lengths), np.repeat(edges[1:], lengths)
@@ -319,7 +313,7 @@ def _runs(borders: Int64[np.ndarray, "_"], size: int) -> tuple[Int64[np.ndarray,
 def _from_other_document(
     shard: _Marks, begin: Int64[np.ndarray, "C"], wanted: Int64[np.ndarray, "C"]
 ) -> tuple[Int64[np.ndarray, "C"], Int64[np.ndarray, "C"]]:
-    """Begin and end, in tokens, of sentences of another document of the shard, from any of its sentences on."""
+    """Begin and end, in tokens, of sentences of another document of the shard, from a random sentence on."""
     own = np.searchsorted(shard.documents, begin, side="right") - 1
     other = below(shard.draw(Stream.OTHER_DOCUMENT, begin), shard.num_documents - 1)
     other += other >= own
@@ -332,16 +326,16 @@ def _from_other_document(
 def trim(
     first: Int64[np.ndarray, "E"], second: Int64[np.ndarray, "E"], limit: int | Int64[np.ndarray, "E"]
 ) -> tuple[Int64[np.ndarray, "E"], Int64[np.ndarray, "E"]]:
-    """How many tokens each segment loses until the pair fits.
+    """How many tokens to remove from each segment until the pair fits.
 
-    Google takes one token at a time off the longer segment, off the second where both are equal. So the longer one is
-    first brought down to the shorter, and what is left to lose is shared, the second segment losing the odd token.
-    Each of these tokens comes off the front or the back by a coin of its own: the number off the front is binomial.
+    Google removes one token at a time from the longer segment, from the second if both are equal. So the longer one is
+    first cut to the length of the shorter, and the rest is divided equally, the odd token going to the second segment.
+    Each token is removed from the front or the back at random, so the number from the front is binomial.
     """
     excess = np.maximum(first + second - limit, 0)
     difference = first - second
-    unshared = np.minimum(excess, np.abs(difference))
-    off_first = np.where(difference > 0, unshared, 0) + (excess - unshared) // 2
+    from_longer = np.minimum(excess, np.abs(difference))
+    off_first = np.where(difference > 0, from_longer, 0) + (excess - from_longer) // 2
     return off_first, excess - off_first
 
 
@@ -350,8 +344,8 @@ def assemble(
 ) -> Int64[Tensor, "batch length"]:
     """`[CLS] first [SEP] second [SEP]` of each row (begin and length of both segments), padded with <pad>, which is 0.
 
-    A second segment of length 0 has no [SEP] either.
-    Tokens of 16 bits come as int16, for torch cannot gather unsigned ones; all ids are read as unsigned.
+    A second segment of length 0 has no [SEP].
+    Tokens of 16 bits come as int16, since torch cannot gather unsigned ones; all ids are read as unsigned.
     """
     first_begin, first_length, second_begin, second_length = segments[:, :, None].unbind(1)
     place = torch.arange(max_length, device=segments.device)
@@ -361,7 +355,7 @@ def assemble(
     source *= second_begin - first_begin - first_end
     source += place
     source += first_begin - 1
-    # Places without text read some token too, so that shapes stay fixed; it is painted over.
+    # Places without text read some token too, so that shapes stay fixed; it is overwritten.
     ids = tokens.index_select(0, source.clamp_(0, len(tokens) - 1).flatten()).long().view(source.shape)
     if tokens.dtype == torch.int16:
         ids &= 0xFFFF

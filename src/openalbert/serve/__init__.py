@@ -1,1 +1,1 @@
-"""A trained model answers: words for [MASK]."""
+"""Use trained models: fill in [MASK]."""

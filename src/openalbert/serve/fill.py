@@ -16,8 +16,8 @@ from openalbert.text.tokenizer import MODEL_FILE, SPACE, Tokenizer
 
 MASK = "[MASK]"
 
-# Text that follows a [MASK] without a space goes on with its word, so its first piece has no `▁`. This character, of
-# the private use area and in no vocabulary, stands for the mask while SentencePiece cuts such text.
+# Text that follows a [MASK] without a space continues its word, so its first piece has no `▁`. This private-use
+# character, which is in no vocabulary, replaces the mask while SentencePiece tokenizes such text.
 _STAND_IN = "\ue000"
 
 
@@ -26,37 +26,37 @@ class Fill:
     """The most probable pieces for each [MASK] of a text."""
 
     model: Annotated[Positional[str], arg(metavar="MODEL")]
-    """A model folder, a run of `openalbert pretrain`, a model that comes with openalbert by its name
-    (albert-base-wikibooks), or `owner/name` on Hugging Face's hub."""
+    """A model folder, a run of `openalbert pretrain`, the name of a bundled checkpoint (albert-base-wikibooks), or
+    `owner/name` on Hugging Face's hub."""
     texts: Annotated[Positional[tuple[str, ...]], arg(metavar="[TEXT ...]")] = ()
-    """Texts with one [MASK] or several each; without any, every line of standard input is one."""
+    """Texts with at least one [MASK] each; by default the lines of standard input."""
     top: int = 5
-    """How many pieces to show for each [MASK]."""
+    """Number of pieces to print for each [MASK]."""
     json: bool = False
-    """Print JSON for programs, an object for each text."""
+    """Print one JSON object per text."""
 
 
 @dataclass(frozen=True)
 class Guess:
-    """A piece that may stand at a [MASK]."""
+    """A predicted piece for a [MASK]."""
 
     piece: str
-    """As the vocabulary has it: `▁` at its front begins a word."""
+    """As in the vocabulary: a leading `▁` begins a word."""
     id: int
     probability: float
 
     @property
     def reading(self) -> str:
-        """The piece for a person to read: the end of a word has an ellipsis before it."""
+        """The piece as readable text; a continuation of a word begins with an ellipsis."""
         return self.piece.removeprefix(SPACE) or "(space)" if self.piece.startswith(SPACE) else f"…{self.piece}"
 
 
 def fill_texts(settings: Fill) -> None:
-    """Print the guesses for every text."""
+    """Print the predictions for every text."""
     folder = find_folder(settings.model)
     if not (folder / MODEL_FILE).exists():
         raise UserError(
-            f"{folder}: there is no {MODEL_FILE}, so text cannot be read for this model: copy its vocabulary there"
+            f"{folder}: there is no {MODEL_FILE}, so text cannot be tokenized for this model: copy its tokenizer there"
         )
     model, tokenizer = load(folder), Tokenizer.load(folder)
     for text in settings.texts or _lines():
@@ -72,10 +72,10 @@ def fill(model: AlbertModel, tokenizer: Tokenizer, text: str, top: int = 5) -> l
     """For each [MASK] of a text, in order, its most probable pieces, the best first."""
     if "masked_lm" not in model.heads:
         has = ", ".join(model.heads) or "none"
-        raise UserError(f"this model has no masked-LM head (its heads: {has}): take one that was pretrained")
+        raise UserError(f"this model has no masked-LM head (its heads: {has}): use a pretrained one")
     if tokenizer.vocab_size > model.config.vocab_size:
         raise UserError(
-            f"the vocabulary {tokenizer.where} has {tokenizer.vocab_size} pieces but the model knows "
+            f"the tokenizer {tokenizer.where} has {tokenizer.vocab_size} pieces but the model has "
             f"{model.config.vocab_size}: they do not belong together"
         )
     if not 1 <= top <= tokenizer.vocab_size:
@@ -101,9 +101,9 @@ def fill(model: AlbertModel, tokenizer: Tokenizer, text: str, top: int = 5) -> l
 
 
 def encode_masked(tokenizer: Tokenizer, text: str) -> list[int]:
-    """The ids of a text in which `[MASK]` stands for the mask, without [CLS] and [SEP].
+    """The ids of a text with `[MASK]`, without [CLS] and [SEP].
 
-    The same as Hugging Face's tokenizer gives: a space before a mask vanishes, one behind it begins the next word.
+    As in Hugging Face's tokenizer, a space before a mask vanishes, and one after it begins the next word.
     """
     before, *behind = text.split(MASK)
     if not behind:
@@ -123,7 +123,7 @@ def encode_masked(tokenizer: Tokenizer, text: str) -> list[int]:
 
 
 def readable(text: str, guesses: list[list[Guess]]) -> Iterator[str]:
-    """The text, and a line for each of its masks."""
+    """The text, and one line per mask."""
     yield text
     for number, of_mask in enumerate(guesses, 1):
         name = MASK if len(guesses) == 1 else f"{MASK} {number}"

@@ -1,1 +1,1 @@
-"""Words become numbers, without torch: corpus, sentences, vocabulary, shards."""
+"""From text to token shards, without torch: corpus, sentences, tokenizer, shards."""

@@ -1,7 +1,7 @@
 """A corpus as a stream of clean documents, from files, folders, globs, standard input or Hugging Face datasets.
 
-Whatever the size of the corpus, of a file, of a line: what is in memory is about one block of the file and one document
-of at most `Reading.max_document_characters`. How the bytes become clean text is told in `readers`.
+Memory holds about one block of a file and one document of at most `Reading.max_document_characters`, whatever the size
+of the corpus, a file or a line. `readers` describes how bytes become clean text.
 """
 
 import glob
@@ -42,24 +42,22 @@ _FORMATS: dict[str, Literal["text", "jsonl", "csv", "tsv", "parquet"]] = {
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One document: clean paragraphs separated by `\\n`, none of them empty, white space at their ends removed."""
+    """One document: clean, stripped, non-empty paragraphs separated by `\\n`."""
 
     text: str
 
 
 def sources(files: Sequence[str | Path], reading: Reading) -> list[CorpusSource]:
-    """What the names stand for, in the order given: files, folders (all below, sorted), globs (sorted), `-`.
+    """Resolve names in the order given: files, folders (all files below, sorted), globs (sorted), `-`.
 
-    Hidden files in folders are left out; a file that is reached twice is read once.
+    Hidden files in folders are skipped; a file that is reached twice is read once.
     """
     if not files:
         raise UserError("no text given: name files, folders or globs, or - for standard input")
     if reading.max_document_characters < 1000:
         raise UserError(f"max_document_characters is {reading.max_document_characters}: at least 1000 is needed")
     if reading.wrapped and reading.document == "line":
-        raise UserError(
-            "wrapped lines cannot be documents each: choose document blank-line or file, or leave out wrapped"
-        )
+        raise UserError("a wrapped line cannot be a document: choose document blank-line or file, or leave out wrapped")
     found: list[CorpusSource] = []
     seen: set[Path] = set()
     for name in map(str, files):
@@ -110,16 +108,16 @@ def _format(path: Path, reading: Reading) -> Literal["text", "jsonl", "csv", "ts
     kind = _FORMATS.get(plain.suffix.lower()) if reading.format == "auto" else reading.format
     if kind is None:
         raise UserError(
-            f"{path}: the ending {plain.suffix} does not say what it is ({', '.join(filter(None, _FORMATS))} are "
-            "known): say which of text, jsonl, csv, tsv and parquet it is with --reading.format, or leave it out"
+            f"{path}: the ending {plain.suffix} is unknown ({', '.join(filter(None, _FORMATS))} are known): give the "
+            "format (text, jsonl, csv, tsv or parquet) with --reading.format, or leave the file out"
         )
     if kind == "parquet" and plain != path:
-        raise UserError(f"{path}: Parquet is compressed inside: unpack {path.suffix} first")
+        raise UserError(f"{path}: Parquet has its own compression: decompress {path.suffix} first")
     return kind
 
 
 def documents(source: CorpusSource, reading: Reading, counts: Counts) -> Iterator[Document]:
-    """The documents of a source, in order; `counts` advances as they come."""
+    """The documents of a source, in order; `counts` is updated on the way."""
     before = counts.documents
     if source.format == "text":
         texts = _cut_documents(text_blocks(source, counts), reading.document, reading, counts)
@@ -152,15 +150,15 @@ def _of_records(records: Iterable[str], reading: Reading, counts: Counts) -> Ite
 def _cut_documents(
     blocks: Iterable[str], document: Literal["blank-line", "file", "line"], reading: Reading, counts: Counts
 ) -> Iterator[str]:
-    """Put lines together to documents of at most the longest length."""
+    """Join lines into documents of at most the maximum length."""
     longest = reading.max_document_characters
     paragraphs: list[str] = []
-    size = 0  # of the paragraphs joined, and one more
-    joint = "\n"  # what comes before the next line
-    for line, goes_on in _lines(blocks, longest):
+    size = 0  # of the joined paragraphs and one separator more
+    joint = "\n"  # separator before the next line
+    for line, is_continuation in _lines(blocks, longest):
         text = line.strip()
         if not text:
-            if goes_on:
+            if is_continuation:
                 continue
             joint = "\n"
             if document == "blank-line" and paragraphs:
@@ -168,7 +166,7 @@ def _cut_documents(
                 paragraphs, size = [], 0
             continue
         if paragraphs and (document == "line" or size + len(text) > longest):
-            counts.long_documents_cut += document != "line" or goes_on
+            counts.long_documents_cut += document != "line" or is_continuation
             yield "".join(paragraphs)
             paragraphs, size = [], 0
         if paragraphs:
@@ -181,30 +179,30 @@ def _cut_documents(
 
 
 def _lines(blocks: Iterable[str], longest: int) -> Iterator[tuple[str, bool]]:
-    """The lines, and whether each goes on with the one before: one that is too long comes in pieces.
+    """The lines, and whether each continues the previous one: a line that is too long is split.
 
-    Where `_border` cuts it does not depend on where the blocks end.
+    The split points do not depend on where the blocks end.
     """
-    rest: list[str] = []  # of the line that the block before ended in
-    size, goes_on = 0, False
+    rest: list[str] = []  # of the last line of the previous block
+    size, is_continuation = 0, False
     for block in blocks:
         *ends, last = block.split("\n")
         for end in ends:
             for piece in _pieces("".join([*rest, end]) if rest else end, longest):
-                yield piece, goes_on
-                goes_on = True
-            rest, size, goes_on = [], 0, False
+                yield piece, is_continuation
+                is_continuation = True
+            rest, size, is_continuation = [], 0, False
         rest.append(last)
         size += len(last)
         if size > longest:
             *pieces, last = _pieces("".join(rest), longest)
             for piece in pieces:
-                yield piece, goes_on
-                goes_on = True
+                yield piece, is_continuation
+                is_continuation = True
             rest, size = [last], len(last)
     for piece in _pieces("".join(rest), longest):
-        yield piece, goes_on
-        goes_on = True
+        yield piece, is_continuation
+        is_continuation = True
 
 
 def _pieces(line: str, longest: int) -> Iterator[str]:
@@ -217,7 +215,7 @@ def _pieces(line: str, longest: int) -> Iterator[str]:
 
 
 def _border(line: str, start: int, end: int) -> int:
-    """Behind the last sentence in the second half of the range, else behind the last space there, else its end."""
+    """After the last sentence in the second half of the range, else after the last space there, else its end."""
     middle = (start + end) // 2
     for sign in (". ", "。", " "):
         if (found := line.rfind(sign, middle, end)) >= 0:
@@ -226,12 +224,12 @@ def _border(line: str, start: int, end: int) -> int:
 
 
 def fingerprint(text: str) -> bytes:
-    """128 bits that tell a text from any other: with a billion documents two agree by chance once in 10**21."""
+    """A 128-bit hash: among a billion documents the probability of a collision is 10**-21."""
     return hashlib.blake2b(text.encode(), digest_size=16).digest()
 
 
 class DuplicateFilter:
-    """Knows the documents it has seen by their fingerprints, in 24 to 48 bytes a document (72 while it grows)."""
+    """A set of document fingerprints in 24 to 48 bytes per document (72 while it grows)."""
 
     def __init__(self) -> None:
         self._slots = 1 << 10
@@ -242,11 +240,11 @@ class DuplicateFilter:
         return self._used
 
     def is_new(self, text: str) -> bool:
-        """Whether this text comes for the first time."""
+        """Whether this text was not seen before."""
         return self.add(fingerprint(text))
 
     def add(self, mark: bytes) -> bool:
-        """Take note of a fingerprint; whether it was not there yet."""
+        """Add a fingerprint; whether it is new."""
         if 3 * self._used >= 2 * self._slots:
             old = self._table
             self._slots *= 2

@@ -1,8 +1,8 @@
-"""A group of sources becomes pieces of shards: the work that every engine hands out, and that any process may take up.
+"""The unit of work of `prepare`: a group of sources becomes pieces of shards, in any process.
 
-The sources are cut into groups by their sizes, the documents of a group into blocks, and the blocks fill one piece
-after the other. All three cuts depend on the texts and the settings alone, so that it does not matter how many
-processes do the work, which one does what, or how often they are stopped and started again.
+Sources are divided into groups by size, the documents of a group into blocks, and the blocks fill one piece after the
+other. All three divisions depend only on the texts and the settings, so that the number of processes, the assignment of
+work and interruptions do not affect the result.
 """
 
 import dataclasses
@@ -23,16 +23,16 @@ from openalbert.text.sentences import split_sentences
 from openalbert.text.shards import Piece, Tokens
 from openalbert.text.tokenizer import Tokenizer
 
-GROUP_BYTES = 64_000_000  # small files are put together up to this size on disk
-BLOCK_CHARACTERS = 1_000_000  # one worker's portion: a tenth of a second
+GROUP_BYTES = 64_000_000  # small files are grouped up to this size on disk
+BLOCK_CHARACTERS = 1_000_000  # per block: a tenth of a second of work
 MARK_BYTES = 16
 MARKS_AT_ONCE = 1 << 18
-DUPLICATES = "duplicates"  # the folder of what is known about them while the work goes on
+DUPLICATES = "duplicates"  # temporary folder of fingerprints and duplicates
 
 
 @dataclass(frozen=True)
 class Job:
-    """All that a process needs to know to do its part."""
+    """The settings that a worker process needs."""
 
     folder: Path
     reading: Reading
@@ -45,7 +45,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Group:
-    """Sources that are read one behind the other."""
+    """Sources that are read one after the other."""
 
     number: int
     sources: tuple[CorpusSource, ...]
@@ -53,27 +53,27 @@ class Group:
 
 @dataclass(frozen=True)
 class Block:
-    """Some documents in a row."""
+    """Consecutive documents."""
 
     texts: list[str]
     documents_done: int
-    """Documents of the group up to here, dropped ones too: where to go on."""
+    """Documents of the group up to here, including dropped ones: where to resume."""
     counts: Counts
     """Of the group up to here."""
     last: bool
-    """Nothing of the group comes after this block, which may be empty."""
+    """This is the last block of the group; it may be empty."""
 
 
 @dataclass(frozen=True)
 class EncodedBlock:
-    """The tokens of a block by split, and what was seen on the way."""
+    """The tokens of a block by split, and counts."""
 
     splits: dict[str, Tokens]
     counts: dict[str, int]
 
 
 def make_groups(sources: Sequence[CorpusSource]) -> list[Group]:
-    """Neighbouring small sources in one group; a big one, or one of unknown size, in a group of its own."""
+    """Group consecutive small sources; a big one, or one of unknown size, is a group of its own."""
     groups: list[list[CorpusSource]] = []
     room = 0
     for source in sources:
@@ -94,7 +94,7 @@ def documents(group: Group, reading: Reading, counts: Counts) -> Iterator[str]:
 
 
 def blocks(group: Group, job: Job, start: int) -> Iterator[Block]:
-    """The documents from number `start` on, without those to be dropped, in blocks; the last one says that it is."""
+    """The documents from number `start` on in blocks, without duplicates."""
     counts = Counts()
     dropped = iter(read_duplicates(job.folder, group.number) if job.drop_duplicates else ())
     next_dropped = next(dropped, None)
@@ -116,12 +116,12 @@ def blocks(group: Group, job: Job, start: int) -> Iterator[Block]:
 
 @lru_cache(1)
 def tokenizer_of(folder: Path) -> Tokenizer:
-    """The vocabulary of a folder of shards; a process loads it once."""
+    """The tokenizer of a folder of shards; cached per process."""
     return Tokenizer.load(folder / "tokenizer")
 
 
 def encode(texts: list[str], job: Job) -> EncodedBlock:
-    """Documents to tokens, in their split."""
+    """Tokenize documents and divide them into splits."""
     tokenizer = tokenizer_of(job.folder)
     sentences: list[str] = []
     document_lengths = np.empty(len(texts), np.int64)
@@ -130,7 +130,7 @@ def encode(texts: list[str], job: Job) -> EncodedBlock:
         sentences += found
         document_lengths[number] = len(found)
     ids, sentence_lengths = tokenizer.encode_joined(sentences)
-    # A sentence of nothing but signs that the vocabulary leaves out has no tokens, and a document of such has none.
+    # A sentence of characters that the tokenizer removes has no tokens, and neither has a document of such sentences.
     document_of = np.repeat(np.arange(len(texts)), document_lengths)[sentence_lengths > 0]
     document_lengths = np.bincount(document_of, minlength=len(texts))
     kept = document_lengths > 0
@@ -147,12 +147,12 @@ def encode(texts: list[str], job: Job) -> EncodedBlock:
     return EncodedBlock({"train": _select(every, ~held), "heldout": _select(every, held)}, counts)
 
 
-def is_held_out(text: str, share: float) -> bool:
-    """Whether a document belongs to the held-out split: known from its clean text alone.
+def is_held_out(text: str, fraction: float) -> bool:
+    """Whether a document belongs to the held-out split, by its clean text alone.
 
-    What a small share holds out, a larger one holds out too.
+    What a small fraction holds out, a larger one holds out too.
     """
-    return int.from_bytes(corpus.fingerprint(text)[:8], "big") < share * 2**64
+    return int.from_bytes(corpus.fingerprint(text)[:8], "big") < fraction * 2**64
 
 
 def _select(tokens: Tokens, chosen: Bool[np.ndarray, "documents"]) -> Tokens:
@@ -165,44 +165,44 @@ EncodeAll = Callable[[Iterator[Block]], Iterator[tuple[Block, EncodedBlock]]]
 
 
 def make_pieces(job: Job, group: Group, encode_all: EncodeAll | None = None) -> Iterator[tuple[Block, EncodedBlock]]:
-    """Write the pieces of a group that are not there yet, telling of each block when it is done.
+    """Write the missing pieces of a group; yields each block when it is done.
 
-    `encode_all` puts the blocks through `encode` and keeps their order; this process does it itself if there is none.
+    `encode_all` applies `encode` to the blocks in order; by default in this process.
     """
     there = pieces_of(job.folder, group)
     if is_done(there):
         return
     number = len(there)
-    start = list(there.values())[-1].run_info["documents_done"] if there else 0
+    start = list(there.values())[-1].state["documents_done"] if there else 0
     encode_all = encode_all or (lambda every: ((block, encode(block.texts, job)) for block in every))
     held: list[EncodedBlock] = []
     size = 0
-    last_facts: dict[str, Any] = {}
+    state: dict[str, Any] = {}
     for block, encoded in encode_all(blocks(group, job, start)):
         if size >= job.shard_tokens and block.texts:
-            _write(job, group, number, held, last_facts)
+            _write(job, group, number, held, state)
             number, held, size = number + 1, [], 0
-        # Only the tokens are held till the piece is full: the texts would take several times as much memory.
+        # Only the tokens are kept until the piece is full: the texts would take several times as much memory.
         held.append(encoded)
         size += sum(len(tokens.tokens) for tokens in encoded.splits.values())
         read = dataclasses.asdict(block.counts)
-        last_facts = {"documents_done": block.documents_done, "last": block.last, "read": read}
+        state = {"documents_done": block.documents_done, "last": block.last, "read": read}
         yield block, encoded
-    _write(job, group, number, held, last_facts)
+    _write(job, group, number, held, state)
 
 
-def _write(job: Job, group: Group, number: int, held: list[EncodedBlock], run_info: dict[str, Any]) -> None:
+def _write(job: Job, group: Group, number: int, held: list[EncodedBlock], state: dict[str, Any]) -> None:
     counts: dict[str, int] = {}
     for encoded in held:
         for name, count in encoded.counts.items():
             counts[name] = counts.get(name, 0) + count
     splits = {split: [encoded.splits[split] for encoded in held] for split in held[0].splits}
     name = shards.piece_name(group.number, number)
-    shards.write_piece(job.folder, name, splits, job.dtype, {**run_info, "encoded": counts})
+    shards.write_piece(job.folder, name, splits, job.dtype, {**state, "encoded": counts})
 
 
 def pieces_of(folder: Path, group: Group) -> dict[str, Piece]:
-    """The pieces of a group that are whole, from the first on, by their names."""
+    """The complete pieces of a group, from the first on, by name."""
     found: dict[str, Piece] = {}
     while (piece := shards.read_piece(folder, name := shards.piece_name(group.number, len(found)))) is not None:
         found[name] = piece
@@ -210,17 +210,17 @@ def pieces_of(folder: Path, group: Group) -> dict[str, Piece]:
 
 
 def is_done(pieces: dict[str, Piece]) -> bool:
-    """Whether these pieces of a group are all there are."""
-    return bool(pieces) and bool(list(pieces.values())[-1].run_info["last"])
+    """Whether these are all pieces of a group."""
+    return bool(pieces) and bool(list(pieces.values())[-1].state["last"])
 
 
 # --- duplicates ------------------------------------------------------------------------------------------------------
-# Of documents with the same clean text the first in the order of the sources stays. Any process can mark the documents
-# of a group; then all marks are compared, once, in order; then any process can drop those that were found.
+# Of documents with the same clean text, the first in the order of the sources is kept. Any process can fingerprint the
+# documents of a group; then all fingerprints are compared once, in order; then any process can drop the duplicates.
 
 
-def mark_documents(job: Job, group: Group, told: Callable[[int], None] = lambda _: None) -> None:
-    """Write down the fingerprint of each document of a group, telling how many bytes were read for it."""
+def mark_documents(job: Job, group: Group, report: Callable[[int], None] = lambda _: None) -> None:
+    """Store the fingerprint of each document of a group; `report` gets the bytes read."""
     path = _marks_file(job.folder, group)
     if path.exists():
         return
@@ -229,15 +229,15 @@ def mark_documents(job: Job, group: Group, told: Callable[[int], None] = lambda 
         before = 0
         for text in documents(group, job.reading, counts):
             file.write(corpus.fingerprint(text))
-            told(counts.bytes_read - before)
+            report(counts.bytes_read - before)
             before = counts.bytes_read
-        told(counts.bytes_read - before)
+        report(counts.bytes_read - before)
 
 
 def find_duplicates(folder: Path, groups: Sequence[Group], at_once: int = 2_000_000) -> None:
-    """Compare the marks of all groups and write down the numbers of the documents to drop in each.
+    """Compare the fingerprints of all groups and store the numbers of the documents to drop in each.
 
-    However many there are, no more than about `at_once` are compared at a time, in classes by a byte of theirs.
+    To bound the memory, about `at_once` are compared at a time, selected by one of their bytes.
     """
     total = sum(_marks_file(folder, group).stat().st_size for group in groups) // MARK_BYTES
     rounds = min(-(-total // at_once), 256)
@@ -246,7 +246,7 @@ def find_duplicates(folder: Path, groups: Sequence[Group], at_once: int = 2_000_
         seen = corpus.DuplicateFilter()
         for group in groups:
             for start, marks in _marks(_marks_file(folder, group)):
-                # The last byte, because the filter goes by the first ones.
+                # By the last byte, because the filter uses the first ones.
                 numbers = np.flatnonzero(marks[:, -1].astype(int) % rounds == turn).tolist()
                 found[group.number].extend(start + at for at in numbers if not seen.add(marks[at].tobytes()))
     for group in groups:
@@ -259,7 +259,7 @@ def _marks_file(folder: Path, group: Group) -> Path:
 
 
 def _marks(path: Path) -> Iterator[tuple[int, UInt8[np.ndarray, "documents bytes"]]]:
-    """Marks, many at a time, and the number of the first of them."""
+    """Fingerprints, many at a time, and the number of the first of them."""
     start = 0
     with path.open("rb") as file:
         while data := file.read(MARKS_AT_ONCE * MARK_BYTES):
@@ -268,10 +268,10 @@ def _marks(path: Path) -> Iterator[tuple[int, UInt8[np.ndarray, "documents bytes
 
 
 def read_duplicates(folder: Path, group: int) -> Int64[np.ndarray, "documents"]:
-    """The numbers of the documents of a group to drop, in order."""
+    """The numbers of the documents to drop in a group, in order."""
     return np.fromfile(duplicates_file(folder, group), np.int64)
 
 
 def duplicates_file(folder: Path, group: int) -> Path:
-    """Where they are written down."""
+    """The file with these numbers."""
     return folder / DUPLICATES / f"{group:05d}.drop"

@@ -1,4 +1,4 @@
-"""What is done to text before SentencePiece sees it, as Google's ALBERT does it, and where each character came from."""
+"""Text normalization before SentencePiece, as in Google's ALBERT, with the origin of each character."""
 
 import re
 import unicodedata
@@ -8,7 +8,7 @@ _NON_ASCII = re.compile(r"[^\x00-\x7f]+")
 
 
 class _Replacements(dict[int, str]):
-    """Code point -> what it becomes; filled as characters turn up, for `str.translate`."""
+    """Code point -> replacement, for `str.translate`; filled as characters occur."""
 
     def __init__(self, keep_accents: bool) -> None:
         super().__init__()
@@ -17,15 +17,15 @@ class _Replacements(dict[int, str]):
     def __missing__(self, code: int) -> str:
         char = chr(code)
         if 0xD800 <= code <= 0xDFFF:
-            became = "\ufffd"  # half a surrogate pair is no text; it could not be written as UTF-8
+            replacement = "\ufffd"  # a lone surrogate cannot be encoded as UTF-8
         elif self._keep_accents:
-            became = char
+            replacement = char
         else:
             # Google drops by combining class, not by category Mn: vowel signs of class 0 (Devanagari, Thai) stay.
             decomposed = unicodedata.normalize("NFKD", char)
-            became = "".join(part for part in decomposed if not unicodedata.combining(part))
-        self[code] = became
-        return became
+            replacement = "".join(part for part in decomposed if not unicodedata.combining(part))
+        self[code] = replacement
+        return replacement
 
 
 _ACCENTS_DROPPED = _Replacements(keep_accents=False)
@@ -34,22 +34,22 @@ _ACCENTS_KEPT = _Replacements(keep_accents=True)
 
 @dataclass(frozen=True)
 class Normalization:
-    """What is done to text before SentencePiece: white space collapsed, accents dropped, lower-cased."""
+    """Normalization before SentencePiece: white space collapsed, accents dropped, lower-cased."""
 
     cased: bool = False
     """Keep capital letters."""
     keep_accents: bool = False
-    """Keep accents; SentencePiece's own NFKC is then the only Unicode normalisation."""
+    """Keep accents; SentencePiece's own NFKC is then the only Unicode normalization."""
 
     @property
     def _replacements(self) -> _Replacements:
         return _ACCENTS_KEPT if self.keep_accents else _ACCENTS_DROPPED
 
     def normalize(self, text: str) -> str:
-        """The text as SentencePiece is to see it.
+        """The normalized text.
 
-        NFKD moves only marks past each other, and all marks are dropped: so characters can be replaced one by one,
-        which leaves ASCII text, most of what there is, with next to nothing to do.
+        NFKD reorders only combining marks, and all of them are dropped, so characters can be replaced one by one. That
+        makes ASCII, the bulk of the text, fast.
         """
         if text.isascii():
             clean = text.isprintable() and "  " not in text
@@ -60,9 +60,9 @@ class Normalization:
         return text if self.cased else text.lower()
 
     def normalize_aligned(self, text: str) -> tuple[str, list[int], list[int]]:
-        """The normalised text, and for each of its characters the start and the end of its origin in `text`.
+        """The normalized text, and for each of its characters the start and end of its origin in `text`.
 
-        An accent that was dropped belongs to the character before it.
+        A dropped accent belongs to the character before it.
         """
         replacements = self._replacements
         chars: list[str] = []
@@ -78,16 +78,16 @@ class Normalization:
                 starts.append(gap)
                 ends.append(place)
             gap = -1
-            became = char if char < "\x80" else replacements[ord(char)]
-            for part in became:
+            replacement = char if char < "\x80" else replacements[ord(char)]
+            for part in replacement:
                 chars.append(part)
                 starts.append(place)
                 ends.append(place + 1)
-            if not became and chars and chars[-1] != " ":
+            if not replacement and chars and chars[-1] != " ":
                 ends[-1] = place + 1
         normalized = "".join(chars)
         if not self.cased:
-            # A final sigma hangs on its neighbours, so the whole is lower-cased; only a dotted capital I grows by it.
+            # A final sigma depends on its neighbours, so the whole text is lower-cased; only a dotted capital I grows.
             normalized = normalized.lower()
             grown = [len(char.lower()) for char in chars]
             if len(normalized) != len(chars):

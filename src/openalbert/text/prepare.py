@@ -1,4 +1,4 @@
-"""The verbs `prepare` (text becomes token shards) and `verify` (is every bit of them as it was written?)."""
+"""The verbs `prepare` (make token shards from text) and `verify` (compare them with their checksums)."""
 
 import contextlib
 import dataclasses
@@ -39,43 +39,42 @@ from openalbert.version import __version__
 
 @dataclass(frozen=True)
 class Prepare:
-    """Text becomes token shards: sentences, tokens, and where documents begin."""
+    """Make token shards from text: tokens, with the starts of sentences and documents."""
 
     files: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="PATH [PATH ...]")]
     """Text to prepare: files, folders, globs, or - for standard input."""
     tokenizer: Path
-    """The vocabulary: a folder that holds spiece.model, that file, or albert-base-wikibooks, which comes with
-    openalbert."""
+    """The tokenizer: a folder that holds spiece.model, that file, or the bundled albert-base-wikibooks."""
     out: Path
-    """The folder to make. Started again, the work goes on where it was stopped."""
+    """The folder to make. The same command resumes work that was stopped."""
     reading: Reading = field(default_factory=Reading)
     """How the text files are read."""
     heldout: float = 0.0
-    """Share of the documents to keep apart as the split `heldout`, chosen by a hash of their text."""
+    """Fraction of the documents for the split `heldout`, chosen by a hash of their text."""
     drop_duplicates: bool = False
-    """Leave out documents whose text was there before; the first in the order of the files stays. Reads all twice."""
+    """Drop documents with the same text as an earlier one, in the order of the files. Reads everything twice."""
     shard_tokens: int = 1 << 25
-    """Begin a new shard after this many tokens."""
+    """Start a new shard after this many tokens."""
     workers: int | None = None
-    """Processes that work at the same time; without it, one for each processor. The bytes do not depend on it."""
+    """Number of processes; by default one per processor. The result does not depend on it."""
     engine: Literal["local", "ray"] = "local"
-    """Where the work is done: on this machine, or on a Ray cluster that shares its storage. The bytes are the same."""
+    """Where to run: on this machine, or on a Ray cluster with shared storage. The result is the same."""
     ray_address: str | None = None
-    """The Ray cluster; without it, RAY_ADDRESS or the one that runs on this machine."""
+    """The Ray cluster; by default RAY_ADDRESS or the one that runs on this machine."""
     fresh: bool = False
-    """Remove the shards that stand in the folder and start over."""
+    """Remove existing shards in the folder and start over."""
 
 
 @dataclass(frozen=True)
 class Verify:
-    """Read every bit of a folder of shards and compare it with the checksums in its manifest."""
+    """Read a folder of shards completely and compare it with the checksums in its manifest."""
 
     folder: tyro.conf.Positional[Path]
-    """A folder that `openalbert prepare` has made."""
+    """A folder made by `openalbert prepare`."""
 
 
 def verify(settings: Verify) -> None:
-    """Name every file that is not as it was written."""
+    """Report every file that is not as it was written."""
     manifest = read_manifest(settings.folder)
     size = sum(entry.size for entry in manifest.files)
     found = []
@@ -100,18 +99,18 @@ def prepare(settings: Prepare) -> None:
     sources = [_absolute(source) for source in named]
     tokenizer = Tokenizer.load(settings.tokenizer)
     plan = _plan(settings, sources, tokenizer)
-    with explain_full_disk(settings.out, "it goes on with what is finished"):
+    with explain_full_disk(settings.out, "it resumes with what is finished"):
         settings.out.mkdir(parents=True, exist_ok=True)
         with atomic_io.locked(settings.out, "prepare"):
             if not _begin(settings, plan, tokenizer):
-                print(f"{settings.out}: already done; --fresh would make it anew", file=sys.stderr)
+                print(f"{settings.out}: already done; --fresh would make it again", file=sys.stderr)
                 manifest = read_manifest(settings.out)
                 check_sizes(settings.out, manifest)
                 first_broken_line = ""  # the manifest keeps numbers only
             else:
                 pieces = _make_pieces(settings, sources, tokenizer)
                 if _inputs(sources) != plan["inputs"]:
-                    raise UserError("the texts have changed while they were read: start over with --fresh")
+                    raise UserError("the texts changed while they were read: start over with --fresh")
                 names = [source.name for source in named]
                 settled = {"version": __version__, **_deciding(settings)}
                 read = _read(pieces)
@@ -123,7 +122,7 @@ def prepare(settings: Prepare) -> None:
 
 def _check(settings: Prepare) -> None:
     if not 0 <= settings.heldout < 1:
-        raise UserError(f"heldout is {settings.heldout} but must be a share from 0 up to, not including, 1")
+        raise UserError(f"heldout is {settings.heldout} but must be a fraction from 0 up to, not including, 1")
     if settings.shard_tokens < 1:
         raise UserError(f"shard_tokens is {settings.shard_tokens} but must be at least 1")
     if settings.workers is not None and settings.workers < 1:
@@ -137,18 +136,18 @@ def _check(settings: Prepare) -> None:
 
 
 def _absolute(source: CorpusSource) -> CorpusSource:
-    """Another process may stand in another folder."""
+    """With an absolute path, since another process may have another working directory."""
     path = Path(source.name)
     if source.name == "-" or source.format == "datasets":
         return source
     return dataclasses.replace(source, name=str(path.absolute()))
 
 
-# --- what is to be done, and how far it is ---------------------------------------------------------------------------
+# --- the plan of the work --------------------------------------------------------------------------------------------
 
 
 def _plan(settings: Prepare, sources: Sequence[CorpusSource], tokenizer: Tokenizer) -> dict[str, Any]:
-    """Everything that decides the bytes. Inputs are known by name, size and time of change."""
+    """Everything that determines the result. Inputs are identified by name, size and modification time."""
     known = {"version": __version__, "tokenizer": tokenizer.fingerprint, **_deciding(settings)}
     return {**known, "inputs": _inputs(sources)}
 
@@ -173,11 +172,11 @@ def _inputs(sources: Sequence[CorpusSource]) -> list[list[str | int | None]]:
 
 
 def _begin(settings: Prepare, plan: dict[str, Any], tokenizer: Tokenizer) -> bool:
-    """Make the folder ready; whether there is anything to do."""
+    """Prepare the folder; whether there is anything to do."""
     folder = settings.out
     path = folder / PLAN
     if path.is_file() and (settings.fresh or not _has_begun(folder)):
-        # The manifest first, and the plan last: what is half removed is never taken for whole.
+        # The manifest first: a partly removed folder must not look complete.
         for name in (MANIFEST, PICTURE, "shards", groups.DUPLICATES, "tokenizer"):
             _remove(folder / name)
         atomic_io.write_text(path, json.dumps(plan, indent=2) + "\n")
@@ -190,7 +189,7 @@ def _begin(settings: Prepare, plan: dict[str, Any], tokenizer: Tokenizer) -> boo
     else:
         _compare(folder, path, plan)
         if "-" in settings.files:
-            raise UserError(f"{folder}: what came from standard input cannot be gone on with: start over with --fresh")
+            raise UserError(f"{folder}: work on standard input cannot be resumed: start over with --fresh")
     if not (folder / "tokenizer").is_dir():
         with atomic_io.new_folder(folder / "tokenizer") as aside:
             tokenizer.save(aside)
@@ -198,7 +197,7 @@ def _begin(settings: Prepare, plan: dict[str, Any], tokenizer: Tokenizer) -> boo
 
 
 def _has_begun(folder: Path) -> bool:
-    """Whether anything was made that a corrected command would lose."""
+    """Whether there are results that a corrected command would lose."""
     made = (file for name in ("shards", groups.DUPLICATES) for file in (folder / name).rglob("*") if file.is_file())
     return (folder / MANIFEST).is_file() or any(not file.name.endswith(atomic_io.PARTIAL) for file in made)
 
@@ -211,7 +210,7 @@ def _remove(path: Path) -> None:
 
 
 def _compare(folder: Path, path: Path, asked: dict[str, Any]) -> None:
-    """Refuse to go on with other settings or other texts."""
+    """Refuse to resume with other settings or other texts."""
     try:
         there = dict(json.loads(path.read_bytes()))
     except (ValueError, TypeError):
@@ -225,13 +224,13 @@ def _compare(folder: Path, path: Path, asked: dict[str, Any]) -> None:
             changed = [entry[0] for entry in now if old.get(entry[0]) != entry] or ["the list of files"]
             what = f"made from other texts ({changed[0]} is new or has changed)"
         elif name == "tokenizer":
-            what = "made with another vocabulary"
+            what = "made with another tokenizer"
         else:
             what = f"made with {name} {was}, not {now}"
         raise UserError(f"{folder}: the shards here are {what}: give another --out, or start over with --fresh")
 
 
-# --- doing it --------------------------------------------------------------------------------------------------------
+# --- the work --------------------------------------------------------------------------------------------------------
 
 
 def _vocabulary(tokenizer: Tokenizer) -> VocabularyInfo:
@@ -240,7 +239,7 @@ def _vocabulary(tokenizer: Tokenizer) -> VocabularyInfo:
 
 
 def _make_pieces(settings: Prepare, sources: Sequence[CorpusSource], tokenizer: Tokenizer) -> dict[str, Piece]:
-    """Make the pieces that are not there yet; return all of them, in corpus order."""
+    """Make the missing pieces; return all of them in corpus order."""
     job = Job(
         settings.out.absolute(),
         settings.reading,
@@ -287,17 +286,16 @@ def _find_duplicates(job: Job, parts: list[Group], engine: workers.Engine) -> No
 
 
 def _read(pieces: dict[str, Piece]) -> Counts:
-    """What was read."""
-    # The last piece of a group has counted all of it.
-    every = (Counts(**piece.run_info["read"]) for piece in pieces.values() if piece.run_info["last"])
+    # The last piece of a group has the counts of the whole group.
+    every = (Counts(**piece.state["read"]) for piece in pieces.values() if piece.state["last"])
     return sum(every, Counts())
 
 
 def _counts(read: Counts, pieces: dict[str, Piece]) -> dict[str, int]:
-    """What was read, what became of it, and what is in each split."""
+    """What was read and dropped, and what is in each split."""
     others: Counter[str] = Counter()
     for piece in pieces.values():
-        others.update(piece.run_info["encoded"])
+        others.update(piece.state["encoded"])
         for split, entry in piece.shards.items():
             for kind in ("documents", "sentences", "tokens"):
                 others[f"{split}_{kind}"] += getattr(entry, kind)
@@ -306,7 +304,7 @@ def _counts(read: Counts, pieces: dict[str, Piece]) -> dict[str, int]:
 
 
 def _report(manifest: Manifest, first_broken_line: str) -> None:
-    """Say what there is now, and everything that was dropped or changed on the way."""
+    """Print the splits, and everything that was dropped or changed."""
     counts = dict(manifest.counts)
     table = Table("split", "shards", "documents", "sentences", "tokens", title=None)
     for column in table.columns[1:]:
@@ -326,7 +324,7 @@ def _report(manifest: Manifest, first_broken_line: str) -> None:
     for remark in remarks:
         print(f"  {remark}")
     if manifest.settings["heldout"] and "heldout" not in manifest.splits:
-        print("no document is held out: the share is too small for so few documents", file=sys.stderr)
+        print("no document is held out: the fraction is too small for so few documents", file=sys.stderr)
 
 
 _REMARKS = {

@@ -1,13 +1,13 @@
-"""How the bytes of a corpus become clean text: compression, UTF-8, line breaks, control characters.
+"""From the bytes of a corpus to clean text: decompression, UTF-8, line breaks, control characters.
 
-The rules of cleaning, in the order they are applied, each one counted:
+The cleaning rules, in the order they are applied (each is counted):
 
 - Text is UTF-8. Every byte sequence that is not becomes U+FFFD, and so does a lone surrogate escaped in JSON.
 - Line breaks are `\\n`, `\\r\\n`, `\\r`, vertical tab, form feed, U+0085, U+2028 and U+2029; all become `\\n`.
 - Removed: the other control characters (C0, DEL, C1) but the tab; U+FEFF wherever it stands; soft hyphens (U+00AD);
   marks of writing direction (U+200E, U+200F, U+202A to U+202E, U+2066 to U+2069); the word joiner U+2060, annotation
   marks (U+FFF9 to U+FFFB) and noncharacters (U+FDD0 to U+FDEF, U+FFFE, U+FFFF). Zero-width joiners and spaces stay:
-  emoji, Persian and Thai need them. Unicode normal forms and case are the tokenizer's business.
+  emoji, Persian and Thai need them. Unicode normalization and case are left to the tokenizer.
 """
 
 import bz2
@@ -26,10 +26,10 @@ from typing import IO, Any, Literal, Protocol, cast, runtime_checkable
 from openalbert.errors import UserError
 
 BLOCK = 1 << 20  # bytes read at a time
-JUNK_SAMPLE = 1 << 16  # bytes at the start of a file on which the test for binary data looks
-JUNK_FRACTION = 0.1  # more broken or control characters than this share, and the file is not text ...
-JUNK_ALLOWANCE = 32  # ... but so many are forgiven: a short file may hold a few
-# How compressed files begin; bz2 at length, because a text could begin with BZh.
+JUNK_SAMPLE = 1 << 16  # bytes at the start of a file that are tested for binary data
+JUNK_FRACTION = 0.1  # with a larger fraction of broken or control characters, a file is not text ...
+JUNK_ALLOWANCE = 32  # ... but this many are always allowed, for short files
+# Magic bytes of compressed files; longer for bz2, because a text could begin with BZh.
 MAGIC = {
     "gz": rb"\x1f\x8b",
     "bz2": rb"BZh[1-9](1AY&SY|\x17rE8P\x90)",
@@ -45,22 +45,22 @@ class Reading:
     """How text files are read."""
 
     format: Literal["auto", "text", "jsonl", "csv", "tsv", "parquet", "datasets"] = "auto"
-    """What the files are. auto goes by the ending (.txt, .text, .md or none; .jsonl, .ndjson, .json; .csv; .tsv;
-    .parquet), behind .gz, .bz2, .xz or .zst if there is one. datasets takes each name for one of Hugging Face datasets,
-    or for a folder of one, and may use the network."""
+    """The format of the files. auto goes by the ending (.txt, .text, .md or none; .jsonl, .ndjson, .json; .csv; .tsv;
+    .parquet), before .gz, .bz2, .xz or .zst if there is one. datasets treats each name as a Hugging Face dataset or a
+    folder of one, and may use the network."""
     text_field: str = "text"
     """The field (JSONL) or column (CSV, TSV, Parquet, datasets) that holds the text; each record is a document."""
     document: Literal["blank-line", "file", "line"] = "blank-line"
-    """What one document is in a text file: what stands between blank lines, the whole file, or each line."""
+    """What a document is in a text file: text between blank lines, the whole file, or each line."""
     wrapped: bool = False
-    """Lines of text files are wrapped: neighbouring lines are one paragraph, and blank lines end it. Without this
-    every line is a paragraph of its own, and so ends a sentence."""
+    """Lines of text files are wrapped: consecutive lines are one paragraph, which a blank line ends. Otherwise every
+    line is a paragraph, and so ends a sentence."""
     dataset_config: str | None = None
-    """The configuration of a Hugging Face dataset that has several."""
+    """The configuration of a Hugging Face dataset, if it has several."""
     dataset_split: str = "train"
     """The split of a Hugging Face dataset."""
     max_document_characters: int = 5_000_000
-    """A longer document is cut into several at the last sentence or word border before. This bounds the memory."""
+    """A longer document is split at the last sentence or word boundary before this. This bounds the memory."""
 
 
 @dataclass(frozen=True)
@@ -68,21 +68,21 @@ class CorpusSource:
     """One input: a file, standard input (`-`), or a Hugging Face dataset."""
 
     name: str
-    """The path as the user gave it, continued below a folder; `-`; or the dataset's name."""
+    """The path as given, or below a given folder; `-`; or the dataset's name."""
     format: Literal["text", "jsonl", "csv", "tsv", "parquet", "datasets"]
-    """What it is, never auto."""
+    """Its format, never auto."""
     size_bytes: int | None
-    """Its size on disk; None where that cannot be known (standard input, pipes, datasets)."""
+    """Its size on disk; None where unknown (standard input, pipes, datasets)."""
 
 
 @dataclass
 class Counts:
-    """What was read, and everything that was dropped or changed on the way. Counts of several sources add up."""
+    """What was read, dropped and changed. Counts of several sources can be added."""
 
     documents: int = 0
     characters: int = 0
     bytes_read: int = 0
-    """Bytes on disk, that is compressed ones; 0 for datasets."""
+    """Bytes on disk, before decompression; 0 for datasets."""
     dropped_empty: int = 0
     """Records whose text is empty after cleaning."""
     dropped_duplicates: int = 0
@@ -90,7 +90,7 @@ class Counts:
     """Lines of a JSONL file that are not a JSON object, or too long to parse; rows of CSV and TSV files that have
     another number of columns than their header."""
     first_broken_line: str = ""
-    """The file and line of the first of them."""
+    """File and line of the first of them."""
     dropped_without_text: int = 0
     """Records whose text field is missing, null or not a string."""
     empty_files: int = 0
@@ -107,12 +107,12 @@ class Counts:
         return Counts(**total)
 
     def add_broken_line(self, source: CorpusSource, number: int) -> None:
-        """One more line or row is dropped because it is broken."""
+        """Count a dropped line or row."""
         self.dropped_broken_lines += 1
         self.first_broken_line = self.first_broken_line or f"{source.name}, line {number}"
 
     def remarks(self) -> list[str]:
-        """Everything that was dropped or changed, a line each; nothing where nothing was."""
+        """Everything that was dropped or changed, one line each."""
         first = f" (the first: {self.first_broken_line})" if self.first_broken_line else ""
         lines = {
             "empty documents dropped": self.dropped_empty,
@@ -135,9 +135,9 @@ _UNCLEAN = re.compile(
 
 
 def clean(text: str, counts: Counts) -> str:
-    """Text by the rules above; its line breaks are all `\\n`."""
+    """Clean text by the rules above; all line breaks become `\\n`."""
 
-    def mend(match: re.Match[str]) -> str:
+    def replace(match: re.Match[str]) -> str:
         if match[0] in _LINE_BREAKS:
             return "\n"
         if "\ud800" <= match[0] <= "\udfff":
@@ -148,25 +148,25 @@ def clean(text: str, counts: Counts) -> str:
 
     if "\r" in text:
         text = text.replace("\r\n", "\n").replace("\r", "\n")
-    return _UNCLEAN.sub(mend, text)
+    return _UNCLEAN.sub(replace, text)
 
 
 def decode(data: bytes, counts: Counts, final: bool = True) -> tuple[str, int]:
     """UTF-8 to text and the number of bytes used; without `final` a character cut off at the end is left unused."""
     text, used = codecs.utf_8_decode(data, "replace", final)
-    # A U+FFFD that stands in the file as such is text like any other.
+    # A U+FFFD in the file itself is ordinary text.
     counts.broken_utf8_replaced += text.count("\ufffd") - data.count(b"\xef\xbf\xbd", 0, used)
     return text, used
 
 
 def text_blocks(source: CorpusSource, counts: Counts) -> Iterator[str]:
-    """The clean text of a file in blocks that may end anywhere, in the middle of a line too."""
+    """The clean text of a file in blocks that may end anywhere, even within a line."""
     rest, held = b"", ""
     for block in byte_blocks(source, counts):
         data = rest + block
         text, used = decode(data, counts, final=False)
         rest, text = data[used:], held + text
-        # A carriage return at the end may be half of a line break.
+        # A carriage return at the end may be the first half of a line break.
         held = "\r" if text.endswith("\r") else ""
         yield clean(text.removesuffix("\r"), counts)
     yield clean(held + decode(rest, counts)[0], counts)
@@ -178,7 +178,7 @@ class _Readable(Protocol):
 
 
 class _Counted:
-    """A file that counts the bytes taken from it, and whose first bytes can be looked at before."""
+    """A file that counts the bytes read from it and lets its first bytes be inspected."""
 
     def __init__(self, file: _Readable, counts: Counts) -> None:
         self.file, self.counts = file, counts
@@ -205,14 +205,14 @@ def _opened(source: CorpusSource) -> Iterator[_Readable]:
 
 
 def byte_blocks(source: CorpusSource, counts: Counts) -> Iterator[bytes]:
-    """The bytes of a file, decompressed; compression is known by the file's first bytes."""
+    """The decompressed bytes of a file; compression is recognized by its magic bytes."""
     with _opened(source) as raw:
         file = _Counted(raw, counts)
         ending = Path(source.name).suffix.removeprefix(".")
         compression = next((name for name, magic in MAGIC.items() if re.match(magic, file.head)), None)
         if ending in MAGIC and file.head and compression is None:
             raise UserError(
-                f"{source.name}: its name says {ending}, but it does not begin as such a file does: it is damaged, "
+                f"{source.name}: its name ends in .{ending}, but it does not begin like such a file: it is damaged, "
                 f"or not compressed and should be named without .{ending}"
             )
         try:
@@ -230,12 +230,12 @@ def byte_blocks(source: CorpusSource, counts: Counts) -> Iterator[bytes]:
                 f"near byte {file.taken:,} ({error}): make the file anew or leave it out"
             ) from None
         if source.size_bytes is not None:
-            # A decompressor may leave bytes behind the end of its data unread.
+            # A decompressor may leave bytes after the end of its data unread.
             counts.bytes_read += source.size_bytes - file.taken
 
 
 def _decompressor(file: _Counted, compression: str | None, name: str) -> Callable[[int], bytes]:
-    """A function that gives the next bytes, at most as many as asked for (but see zst), and none at the end."""
+    """A read function: at most as many bytes as requested (except for zst), none at the end."""
     readable = cast("IO[bytes]", file)  # as much of a file as the decompressors need
     if compression == "gz":
         return gzip.GzipFile(fileobj=readable, mode="rb").read
@@ -254,8 +254,8 @@ def _zst_frames(file: _Counted, name: str) -> Iterator[bytes]:
         import zstandard
     except ImportError:
         raise UserError(f"{name}: reading zst needs an extra: pip install 'openalbert[zstd]'") from None
-    # Small steps, because one byte may unpack to 32,768; and an object a frame, because zstandard's own stream reader
-    # takes a file that is cut short for a whole one.
+    # Small reads, because one byte may decompress to 32,768; and one object per frame, because zstandard's own stream
+    # reader does not notice a truncated file.
     frame = None
     try:
         while data := file.read(1024):
@@ -273,7 +273,7 @@ def _zst_frames(file: _Counted, name: str) -> Iterator[bytes]:
 
 
 def _filled(read: Callable[[int], bytes]) -> Iterator[bytes]:
-    """Blocks of at least BLOCK bytes but for the last: pipes and decompressors like to give less."""
+    """Blocks of at least BLOCK bytes except the last: pipes and decompressors often return less."""
     parts: list[bytes] = []
     size = 0
     while part := read(BLOCK):
@@ -296,5 +296,5 @@ def _refuse_junk(sample: bytes, name: str) -> None:
     if bad > max(JUNK_ALLOWANCE, JUNK_FRACTION * len(text)):
         raise UserError(
             f"{name}: this is not UTF-8 text: {bad:,} of the first {len(text):,} characters are broken or control "
-            "characters; leave the file out, or convert it (iconv -f LATIN1 -t UTF-8, say)"
+            "characters; leave the file out, or convert it (for example with iconv -f LATIN1 -t UTF-8)"
         )

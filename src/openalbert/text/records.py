@@ -1,4 +1,4 @@
-"""The texts of files that hold records: JSONL, CSV, TSV, Parquet, and Hugging Face datasets.
+"""Reads text from files of records: JSONL, CSV, TSV, Parquet, and Hugging Face datasets.
 
 A record without text (a broken line, a missing field) is dropped and counted; a file that begins with too many of them,
 or has no others, is refused.
@@ -16,37 +16,37 @@ from typing import Any
 from openalbert.errors import UserError, suggestion
 from openalbert.text.readers import BLOCK, CorpusSource, Counts, Reading, byte_blocks, decode
 
-LONGEST_JSON_LINE = 1 << 25  # bytes; a longer line is dropped, for a record must be in memory to be parsed
-LONGEST_ROW = 1 << 25  # characters of a CSV row: a longer one is a quote that was never closed
-TSV_SAMPLE = 1 << 20  # characters at the start of a TSV file that show whether " quotes there
-DELIMITERS = ",;\t|"  # one of which stands between the columns of a CSV file
-ONE_COLUMN = "\ufdd0"  # the delimiter of a CSV file of one column: a noncharacter, which no text holds
+LONGEST_JSON_LINE = 1 << 25  # bytes; a longer line is dropped, since a record is parsed in memory
+LONGEST_ROW = 1 << 25  # characters; a longer CSV row is an unclosed quote
+TSV_SAMPLE = 1 << 20  # characters at the start of a TSV file that decide whether " is a quote
+DELIMITERS = ",;\t|"  # candidates for a CSV file
+ONE_COLUMN = "\ufdd0"  # the delimiter of a CSV file with one column: a noncharacter, which no text contains
 LONGEST_HEADER = 1 << 16  # characters at the start of a CSV file in which its header should end
 MOST_COLUMNS_NAMED = 20
-HOPELESS_RECORDS = 1000  # records in a row at the start of a file that give no text before it is refused
+MAX_TEXTLESS_START = 1000  # a file that begins with this many records without text is refused
 
 
-class _Hope:
-    """Takes note of records without text; a file that has no others is refused with the first of them as the reason."""
+class _TextlessRecords:
+    """Counts records without text, and refuses a file that has no others, with the first as the reason."""
 
     def __init__(self, name: str) -> None:
         self.name, self.first, self.failures = name, "", 0
         self.found = False
 
-    def failed(self, reason: str) -> None:
+    def add(self, reason: str) -> None:
         self.first = self.first or reason
         self.failures += 1
-        if not self.found and self.failures >= HOPELESS_RECORDS:
-            self.refuse()
+        if not self.found and self.failures >= MAX_TEXTLESS_START:
+            self.check()
 
-    def refuse(self) -> None:
-        """Raise, unless there was some text or nothing at all."""
+    def check(self) -> None:
+        """Refuse the file unless there was some text or no record at all."""
         if self.first and not self.found:
             raise UserError(f"{self.name}: none of {self.failures:,} records gives a text; the first: {self.first}")
 
 
 def _json_lines(blocks: Iterable[bytes]) -> Iterator[bytes | None]:
-    """Lines of bytes; None in the place of one that is too long."""
+    """Lines as bytes; None for a line that is too long."""
     parts: list[bytes] = []
     size = 0
     for block in blocks:
@@ -61,12 +61,12 @@ def _json_lines(blocks: Iterable[bytes]) -> Iterator[bytes | None]:
 
 
 def jsonl_records(source: CorpusSource, reading: Reading, counts: Counts) -> Iterator[str]:
-    """The text of each JSON object of a file of one a line."""
-    hope = _Hope(source.name)
+    """The text of each JSON object of a file with one per line."""
+    textless = _TextlessRecords(source.name)
     for number, line in enumerate(_json_lines(byte_blocks(source, counts)), 1):
         if line is None:
             counts.add_broken_line(source, number)
-            hope.failed(f"line {number} is over {LONGEST_JSON_LINE:,} bytes long")
+            textless.add(f"line {number} is over {LONGEST_JSON_LINE:,} bytes long")
             continue
         text = decode(line, counts)[0].removeprefix("\ufeff").strip()
         if not text:
@@ -75,23 +75,23 @@ def jsonl_records(source: CorpusSource, reading: Reading, counts: Counts) -> Ite
             record = json.loads(text)
         except (ValueError, RecursionError) as error:
             counts.add_broken_line(source, number)
-            hope.failed(f"line {number} is not JSON: {error} (jq -c . FILE makes a line of each object)")
+            textless.add(f"line {number} is not JSON: {error} (jq -c . FILE makes a line of each object)")
             continue
         if not isinstance(record, dict):
             counts.add_broken_line(source, number)
-            hope.failed(
+            textless.add(
                 f"line {number} holds a JSON {type(record).__name__}, not an object with the text in a field "
                 "(jq -c '.[]' FILE makes lines of an array)"
             )
             continue
         value = record.get(reading.text_field)
         if isinstance(value, str):
-            hope.found = True
+            textless.found = True
             yield value
         else:
             counts.dropped_without_text += 1
-            hope.failed(_no_text(f"line {number}", "field", reading, list(record), value))
-    hope.refuse()
+            textless.add(_no_text(f"line {number}", "field", reading, list(record), value))
+    textless.check()
 
 
 def _no_text(where: str, kind: str, reading: Reading, known: list[str], value: Any) -> str:
@@ -101,8 +101,8 @@ def _no_text(where: str, kind: str, reading: Reading, known: list[str], value: A
 
 
 def delimited_records(source: CorpusSource, reading: Reading, counts: Counts) -> Iterator[str]:
-    """The text of each row of a CSV or TSV file, whose first line names the columns; one row in memory at a time."""
-    hope = _Hope(source.name)
+    """The text of each row of a CSV or TSV file with a header, one row in memory at a time."""
+    textless = _TextlessRecords(source.name)
     lines = _lines_of(source, counts)
     rows = _tsv_rows(source, lines) if source.format == "tsv" else _csv_rows(source, lines)
     _, header = next(rows, (0, []))
@@ -115,29 +115,29 @@ def delimited_records(source: CorpusSource, reading: Reading, counts: Counts) ->
         problem = "two columns" if reading.text_field in columns else "no column"
         raise UserError(
             f"{source.name} has {problem} '{reading.text_field}' (text_field): its first line names the columns "
-            f"{named}{more}; say which holds the text with --reading.text-field"
+            f"{named}{more}; name the one that holds the text with --reading.text-field"
         )
     place = columns.index(reading.text_field)
     for number, fields in rows:
         if len(fields) == len(columns):
-            hope.found = True
+            textless.found = True
             yield fields[place]
         else:
             counts.add_broken_line(source, number)
             what = "column" if len(fields) == 1 else "columns"
-            hope.failed(f"line {number} has {len(fields)} {what} where the first line names {len(columns)}")
-    hope.refuse()
+            textless.add(f"line {number} has {len(fields)} {what} where the first line names {len(columns)}")
+    textless.check()
 
 
 def _lines_of(source: CorpusSource, counts: Counts) -> Iterator[str]:
-    """The lines of a file with their ends, those of CSV: `\\n`, `\\r\\n` or `\\r`. Texts are cleaned later."""
+    """The lines of a file with their ends, by the rules of CSV: `\\n`, `\\r\\n` or `\\r`. Texts are cleaned later."""
     data, rest, is_first = b"", "", True
     for block in itertools.chain(byte_blocks(source, counts), [None]):
         text, used = decode(data + (block or b""), counts, final=block is None)
         data = (data + (block or b""))[used:]
         text = rest + (text.removeprefix("\ufeff") if is_first else text)
         lines = list(io.StringIO(text, newline=""))
-        # A carriage return at the end may be half of a line break.
+        # A carriage return at the end may be the first half of a line break.
         rest = lines.pop() if block is not None and lines and not lines[-1].endswith("\n") else ""
         if len(rest) > LONGEST_ROW:
             raise UserError(f"{source.name}: a line is over {LONGEST_ROW:,} characters long: is it a CSV or TSV file?")
@@ -146,8 +146,10 @@ def _lines_of(source: CorpusSource, counts: Counts) -> Iterator[str]:
 
 
 def delimiter_of(lines: Iterator[str]) -> tuple[str, list[str]]:
-    """The delimiter of a CSV file, and the lines that were taken to find it: the one that divides the header into the
-    most columns, outside of quotes. Where none does there is one column, and every other sign is part of its texts."""
+    """The delimiter of a CSV file, and the lines that were read to find it.
+
+    It is the one that splits the header into the most columns, outside of quotes. If none does, there is one column.
+    """
     taken: list[str] = []
     size = quotes = 0
     is_blank = True
@@ -160,7 +162,7 @@ def delimiter_of(lines: Iterator[str]) -> tuple[str, list[str]]:
 
 
 def _num_columns(lines: list[str], delimiter: str) -> int:
-    """Columns of the first row; none where the quotes do not fit the delimiter."""
+    """Columns of the first row; 0 where the quotes are invalid with this delimiter."""
     try:
         return len(next(filter(None, csv.reader(lines, delimiter=delimiter, strict=True)), []))
     except csv.Error:
@@ -168,7 +170,7 @@ def _num_columns(lines: list[str], delimiter: str) -> int:
 
 
 def _csv_rows(source: CorpusSource, lines: Iterator[str], delimiter: str = "") -> Iterator[tuple[int, list[str]]]:
-    """The rows of a file that quotes as CSV does, each with the number of its first line; blank lines are no rows."""
+    """The rows of a file with CSV quoting, each with the number of its first line; blank lines are skipped."""
     fed = 0
 
     def feed(lines: Iterable[str]) -> Iterator[str]:
@@ -195,7 +197,7 @@ def _csv_rows(source: CorpusSource, lines: Iterator[str], delimiter: str = "") -
 
 
 def misquoted(place: str, error: csv.Error) -> UserError:
-    """What to say of a row whose quotes break the rules of CSV."""
+    """The error for a row with invalid CSV quoting."""
     what = str(error).replace(f"'{ONE_COLUMN}'", "the end of the row")
     return UserError(
         f'{place}: the quotes do not fit ({what}): a text that holds " is quoted, with every " in it doubled'
@@ -203,7 +205,7 @@ def misquoted(place: str, error: csv.Error) -> UserError:
 
 
 def _tsv_rows(source: CorpusSource, lines: Iterator[str]) -> Iterator[tuple[int, list[str]]]:
-    """The rows of a TSV file. Some quote as CSV does, in others " is a sign like any other: its beginning tells."""
+    """The rows of a TSV file. In some, quotes work as in CSV; in others " is ordinary text. A sample decides."""
     sample: list[str] = []
     size = 0
     while size < TSV_SAMPLE and (line := next(lines, None)) is not None:
@@ -219,7 +221,7 @@ def _tsv_rows(source: CorpusSource, lines: Iterator[str]) -> Iterator[tuple[int,
 
 
 def _quotes_as_csv(source: CorpusSource, sample: list[str], is_whole: bool) -> bool:
-    """Whether there are quotes, all by the rules of CSV, in rows that all fit the header."""
+    """Whether there are quotes, all valid in CSV, in rows that all match the header."""
     if not any('"' in line for line in sample):
         return False
     widths: set[int] = set()
@@ -233,14 +235,14 @@ def _quotes_as_csv(source: CorpusSource, sample: list[str], is_whole: bool) -> b
 
 
 def parquet_records(source: CorpusSource, reading: Reading, counts: Counts) -> Iterator[str]:
-    """The text of each row, a few rows in memory at a time."""
+    """The text of each row of a Parquet file, a few rows in memory at a time."""
     try:
         import pyarrow
         import pyarrow.parquet
     except ImportError:
         raise UserError(f"{source.name}: reading Parquet needs an extra: pip install 'openalbert[parquet]'") from None
     size = source.size_bytes or 0
-    hope = _Hope(source.name)
+    textless = _TextlessRecords(source.name)
     try:
         with pyarrow.parquet.ParquetFile(source.name, buffer_size=BLOCK) as file:
             schema, total = file.schema_arrow, file.metadata.num_rows
@@ -252,13 +254,13 @@ def parquet_records(source: CorpusSource, reading: Reading, counts: Counts) -> I
                 raise UserError(f"{source.name}: the column '{reading.text_field}' is {kind}, not string")
             done = advanced = 0
             for batch in file.iter_batches(batch_size=256, columns=[reading.text_field]):
-                # As bytes, because Parquet does not promise that its strings are UTF-8.
+                # As bytes, because Parquet does not guarantee that its strings are UTF-8.
                 for value in batch.column(0).cast(pyarrow.large_binary()).to_pylist():
                     if value is None:
                         counts.dropped_without_text += 1
-                        hope.failed(f"the column '{reading.text_field}' is null")
+                        textless.add(f"the column '{reading.text_field}' is null")
                     else:
-                        hope.found = True
+                        textless.found = True
                         yield decode(value, counts)[0]
                 done += batch.num_rows
                 counts.bytes_read += size * done // total - advanced
@@ -268,7 +270,7 @@ def parquet_records(source: CorpusSource, reading: Reading, counts: Counts) -> I
         if isinstance(error, OSError) and error.errno is not None:
             raise
         raise UserError(f"{source.name}: not a whole Parquet file ({error}): make it anew or leave it out") from None
-    hope.refuse()
+    textless.check()
 
 
 def dataset_records(source: CorpusSource, reading: Reading, counts: Counts) -> Iterator[str]:
@@ -277,19 +279,19 @@ def dataset_records(source: CorpusSource, reading: Reading, counts: Counts) -> I
         import datasets
     except ImportError:
         raise UserError(f"{source.name}: reading datasets needs an extra: pip install 'openalbert[datasets]'") from None
-    hope = _Hope(source.name)
+    textless = _TextlessRecords(source.name)
     try:
         for number, row in enumerate(_dataset_rows(datasets, source.name, reading), 1):
             value = row.get(reading.text_field)
             if isinstance(value, str):
-                hope.found = True
+                textless.found = True
                 yield value
             else:
                 counts.dropped_without_text += 1
-                hope.failed(_no_text(f"row {number}", "column", reading, list(row), value))
+                textless.add(_no_text(f"row {number}", "column", reading, list(row), value))
     except (OSError, ValueError, RuntimeError) as error:
         raise UserError(f"{source.name}: Hugging Face datasets cannot read it: {error}") from None
-    hope.refuse()
+    textless.check()
 
 
 def _dataset_rows(datasets: Any, name: str, reading: Reading) -> Iterable[dict[str, Any]]:

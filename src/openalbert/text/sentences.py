@@ -1,11 +1,11 @@
-"""Where one sentence ends and the next begins: the units of ALBERT's segments (section 3.1 of the paper).
+"""Splits text into sentences, the units of ALBERT's segments (section 3.1 of the paper).
 
-A regular expression finds the places where a sentence may end: stops, then closing quotes and brackets, then white
-space, then something that is not a lower-case letter and not more punctuation. Most of them are ends. What decides
-about the others is the word before a full stop, looked up in one small table, and for some of them the word behind it.
+A regular expression finds candidate boundaries: stops, then closing quotes and brackets, then white space, then
+something that is neither a lower-case letter nor punctuation. Most of them are boundaries. The others are decided by
+the word before a full stop, looked up in a small table, and for some by the word after it.
 
-The rules are made for English; other languages in Latin, Greek or Cyrillic script work but for their abbreviations.
-The full stops of Chinese and Japanese end a sentence without white space.
+The rules are for English; other languages in Latin, Greek or Cyrillic script work except for their abbreviations. The
+full stops of Chinese and Japanese end a sentence without white space.
 """
 
 import re
@@ -13,22 +13,21 @@ import re
 _OPENERS = "\"'`“‘„«‹([{¿¡"
 _CLOSERS = "\"'”’»›)\\]}*"
 _STOPS = ".!?…"
-# Behind the white space, `[...]`, openers and dashes are passed over to see what the next sentence would begin with.
+# After the white space, `[...]`, openers and dashes are skipped to see the start of the next sentence.
 _NEXT = (
     rf"(?=(?:[\[(](?:\.{{3}}|…)[\])]\s)?+[{re.escape(_OPENERS)}\-–—\s]*+"
     r"([^\Wa-z_]|[$£€#@&§†•\U0001f000-\U0001faff]))"
 )
-# One stop stands alone in front because the search for a plain set of characters is the fast one; the look behind it
-# keeps a long row of stops from being tried from each of them. A note's number, as in `the end.[12] The next`, belongs
-# to the sentence before.
+# The first stop is matched by a plain character set because that search is fast; the lookbehind prevents retrying a
+# long row of stops from each of them. A note's number, as in `the end.[12] The next`, belongs to the previous sentence.
 _WESTERN = rf"[{_STOPS}](?<![{_STOPS}]{{2}})[{_STOPS}]*+[{_CLOSERS}]*+(?:\[[0-9a-z, ]{{1,8}}\])*+\s++{_NEXT}"
 _EAST_ASIAN = r"[。！？｡]++[」』）】〕》〉”’\"')]*+\s*+()"
 _ENDS = re.compile(_WESTERN)
 _ENDS_EAST_ASIAN = re.compile(f"{_WESTERN}|{_EAST_ASIAN}")
 
-# What a full stop behind these words means, by class; case counts.
-_NAMED = 1  # a title or the like that always leads on: never an end
-_NUMBERED = 2  # leads on to a number, and is a word of its own otherwise
+# The meaning of a full stop after these words, by class; case matters.
+_NAMED = 1  # a title or similar: never an end
+_NUMBERED = 2  # not an end before a number
 _UNSURE = 3  # an end only before one of the words in _STARTERS
 _WORDS: dict[str, int] = {
     **dict.fromkeys(
@@ -51,7 +50,7 @@ _WORDS: dict[str, int] = {
         _UNSURE,
     ),
 }
-# Words that begin many sentences and hardly ever are, or follow within, a name.
+# Words that begin many sentences and are rarely part of a name.
 _STARTERS = frozenset(
     "The This That These Those There Then Thus Therefore They Their He Her His She It Its We Our You Your My I If "
     "In On At As And But Or Yet So For From By With Within Without When Where While Who What Why How Which "
@@ -61,7 +60,7 @@ _STARTERS = frozenset(
     "Three A An Are Is Was Were Has Have Had Do Does Did Can Could Would Should".split()
 )
 _SPOKEN = re.compile(
-    # `"Stop!" Anna cried` and `"Why?" I asked` go on after the quotation.
+    # `"Stop!" Anna cried` and `"Why?" I asked` continue after the quotation.
     r"(?!Nobody|Everybody|Everyone)"
     r"(?:I|We|They|[A-Z][\w'’]+|(?:Mrs?|Ms|Dr|Miss|Sir|Lady|Lord|Captain|Colonel)\.? [A-Z][\w'’]+) "
     r"(?:said|says|asked|asks|cried|cries|replied|exclaimed|answered|shouted|whispered|murmured|muttered|added|"
@@ -78,10 +77,7 @@ _BEFORE_WORD = re.compile(r".*[\s\-–—\"“„«‹(\[{]|['‘`]+", re.DOTALL
 
 
 def split_sentences(text: str) -> list[str]:
-    """The sentences of a document, none of them empty, without white space at their ends.
-
-    A line break always ends one. Put together again they lack nothing but white space.
-    """
+    """The sentences of a document, stripped and non-empty. Only white space is lost. A line break ends a sentence."""
     latin = text.isascii() or not any(stop in text for stop in "。！？｡")
     ends = _ENDS if latin else _ENDS_EAST_ASIAN
     sentences: list[str] = []
@@ -90,7 +86,7 @@ def split_sentences(text: str) -> list[str]:
         for match in ends.finditer(line):
             stop, end = match.span()
             if line[stop:end] == ". " and line[end].isupper():
-                # The common case, decided here for speed: a full stop behind a plain word in lower case.
+                # The common case, decided here for speed: a full stop after a plain lower-case word.
                 word = line[line.rfind(" ", start, stop) + 1 : stop]
                 is_end = len(word) > 1 and word.isalpha() and word.islower() and word not in _WORDS
             else:
@@ -104,12 +100,12 @@ def split_sentences(text: str) -> list[str]:
 
 
 def _is_end(line: str, start: int, stop: int, end: int, after: int) -> bool:
-    """Whether the sentence from `start` ends at the stop, where the next would have its first letter at `after`."""
-    if line[after : after + 1].islower():  # the pattern knows a to z only
+    """Whether the sentence from `start` ends at the stop; the next one would have its first letter at `after`."""
+    if line[after : after + 1].islower():  # the pattern covers a to z only
         return False
     if line[stop] != "." or not line[stop + 1].isspace():
         return _is_end_of_marks(line[stop:end].rstrip(), line, after) and _has_words(line, start, stop)
-    earliest = max(start, stop - 40)  # so that no strange line makes this slow
+    earliest = max(start, stop - 40)  # bounds the time on unusual lines
     begin = line.rfind(" ", earliest, stop) + 1 or earliest
     word = line[begin:stop]
     if begin == start and _MARKER.fullmatch(word):
@@ -130,9 +126,9 @@ def _is_end(line: str, start: int, stop: int, end: int, after: int) -> bool:
 
 
 def _is_end_of_marks(marks: str, line: str, after: int) -> bool:
-    """The same for anything but a full stop and a space: !, ?, an ellipsis, a stop with quotes or brackets behind."""
+    """The same for other marks: !, ?, an ellipsis, a stop followed by quotes or brackets."""
     if marks in ("...", "…"):
-        # An ellipsis before `I` is a hesitation more often than an end.
+        # An ellipsis before `I` is more often a hesitation than an end.
         return line[after : after + 2] not in ("I ", "I'", "I’")
     if marks[0] in "!?" and marks[-1] in "\"'”’»":
         return not _SPOKEN.match(line, after)
@@ -140,5 +136,5 @@ def _is_end_of_marks(marks: str, line: str, after: int) -> bool:
 
 
 def _has_words(line: str, start: int, stop: int) -> bool:
-    """Whether there is a letter or a digit: `[...]` and the dots of an ellipsis are no sentences."""
+    """Whether there is a letter or a digit: `[...]` and an ellipsis alone are not sentences."""
     return _LETTER_OR_DIGIT.search(line, start, stop) is not None

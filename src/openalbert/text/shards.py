@@ -1,15 +1,15 @@
-"""Token shards: text as memory-mapped numbers with sentence and document marks, and a manifest that vouches for them.
+"""Token shards: memory-mapped tokens with sentence and document starts, and a manifest with checksums.
 
 A folder of shards holds
 
     manifest.json                       settings, counts, vocabulary, and size and sha256 of every other file
-    plan.json                           what was asked for, of which files
-    tokenizer/                          the vocabulary the tokens belong to
+    plan.json                           the settings and the input files
+    tokenizer/                          the tokenizer of the tokens
     shards/00002-00000/piece.json       one piece of the corpus (source group 2, piece 0): what it was made of
     shards/00002-00000/train.*.npy      its tokens, its sentence starts and its document starts: plain numpy files
 
-A piece appears under its name only when all of it is on the disk, and the manifest comes last: a folder without a
-manifest is not finished, whatever else it holds.
+A piece appears under its name only when all of it is on disk, and the manifest is written last: a folder without a
+manifest is not finished.
 """
 
 import functools
@@ -29,10 +29,10 @@ from openalbert.settings import from_dict, from_json, to_json
 
 FORMAT = 1
 MANIFEST = "manifest.json"
-PLAN = "plan.json"  # stands beside the manifest, and alone while the work is not finished
-PICTURE = "inspect.png"  # what `openalbert inspect` draws of the shards: not one of their files, but gone with them
+PLAN = "plan.json"  # there from the start of the work
+PICTURE = "inspect.png"  # drawn by `openalbert inspect`; not in the manifest, but removed with the shards
 HASHED_AT_ONCE = 1 << 20
-REPAIR = "copy it again from where it is whole, or prepare the text again with --fresh"
+REPAIR = "copy it again from an intact folder, or prepare the text again with --fresh"
 PIECE = "piece.json"
 SPLITS = ("train", "heldout")
 MAX_OPEN_SHARDS = 128  # three file descriptors each; the usual limit of a process is 1024
@@ -40,10 +40,10 @@ MAX_OPEN_SHARDS = 128  # three file descriptors each; the usual limit of a proce
 
 @dataclass(frozen=True)
 class ShardEntry:
-    """What the manifest says about one shard."""
+    """The manifest's entry of one shard."""
 
     name: str
-    """Path in the folder, without the three endings: `shards/00000-00000/train`."""
+    """Path in the folder without the endings of its three files: `shards/00000-00000/train`."""
     documents: int
     sentences: int
     tokens: int
@@ -51,27 +51,27 @@ class ShardEntry:
 
 @dataclass(frozen=True)
 class FileEntry:
-    """What the manifest says about one file."""
+    """The manifest's entry of one file."""
 
     name: str
-    """Path in the folder, with `/` between its parts."""
+    """Path in the folder, with `/` as separator."""
     size: int
     sha256: str
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """The description of a folder of shards; everything in it follows from the texts and the settings alone."""
+    """The description of a folder of shards, determined by the texts and the settings alone."""
 
     format: int
     settings: dict[str, Any]
-    """What was asked for: everything that decides the bytes, and nothing that does not."""
+    """Everything that determines the content of the shards, and nothing else."""
     inputs: tuple[str, ...]
-    """The texts, in the order in which they were read."""
+    """The inputs in the order in which they were read."""
     counts: dict[str, int]
-    """Documents, sentences and tokens kept, and everything that was dropped."""
+    """Documents, sentences and tokens kept, and what was dropped."""
     tokenizer: str
-    """Fingerprint of the vocabulary."""
+    """Fingerprint of the tokenizer."""
     vocab_size: int
     special_ids: dict[str, int]
     dtype: str
@@ -82,7 +82,7 @@ class Manifest:
 
 @dataclass(frozen=True)
 class VocabularyInfo:
-    """What the manifest has to know of the vocabulary."""
+    """The manifest's data on the vocabulary."""
 
     fingerprint: str
     vocab_size: int
@@ -90,13 +90,13 @@ class VocabularyInfo:
 
     @property
     def dtype(self) -> str:
-        """16 bits a token where they are enough."""
+        """16 bits per token where that is enough."""
         return "uint16" if self.vocab_size <= 1 << 16 else "uint32"
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """Tokenized documents in a row: the tokens, the length of each sentence, and of each document in sentences."""
+    """Consecutive tokenized documents: tokens, sentence lengths, and document lengths in sentences."""
 
     tokens: Integer[np.ndarray, "T"]
     sentence_lengths: Integer[np.ndarray, "N"]
@@ -105,22 +105,22 @@ class Tokens:
 
 @dataclass(frozen=True)
 class Shard:
-    """One opened shard. `sentence_starts` ends with T and `document_starts` with N, so that borders come in pairs."""
+    """An open shard. `sentence_starts` ends with T and `document_starts` with N: an end is the next start."""
 
     tokens: Integer[np.ndarray, "T"]
     """Token ids, 16 or 32 bits each."""
     sentence_starts: Int[np.ndarray, "_"]
-    """The token with which each sentence begins."""
+    """The first token of each sentence."""
     document_starts: Int[np.ndarray, "_"]
-    """The sentence with which each document begins."""
+    """The first sentence of each document."""
 
 
 @dataclass(frozen=True)
 class Piece:
-    """What stands in `piece.json`."""
+    """The content of `piece.json`."""
 
-    run_info: dict[str, Any]
-    """Whatever its maker wants to know when the work is taken up again."""
+    state: dict[str, Any]
+    """What its maker needs to resume the work."""
     shards: dict[str, ShardEntry]
     """By split."""
     files: tuple[FileEntry, ...]
@@ -130,14 +130,14 @@ class Piece:
 
 
 def piece_name(group: int, number: int) -> str:
-    """The folder of a piece: group of sources, then its number in the group. Sorted names are in corpus order."""
+    """The folder of a piece by its group of sources and its number there. Sorted names are in corpus order."""
     return f"shards/{group:05d}-{number:05d}"
 
 
 def write_piece(
-    folder: Path, name: str, splits: Mapping[str, Sequence[Tokens]], dtype: str, run_info: dict[str, Any]
+    folder: Path, name: str, splits: Mapping[str, Sequence[Tokens]], dtype: str, state: dict[str, Any]
 ) -> Piece:
-    """Write one piece, a shard for each split that has tokens: all of it or nothing."""
+    """Write one piece atomically, with a shard for each split that has tokens."""
     with atomic_io.new_folder(folder / name) as aside:
         shards: dict[str, ShardEntry] = {}
         files: list[FileEntry] = []
@@ -159,7 +159,7 @@ def write_piece(
                 sentences=len(arrays["sentences"][0]) - 1,
                 tokens=sum(map(len, arrays["tokens"])),
             )
-        piece = Piece(run_info, shards, tuple(files))
+        piece = Piece(state, shards, tuple(files))
         (aside / PIECE).write_text(to_json(piece))
     return piece
 
@@ -172,7 +172,7 @@ def _starts(lengths: Sequence[Integer[np.ndarray, "_"]]) -> Int[np.ndarray, "_"]
 
 
 def _write_array(path: Path, chunks: Sequence[Integer[np.ndarray, "_"]]) -> tuple[int, str]:
-    """Write arrays as one .npy file without putting them together in memory; return its size and sha256."""
+    """Write arrays as one .npy file without concatenating them in memory; return its size and sha256."""
     dtype = np.lib.format.dtype_to_descr(chunks[0].dtype)
     with path.open("wb") as file:
         hashed = _Hashed(file)
@@ -184,7 +184,7 @@ def _write_array(path: Path, chunks: Sequence[Integer[np.ndarray, "_"]]) -> tupl
 
 
 class _Hashed:
-    """A file that knows the checksum of what went into it."""
+    """A file with the checksum of what was written."""
 
     def __init__(self, file: BinaryIO) -> None:
         self.file, self.size, self.sha256 = file, 0, hashlib.sha256()
@@ -196,7 +196,7 @@ class _Hashed:
 
 
 def read_piece(folder: Path, name: str) -> Piece | None:
-    """What is known about a piece that is whole; None where there is no such piece."""
+    """The description of a complete piece; None if it is missing or incomplete."""
     path = folder / name / PIECE
     if not path.is_file():
         return None
@@ -216,7 +216,7 @@ def finish(
     counts: Mapping[str, int],
     pieces: Mapping[str, Piece],
 ) -> Manifest:
-    """Finish a folder of the pieces named, in corpus order: vouch for every file."""
+    """Write the manifest of these pieces, in corpus order, with the checksum of every file."""
     splits: dict[str, list[ShardEntry]] = {}
     files: list[FileEntry] = []
     for name, piece in pieces.items():
@@ -248,7 +248,7 @@ def write_shards(
     vocabulary: VocabularyInfo,
     shard_tokens: int = 1 << 25,
 ) -> Manifest:
-    """Write documents that are tokenized already: for each split, documents of sentences of token ids."""
+    """Write tokenized documents: for each split, documents of sentences of token ids."""
     folder.mkdir(parents=True, exist_ok=True)
     pieces: dict[str, Piece] = {}
     for group, (split, tokenized) in enumerate(documents.items()):
@@ -284,17 +284,17 @@ def _tokens(documents: list[Sequence[Sequence[int]]], dtype: str) -> Tokens:
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Declare a folder finished."""
+    """Write the manifest, which marks the folder as finished."""
     atomic_io.write_text(folder / MANIFEST, _text(asdict(manifest)))
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """The manifest of a finished folder; refuses what is not finished, not ours, newer than ours, or altered."""
+    """The manifest of a finished folder; refuses one that is unfinished, damaged or of a newer format."""
     path = folder / MANIFEST
     if not path.is_file():
         if (folder / PLAN).is_file():
             raise UserError(
-                f"{folder}: these shards are not finished: run the same `openalbert prepare` again to go on"
+                f"{folder}: these shards are not finished: run the same `openalbert prepare` again to resume"
             )
         raise UserError(f"{folder}: no shards here (no {MANIFEST}): make them with `openalbert prepare`")
     text = path.read_bytes()
@@ -308,14 +308,14 @@ def read_manifest(folder: Path) -> Manifest:
         raise UserError(
             f"{path}: written in format {values['format']} but this openalbert knows formats up to {FORMAT}: update it"
         )
-    # The text, not only its meaning, must be as written: no flipped bit is too small to be seen.
+    # The text itself must be as written, so that any changed bit is detected.
     if _text(values).encode() != text:
-        raise UserError(f"{path}: damaged, its checksum {checksum} does not fit: prepare the text again")
+        raise UserError(f"{path}: damaged, its checksum {checksum} does not match: prepare the text again")
     return from_dict(values, Manifest, str(path))
 
 
 def file_entry(folder: Path, path: Path) -> FileEntry:
-    """What the manifest shall say about a file."""
+    """The manifest's entry for a file."""
     return FileEntry(path.relative_to(folder).as_posix(), path.stat().st_size, _sha256(path))
 
 
@@ -335,7 +335,7 @@ def _text(values: dict[str, Any]) -> str:
 
 
 def visible_problem(folder: Path, entry: FileEntry) -> str | None:
-    """What can be seen to be wrong with a file without reading it."""
+    """A problem with a file that shows without reading it: missing, or of another size."""
     path = folder / entry.name
     if not path.is_file():
         return f"{path}: missing, though the manifest lists it: {REPAIR}"
@@ -345,14 +345,14 @@ def visible_problem(folder: Path, entry: FileEntry) -> str | None:
 
 
 def check_sizes(folder: Path, manifest: Manifest) -> None:
-    """Refuse a folder in which a file is missing or has another size."""
+    """Refuse a folder with a file that is missing or of another size."""
     for entry in manifest.files:
         if problem := visible_problem(folder, entry):
             raise UserError(problem)
 
 
 def problems(folder: Path, manifest: Manifest) -> Iterator[tuple[FileEntry, str | None]]:
-    """Read every file the manifest lists; with each comes a sentence on what is wrong with it, or None."""
+    """Read every file in the manifest; yields each with its problem, or None."""
     for entry in manifest.files:
         problem = visible_problem(folder, entry)
         try:
@@ -367,7 +367,7 @@ def problems(folder: Path, manifest: Manifest) -> Iterator[tuple[FileEntry, str 
 
 
 class MappedShards:
-    """A list of shards, each mapped into memory when it is asked for."""
+    """A list of shards, each memory-mapped on access."""
 
     def __init__(self, folder: Path, entries: tuple[ShardEntry, ...], dtype: str) -> None:
         self.folder, self.entries, self.dtype = folder, entries, dtype
@@ -385,7 +385,7 @@ class MappedShards:
         return (self[index] for index in range(len(self)))
 
     def __reduce__(self) -> Any:
-        # A data worker opens its own maps.
+        # A data worker opens its own memory maps.
         return (MappedShards, (self.folder, self.entries, self.dtype))
 
     def _open_now(self, index: int) -> Shard:
@@ -412,7 +412,7 @@ class MappedShards:
 
 @dataclass(frozen=True)
 class ShardSet:
-    """The shards of one split, in corpus order, and what is known about them."""
+    """The shards of one split, in corpus order."""
 
     folder: Path
     manifest: Manifest
@@ -421,7 +421,7 @@ class ShardSet:
 
     @property
     def entries(self) -> tuple[ShardEntry, ...]:
-        """Documents, sentences and tokens of each shard."""
+        """The manifest's entries of the shards."""
         return self.manifest.splits[self.split]
 
     @property
@@ -431,7 +431,7 @@ class ShardSet:
 
     @property
     def sha256(self) -> str:
-        """Checksum of the split's content, computed from the manifest's checksums of its files in corpus order."""
+        """Checksum of the split, computed from the manifest's checksums of its files in corpus order."""
         sums = {file.name: file.sha256 for file in self.manifest.files}
         kinds = ("tokens", "sentences", "documents")
         lines = (sums[f"{entry.name}.{kind}.npy"] + "\n" for entry in self.entries for kind in kinds)
@@ -439,11 +439,11 @@ class ShardSet:
 
     @property
     def tokenizer_folder(self) -> Path:
-        """The vocabulary the tokens belong to."""
+        """The folder of the tokenizer."""
         return self.folder / "tokenizer"
 
     def check_vocabulary(self, fingerprint: str, vocab_size: int) -> None:
-        """Refuse a vocabulary other than the one the tokens were made with."""
+        """Refuse a tokenizer other than the one the tokens were made with."""
         if (fingerprint, vocab_size) != (self.manifest.tokenizer, self.manifest.vocab_size):
             raise UserError(
                 f"{self.folder}: these shards were made with the vocabulary {self.manifest.tokenizer[:12]} of "
@@ -453,7 +453,7 @@ class ShardSet:
 
 
 def open_shards(folder: Path, split: str = "train") -> ShardSet:
-    """Open the shards of one split. Every file must be there and have its size; `verify` looks at every bit."""
+    """Open the shards of one split. Sizes of files are checked; `verify` checks their content."""
     manifest = read_manifest(folder)
     if split not in manifest.splits:
         hint = suggestion(split, manifest.splits) if manifest.splits else "there are none"

@@ -1,4 +1,4 @@
-"""Text to SentencePiece ids and back, as Google's ALBERT does it, with the place of every piece in the text."""
+"""The tokenizer: text to SentencePiece ids and back as in Google's ALBERT, with the offsets of pieces in the text."""
 
 import hashlib
 import itertools
@@ -22,26 +22,26 @@ from openalbert.text.normalization import GOOGLE, Normalization
 
 MODEL_FILE = "spiece.model"
 NORMALIZATION_FILE = "normalization.json"
-SPECIAL_PIECES = ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")  # their ids are their places
-SPACE = "▁"  # SentencePiece's sign for a space: a piece that begins with it begins a word
+SPECIAL_PIECES = ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")  # in the order of their ids
+SPACE = "▁"  # SentencePiece's space: a piece that begins with it begins a word
 
 _CONTINUATION_BYTE = re.compile(r"<0x[89AB][0-9A-F]>")
 
 
 @dataclass(frozen=True)
 class Encoding:
-    """The pieces of one text. Unknown text has the id of `<unk>` and stands as itself in `pieces`."""
+    """The pieces of one text. Unknown text has the id of `<unk>` and appears unchanged in `pieces`."""
 
     ids: list[int]
     pieces: list[str]
     offsets: list[tuple[int, int]]
-    """Start and end of each piece in the text as it was given, white space at its ends left out. A piece that stands
-    for nothing visible (a lone `▁`) has the empty place where the next piece begins. Pieces that share one character of
-    the text (½ is three) all have its place; with accents kept, only if none of them reaches beyond it."""
+    """Start and end of each piece in the original text, without white space at its ends. A piece of nothing visible (a
+    lone `▁`) has the empty span where the next piece begins. Pieces that share one character of the text (½ is three)
+    all have its span; with accents kept, only if none of them reaches beyond it."""
 
 
 class Tokenizer:
-    """A SentencePiece model and what is done to text before it."""
+    """A SentencePiece model and the text normalization before it."""
 
     pad_id, unk_id, cls_id, sep_id, mask_id = range(5)
 
@@ -53,19 +53,19 @@ class Tokenizer:
         except (RuntimeError, ValueError):
             self.vocab_size = 0
         if not self.vocab_size:
-            raise UserError(f"{where} is not a SentencePiece model, or a damaged one: copy or train it anew")
+            raise UserError(f"{where} is not a SentencePiece model, or a damaged one: copy or train it again")
         self._pieces: list[str] = [self.processor.id_to_piece(number) for number in range(self.vocab_size)]
         self._ids = {piece: number for number, piece in enumerate(self._pieces)}
         found = tuple(self._pieces[: len(SPECIAL_PIECES)])
         if found != SPECIAL_PIECES:
             raise UserError(
                 f"{where}: ids 0 to 4 must be {' '.join(SPECIAL_PIECES)} but are {' '.join(found)}: "
-                "take an ALBERT vocabulary, or train one with `openalbert tokenizer train`"
+                "use an ALBERT tokenizer, or train one with `openalbert tokenizer train`"
             )
         if not all(self.processor.is_control(self._ids[piece]) for piece in SPECIAL_PIECES if piece != "<unk>"):
             raise UserError(
                 f"{where}: [CLS], [SEP], [MASK] and <pad> must be control symbols, or text could forge them: "
-                "train the vocabulary with `openalbert tokenizer train`"
+                "train the tokenizer with `openalbert tokenizer train`"
             )
         self.word_starts = np.array([_starts_word(piece) for piece in self._pieces])
         self.byte_ids = np.array([self.processor.is_byte(number) for number in range(self.vocab_size)])
@@ -73,14 +73,14 @@ class Tokenizer:
         self._set_splits()
 
     def __reduce__(self) -> tuple[type["Tokenizer"], tuple[bytes, Normalization, str]]:
-        """What a worker process needs to have the same tokenizer."""
+        """Pickle the model only; a worker process builds the tokenizer from it."""
         return Tokenizer, (self.model, self.normalization, self.where)
 
     @classmethod
     def load(cls, path_or_name: str | Path) -> "Tokenizer":
-        """The tokenizer of a folder, of a SentencePiece model file, or of a model that comes with openalbert.
+        """The tokenizer of a folder, of a SentencePiece model file, or of a bundled checkpoint.
 
-        Without `normalization.json` it is Google's.
+        Without `normalization.json` the normalization is Google's.
         """
         path = Path(path_or_name)
         if not path.exists():
@@ -89,8 +89,8 @@ class Tokenizer:
         try:
             model = file.read_bytes()
         except FileNotFoundError:
-            # A folder without one stands before a name: to give the name again would not help.
-            named = "" if path.is_dir() else f" take that of {' or '.join(pretrained_names())} by this name,"
+            # A folder takes precedence over a bundled checkpoint of that name, so the name would not help.
+            named = "" if path.is_dir() else f" the name of a bundled checkpoint ({', '.join(pretrained_names())}),"
             raise UserError(
                 f"{file} does not exist: give a folder that holds {MODEL_FILE},{named} or make one with "
                 "`openalbert tokenizer train`"
@@ -100,16 +100,16 @@ class Tokenizer:
         return cls(model, normalization, str(file))
 
     def save(self, folder: Path) -> None:
-        """Write the model and the treatment into a folder."""
+        """Write the model and the normalization into a folder."""
         folder.mkdir(parents=True, exist_ok=True)
-        # The model is what makes the folder a tokenizer: it never stands beside another one's normalization.
+        # The model file makes the folder a tokenizer: it is never there together with another one's normalization.
         (folder / MODEL_FILE).unlink(missing_ok=True)
         atomic_io.write_text(folder / NORMALIZATION_FILE, to_json(self.normalization))
         atomic_io.write_bytes(folder / MODEL_FILE, self.model)
 
     @property
     def fingerprint(self) -> str:
-        """The same for two tokenizers only if they give the same ids for every text."""
+        """Equal only for tokenizers that give the same ids for every text."""
         return hashlib.sha256(self.model + to_json(self.normalization).encode()).hexdigest()
 
     def encode(self, text: str) -> list[int]:
@@ -122,7 +122,7 @@ class Tokenizer:
         return [self._split_again(ids) for ids in self.processor.encode(normalized, num_threads=1)]
 
     def encode_joined(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """The ids of all texts behind each other (int32), and how many each text has (int64): the fastest way."""
+        """The concatenated ids of all texts (int32), and the length of each (int64): the fastest method."""
         normalized = [self.normalization.normalize(text) for text in texts]
         parts = self.processor.encode(normalized, num_threads=1)
         lengths = np.fromiter(map(len, parts), np.int64, len(parts))
@@ -137,7 +137,7 @@ class Tokenizer:
         return ids, lengths
 
     def encode_with_offsets(self, text: str) -> Encoding:
-        """The ids of one text with their pieces and their places in it."""
+        """The ids of one text with pieces and offsets."""
         normalized, starts, ends = self.normalization.normalize_aligned(text)
         found = self.processor.encode(normalized, return_type="offset_mapping")
         ids: list[int] = []
@@ -154,7 +154,7 @@ class Tokenizer:
                 pieces.extend(self._pieces[part] for part in split)
                 spans.extend(self._split_span(normalized, span, split))
         spans = [self._trimmed(normalized, span) for span in spans]
-        # Where one character became several pieces (in bytes, say), SentencePiece gives its place to the last: to all.
+        # Where one character became several pieces (bytes, for example), SentencePiece gives its span only to the last.
         whole = (-1, -1)
         for place in range(len(ids) - 1, -1, -1):
             if spans[place][0] < spans[place][1]:
@@ -166,7 +166,7 @@ class Tokenizer:
         return Encoding(ids, pieces, offsets)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of some ids, normalised as it was: special tokens give nothing, an unknown one ` ⁇ `."""
+        """The normalized text of ids: special tokens give nothing, an unknown one ` ⁇ `."""
         text: str = self.processor.decode(self._checked(ids))
         return text
 
@@ -175,25 +175,25 @@ class Tokenizer:
         return [self._pieces[number] for number in self._checked(ids)]
 
     def piece_id(self, piece: str) -> int:
-        """The id of a piece, and that of `<unk>` for one the vocabulary does not have."""
+        """The id of a piece, or that of `<unk>` if the vocabulary does not have it."""
         return self._ids.get(piece, self.unk_id)
 
     def _checked(self, ids: Iterable[int]) -> list[int]:
         numbers = [int(number) for number in ids]
         for number in numbers:
             if not 0 <= number < self.vocab_size:
-                raise UserError(f"{number} is no id of {self.where}, whose ids are 0 to {self.vocab_size - 1}")
+                raise UserError(f"{number} is not an id of {self.where}, whose ids are 0 to {self.vocab_size - 1}")
         return numbers
 
     def _set_splits(self) -> None:
-        """Find the pieces that end in a digit and a comma, and what Google's encode_pieces makes of each."""
-        self.splits: dict[int, list[int]] = {}  # id -> the ids that stand in its place
+        """Find the pieces that end in a digit and a comma, which Google's encode_pieces splits again."""
+        self.splits: dict[int, list[int]] = {}  # id -> the ids that replace it
         for number, piece in enumerate(self._pieces):
             if len(piece) > 1 and piece[-1] == "," and piece[-2].isdigit():
                 parts = self.processor.encode(piece[:-1].replace(SPACE, ""), return_type=str)
                 if not piece.startswith(SPACE) and parts[0].startswith(SPACE):
                     parts[0] = parts[0][1:]
-                    # The rest need not be a piece (Google's vocabulary has no such case): its characters then are.
+                    # The rest may not be a piece (never in Google's vocabulary): then use its characters.
                     parts[:1] = [parts[0]] if parts[0] in self._ids else list(parts[0])
                 self.splits[number] = [self.piece_id(part) for part in (*parts, ",")]
         self._split_keys = frozenset(self.splits)
@@ -208,7 +208,7 @@ class Tokenizer:
     def _split_span(self, normalized: str, span: tuple[int, int], split: list[int]) -> list[tuple[int, int]]:
         lengths = [len(self._pieces[part].removeprefix(SPACE)) for part in split]
         places = [place for place in range(*span) if self._is_visible(normalized[place])]
-        if len(places) != sum(lengths):  # one character became several: they cannot be told apart
+        if len(places) != sum(lengths):  # one character became several: their spans are unknown
             return [span] * len(split)
         places.append(span[1])
         ends = np.cumsum(lengths).tolist()
@@ -225,17 +225,16 @@ class Tokenizer:
         return begin, end
 
     def _is_visible(self, char: str) -> bool:
-        """Whether SentencePiece's own normaliser leaves anything of a character but a space."""
+        """Whether SentencePiece's own normalizer leaves anything of a character but a space."""
         if char not in self._visible:
             self._visible[char] = self.processor.normalize(char) != ""
         return self._visible[char]
 
 
 def _starts_word(piece: str) -> bool:
-    """Google's rule for whole words: `▁` begins one, and whatever holds more than the letters a to z is one of its own.
+    """Google's rule for whole words: `▁` begins one, and so does any piece with more than the letters a to z.
 
-    Special tokens and `<unk>` are so too. Only the second to last bytes of a character that byte fallback spells out
-    belong to what is before them.
+    That includes special tokens and `<unk>`, but not the continuation bytes of byte fallback.
     """
     if _CONTINUATION_BYTE.fullmatch(piece):
         return False
@@ -250,13 +249,13 @@ class Encode:
     """Settings of `openalbert tokenizer encode`."""
 
     file: Positional[Path | None] = None
-    """Text, one a line; standard input if none is named."""
+    """Text, one per line; by default standard input."""
     tokenizer: Path
-    """A folder with spiece.model, such a file, or albert-base-wikibooks, which comes with openalbert."""
+    """A folder with spiece.model, such a file, or the bundled albert-base-wikibooks."""
     pieces: bool = False
-    """Give the pieces as well as their ids."""
+    """Print the pieces as well as their ids."""
     offsets: bool = False
-    """Give the start and the end of each piece in its line, in characters."""
+    """Print the start and end of each piece in its line, in characters."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -264,9 +263,9 @@ class Decode:
     """Settings of `openalbert tokenizer decode`."""
 
     file: Positional[Path | None] = None
-    """What `tokenizer encode` wrote, or lists of ids, one a line; standard input if none is named."""
+    """Output of `tokenizer encode`, or lists of ids, one per line; by default standard input."""
     tokenizer: Path
-    """A folder with spiece.model, such a file, or albert-base-wikibooks, which comes with openalbert."""
+    """A folder with spiece.model, such a file, or the bundled albert-base-wikibooks."""
 
 
 def encode_lines(settings: Encode) -> None:
@@ -297,7 +296,7 @@ def decode_lines(settings: Decode) -> None:
 
 
 def _lines(file: Path | None) -> Iterator[tuple[str, str]]:
-    """Where each line stands, for errors, and the line; only a line feed ends one."""
+    """The place of each line, for errors, and the line; only a line feed ends one."""
     name = "standard input" if file is None else str(file)
     if file is not None and not file.is_file():
         raise UserError(f"{file} is not a file: name a file of lines, or none to read standard input")

@@ -1,7 +1,7 @@
-"""A vocabulary from raw text: a SentencePiece unigram model with ALBERT's flags, on a seeded and bounded sample.
+"""Trains a tokenizer: a SentencePiece unigram model with ALBERT's flags, on a seeded sample of bounded size.
 
-The sample is drawn here and not by SentencePiece, so that memory is bounded whatever the corpus and the same text and
-seed give the same bytes. Training runs in a process of its own, so that it can be interrupted and its log be followed.
+The sample is drawn here and not by SentencePiece, so that memory is bounded and the result is deterministic. Training
+runs in a separate process, so that it can be interrupted and its log can be followed.
 """
 
 import heapq
@@ -31,10 +31,10 @@ from openalbert.text.sentences import split_sentences
 from openalbert.text.tokenizer import MODEL_FILE, Tokenizer
 
 REPORT_FILE = "vocabulary.json"
-LONGEST_SENTENCE = 4192  # bytes; SentencePiece's own limit, which ALBERT left as it was
-MEASURED_SENTENCES = 100_000  # of the sample, for the figures in the report
-# Sums over sentences are taken thread by thread, so the number of threads decides the last bits of every score: it is
-# the same on every machine.
+LONGEST_SENTENCE = 4192  # bytes; SentencePiece's default, as in ALBERT
+MEASURED_SENTENCES = 100_000  # of the sample, for the metrics in the report
+# Sums over sentences are computed per thread, so the number of threads affects the last bits of every score: it is the
+# same on every machine.
 THREADS = 16
 ALBERT_FLAGS: dict[str, Any] = {
     "model_type": "unigram",
@@ -47,7 +47,7 @@ ALBERT_FLAGS: dict[str, Any] = {
 }
 
 _SAMPLE_FILE = "sample.txt"
-# It reads its flags, trains, and ends at once when its standard input ends, that is with the process that started it.
+# It exits when its standard input closes, that is, with its parent process.
 _PROGRAM = """
 import json, os, sys, threading, sentencepiece
 flags = json.loads(sys.stdin.readline())
@@ -67,7 +67,7 @@ class TrainVocabulary:
     files: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="PATH [PATH ...]")]
     """Text to train on: files, folders, globs, or - for standard input."""
     out: Path
-    """The folder that takes the model, its treatment of text and the report."""
+    """The folder for the model, its text normalization and the report."""
     vocab_size: int = 30_000
     """Pieces in the vocabulary, special tokens included."""
     cased: bool = False
@@ -75,24 +75,24 @@ class TrainVocabulary:
     keep_accents: bool = False
     """Keep accents."""
     byte_fallback: bool = False
-    """Spell characters that are not in the vocabulary in bytes (256 pieces) rather than give <unk>."""
+    """Encode characters that are not in the vocabulary as bytes (256 pieces) instead of <unk>."""
     character_coverage: float = 0.99995
-    """The share of the sample's characters that the vocabulary must be able to write."""
+    """The fraction of the sample's characters that the vocabulary must cover."""
     seed: int = 0
-    """Decides which sentences are sampled."""
+    """Seed of the sample."""
     sample_sentences: int = 10_000_000
-    """At most so many sentences are trained on, drawn uniformly from all."""
+    """Maximum number of training sentences, drawn uniformly from all."""
     sample_megabytes: int = 100
-    """And at most so many MB of them. Training takes about 25 times as much memory."""
+    """Maximum size of the sample in MB. Training takes about 25 times as much memory."""
     reading: Reading = field(default_factory=Reading)
     """How the text files are read."""
     fresh: bool = False
-    """Train anew over a vocabulary that stands in the folder already."""
+    """Replace a vocabulary that is already in the folder."""
 
 
 @dataclass(frozen=True)
 class VocabularyReport:
-    """What was trained, from what, and how well it fits: saved beside the model."""
+    """How the vocabulary was trained and how well it fits: saved next to the model."""
 
     settings: TrainVocabulary
     inputs: tuple[CorpusSource, ...]
@@ -100,31 +100,31 @@ class VocabularyReport:
     sentences_sampled: int
     sampled_bytes: int
     sentences_skipped: int
-    """Of the sample, because they are longer than 4192 bytes: SentencePiece does not train on such."""
+    """Sentences of the sample longer than 4192 bytes, on which SentencePiece does not train."""
     vocab_size: int
     characters_per_token: float
-    """Of the treated sample, spaces included."""
+    """In the normalized sample, spaces included."""
     unknown_rate: float
-    """The share of tokens that are <unk>; with byte fallback there are none."""
+    """The fraction of tokens that are <unk>; 0 with byte fallback."""
     byte_rate: float
-    """The share of tokens that spell a character in bytes."""
+    """The fraction of tokens that are bytes."""
     seconds: float
     fingerprint: str
 
 
 class Sample(NamedTuple):
-    """Sentences drawn from a stream, in random order."""
+    """Sentences drawn from a stream in random order, and how many were seen."""
 
     sentences: list[str]
     seen: int
 
 
 def draw_sample(sentences: Iterable[str], max_sentences: int, max_bytes: int, seed: int) -> Sample:
-    """Draw sentences uniformly, in memory bounded by what is drawn.
+    """Draw sentences uniformly, in memory bounded by the sample.
 
-    Each sentence gets a random number; the smallest are kept, as many as fit. A sentence's chance does not hang on
-    where it stands, nor on how many follow. They come in the order of these numbers: SentencePiece looks for repeated
-    text over the borders of sentences too, and a document that is there twice would cost the square of its length.
+    Each sentence gets a random number; the smallest are kept, as many as fit. So a sentence's probability does not
+    depend on its position. They are returned in the order of these numbers: SentencePiece also looks for repeated text
+    across sentences, and a duplicated document would cost the square of its length.
     """
     draw = random.Random(seed).random
     kept: list[tuple[float, int, str]] = []  # a heap with the largest number on top
@@ -145,12 +145,12 @@ def draw_sample(sentences: Iterable[str], max_sentences: int, max_bytes: int, se
 
 
 def train_vocabulary(settings: TrainVocabulary) -> None:
-    """Train, save and print the report; a folder that has this very vocabulary is left as it is."""
+    """Train, save and print the report; a folder that already has this vocabulary is left unchanged."""
     _check(settings)
     inputs = sources(settings.files, settings.reading)
-    report = _standing_report(settings, inputs)
+    report = _existing_report(settings, inputs)
     if report is None:
-        with explain_full_disk(settings.out, "nothing half-made was left"):
+        with explain_full_disk(settings.out, "nothing unfinished was left"):
             report = _train(settings, inputs)
     else:
         print(f"{settings.out} has this vocabulary already: nothing to do", file=sys.stderr)
@@ -169,8 +169,8 @@ def _check(settings: TrainVocabulary) -> None:
         raise UserError("sample-sentences and sample-megabytes must be at least 1")
 
 
-def _standing_report(settings: TrainVocabulary, inputs: list[CorpusSource]) -> VocabularyReport | None:
-    """The report of the vocabulary in the folder, if it is the one that is asked for; nothing else is written over."""
+def _existing_report(settings: TrainVocabulary, inputs: list[CorpusSource]) -> VocabularyReport | None:
+    """The report of the vocabulary in the folder if it has these settings; any other vocabulary is not overwritten."""
     model, file = settings.out / MODEL_FILE, settings.out / REPORT_FILE
     if settings.fresh or not model.exists():
         return None
@@ -194,8 +194,8 @@ def _train(settings: TrainVocabulary, inputs: list[CorpusSource]) -> VocabularyR
         settings.sample_megabytes * 10**6,
         settings.seed,
     )
-    treated = [normalization.normalize(sentence) for sentence in sample.sentences]
-    fitting = [sentence for sentence in treated if len(sentence.encode()) <= LONGEST_SENTENCE]
+    normalized = [normalization.normalize(sentence) for sentence in sample.sentences]
+    fitting = [sentence for sentence in normalized if len(sentence.encode()) <= LONGEST_SENTENCE]
     if not fitting:
         raise UserError(
             f"there is no sentence of at most {LONGEST_SENTENCE} bytes in {', '.join(settings.files)}: "
@@ -210,7 +210,7 @@ def _train(settings: TrainVocabulary, inputs: list[CorpusSource]) -> VocabularyR
         sentences_read=sample.seen,
         sentences_sampled=len(fitting),
         sampled_bytes=sum(len(sentence.encode()) for sentence in fitting),
-        sentences_skipped=len(treated) - len(fitting),
+        sentences_skipped=len(normalized) - len(fitting),
         vocab_size=tokenizer.vocab_size,
         **rates,
         seconds=round(time.monotonic() - started, 1),
@@ -243,7 +243,7 @@ def _run_sentencepiece(settings: TrainVocabulary, sentences: list[str]) -> bytes
         with (folder / _SAMPLE_FILE).open("w", encoding="utf-8") as file:
             file.writelines(sentence + "\n" for sentence in sentences)
         flags = ALBERT_FLAGS | {
-            # Names without a path: they go into the model, whose bytes may not hang on where it was made.
+            # Names without a path: they are stored in the model, whose bytes must not depend on its folder.
             "input": _SAMPLE_FILE,
             "model_prefix": MODEL_FILE.removesuffix(".model"),
             "vocab_size": settings.vocab_size,
@@ -273,7 +273,7 @@ def _run_sentencepiece(settings: TrainVocabulary, sentences: list[str]) -> bytes
 
 
 def _follow(flags: dict[str, Any], folder: Path) -> str:
-    """Run the training, show how far it is, and return the end of its log."""
+    """Run the training, show its progress, and return the end of its log."""
     process = subprocess.Popen(
         [sys.executable, "-c", _PROGRAM], cwd=folder, stdin=subprocess.PIPE, stderr=subprocess.PIPE
     )
@@ -287,7 +287,7 @@ def _follow(flags: dict[str, Any], folder: Path) -> str:
             selector.register(process.stderr, selectors.EVENT_READ)
             while True:
                 if not selector.select(timeout=1.0):
-                    work.advance(0.0)  # suffix arrays take long and say nothing
+                    work.advance(0.0)  # building suffix arrays takes long and logs nothing
                     continue
                 new = os.read(process.stderr.fileno(), 1 << 16).decode(errors="replace")
                 if not new:
@@ -313,7 +313,7 @@ def _follow(flags: dict[str, Any], folder: Path) -> str:
 
 
 def _rates(tokenizer: Tokenizer, sentences: list[str]) -> dict[str, float]:
-    """How a vocabulary fits text, on sentences spread evenly over the sample."""
+    """Metrics on sentences spread evenly over the sample."""
     step = max(1, len(sentences) // MEASURED_SENTENCES)
     measured = sentences[::step]
     ids, _ = tokenizer.encode_joined(measured)

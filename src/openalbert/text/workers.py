@@ -1,4 +1,4 @@
-"""Who does the work of `prepare`: processes of this machine, or a Ray cluster. The bytes are the same."""
+"""Where the work of `prepare` runs: processes of this machine, or a Ray cluster. The result is the same."""
 
 import contextlib
 import multiprocessing
@@ -22,13 +22,13 @@ from openalbert.text.corpus import Counts
 from openalbert.text.groups import Block, EncodedBlock, Group, Job, encode, make_pieces, mark_documents
 from openalbert.text.shards import PLAN
 
-READER_FEEDS = 4  # so many workers one reading process keeps busy, with compressed files too
-BLOCKS_A_WORKER = 4  # read ahead for each; more would only take memory
+READER_FEEDS = 4  # workers that one reading process keeps busy, even with compressed files
+BLOCKS_A_WORKER = 4  # read ahead per worker; more would only take memory
 SECONDS_BETWEEN_LOOKS = 1.0
 
 
 class Watch:
-    """Shows how far the groups are: told by this process, or seen from the pieces that others have written."""
+    """Shows the progress of the groups: from this process, or from the pieces that others have written."""
 
     def __init__(self, job: Job, groups: Sequence[Group]) -> None:
         self._job = job
@@ -42,14 +42,14 @@ class Watch:
         self._started = time.monotonic()
 
     def show_on(self, work: Work) -> None:
-        """From now on tell the progress there."""
+        """Report progress there from now on."""
         self._work = work
 
     def at(self, group: int, counts: Counts) -> None:
-        """A group has been worked up to here."""
+        """Update the progress of a group."""
         before = self._read[group]
         if counts.documents < before.documents:
-            return  # a group taken up again is read from its beginning
+            return  # a resumed group is read from its beginning
         self._read[group] = counts
         self.bytes_done += counts.bytes_read - before.bytes_read
         self._documents += counts.documents - before.documents
@@ -60,12 +60,12 @@ class Watch:
             self._work.advance(float(counts.bytes_read - before.bytes_read), note)
 
     def look(self) -> None:
-        """See what others have done, now and then."""
+        """Update the progress from the pieces of other processes, at most once a second."""
         if time.monotonic() - self._looked < SECONDS_BETWEEN_LOOKS:
             return
         for group, number in self._num_pieces.items():
             while (piece := shards.read_piece(self._job.folder, shards.piece_name(group, number))) is not None:
-                self.at(group, Counts(**piece.run_info["read"]))
+                self.at(group, Counts(**piece.state["read"]))
                 number += 1
             self._num_pieces[group] = number
         self._looked = time.monotonic()
@@ -78,7 +78,7 @@ def do_group(job: Job, group: Group) -> None:
 
 
 class Local:
-    """Processes of this machine: as many as asked for, besides the one that reads and writes if it is several."""
+    """Processes of this machine; with more than one worker, this process only reads and writes."""
 
     def __init__(self, workers: int) -> None:
         self.workers = workers
@@ -98,16 +98,16 @@ class Local:
     def prepare(self, job: Job, groups: Sequence[Group], watch: Watch) -> None:
         """`make_pieces` for each group.
 
-        Blocks of a group go to all workers, so that a single big file keeps them busy too. One process cannot read for
-        very many workers: those take whole small groups for themselves first.
+        Blocks of a group go to all workers, so that a single big file keeps them busy. One process cannot read for very
+        many workers: with more than READER_FEEDS, small groups are processed whole by one worker each.
         """
         if self.workers == 1:
             for group in groups:
                 for block, _ in make_pieces(job, group):
                     watch.at(group.number, block.counts)
             return
-        share = sum(size_of(group) for group in groups) / self.workers
-        whole = [group for group in groups if self.workers > READER_FEEDS and 0 < size_of(group) <= share]
+        mean_size = sum(size_of(group) for group in groups) / self.workers
+        whole = [group for group in groups if self.workers > READER_FEEDS and 0 < size_of(group) <= mean_size]
         with _pool(self.workers) as pool:
             left = {pool.submit(do_group, job, group) for group in whole}
             for group in groups:
@@ -135,27 +135,27 @@ class Local:
 
 
 def size_of(group: Group) -> int:
-    """Bytes on disk, as far as they are known."""
+    """Bytes on disk, as far as known."""
     return sum(source.size_bytes or 0 for source in group.sources)
 
 
 @contextlib.contextmanager
 def _pool(workers: int) -> Iterator[ProcessPoolExecutor]:
-    # spawn, because a fork of a process that has threads (a progress bar has one) may hang.
+    # spawn, because forking a process with threads (a progress bar has one) may hang.
     pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=_begin_worker)
     try:
         yield pool
     except BrokenProcessPool:
         raise UserError(
-            "a worker process was killed, by the system perhaps because memory ran out: run the same command again to "
-            "go on, with fewer --workers"
+            "a worker process was killed, perhaps because memory ran out: run the same command again to resume, with "
+            "fewer --workers"
         ) from None
     finally:
         pool.shutdown(cancel_futures=True)
 
 
 def _begin_worker() -> None:
-    """Leave ctrl-C to the process that hands out the work, and do not live on when that one is killed."""
+    """Leave ctrl-C to the parent process, and exit when the parent is killed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
 
@@ -191,7 +191,7 @@ class Ray:
         self, task: Callable[[Job, Group], None], job: Job, groups: Sequence[Group], look: Callable[[], None]
     ) -> Iterator[Group]:
         ray = self._ray
-        # The work of a group is long and needs nothing of another: all machines shall have some, whatever they hold.
+        # Groups are long, independent tasks: spread them over all machines.
         remote = ray.remote(scheduling_strategy="SPREAD")(task)
         group_of = {remote.remote(job, group): group for group in groups}
         left = list(group_of)
@@ -206,8 +206,8 @@ class Ray:
             raise error.cause from None
         except ray.exceptions.RayError as error:
             raise UserError(
-                f"the Ray cluster gave up ({str(error).splitlines()[0]}): mend it and run the same command again, "
-                "which goes on with what is finished"
+                f"the Ray cluster failed ({str(error).splitlines()[0]}): repair it and run the same command again, "
+                "which resumes with what is finished"
             ) from None
 
 
@@ -224,7 +224,7 @@ def ray_cluster(address: str | None) -> Iterator[Ray]:
     where = address or os.environ.get("RAY_ADDRESS") or "auto"
     try:
         if found := re.fullmatch(r"(?:ray://)?(.+):(\d+)", where):
-            # Ray itself tries for minutes where nobody listens.
+            # Ray itself retries for minutes where nothing listens.
             socket.create_connection((found[1], int(found[2])), timeout=10).close()
         ray.init(address=where, log_to_driver=False, logging_level="ERROR")
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:

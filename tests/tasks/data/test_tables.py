@@ -140,7 +140,7 @@ REFUSED = {
     "JSON too deep": ("a.json", "[" * 100_000, "not JSON"),
     "broken Parquet": ("a.parquet", b"PAR1 and then nothing", "not a whole Parquet file"),
     "an unknown ending": ("a.xls", "text", r"the ending '\.xls' is not known"),
-    "a false ending": ("a.csv.gz", "text,label\na,b\n", "its name says gz"),
+    "a false ending": ("a.csv.gz", "text,label\na,b\n", "its name ends in .gz"),
 }
 
 
