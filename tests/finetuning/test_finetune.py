@@ -408,7 +408,7 @@ def test_from_scratch_begins_with_fresh_weights_of_the_seed(tiny: Path, tmp_path
     assert read_pretraining(tmp_path / "run-1" / "model") == NONE
     learn(tmp_path / "run-1", "classification", file, tmp_path / "on", "--steps 1")
     card = (tmp_path / "on" / "model" / "README.md").read_text(encoding="utf-8")
-    assert "Before it was fine-tuned it was not pretrained." in card
+    assert "Before fine-tuning it was not pretrained." in card
 
 
 @pytest.mark.parametrize(

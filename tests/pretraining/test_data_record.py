@@ -201,7 +201,7 @@ def test_a_score_on_held_out_data_that_are_gone_is_not_the_models(
     assert "from step 4 on there are no held-out data to evaluate on" in said
     assert "is evaluated on other held-out data" not in said
     card = (half / "model" / "README.md").read_text()
-    assert "No held-out text was evaluated; on its own training batches, after 8 steps" in card
+    assert "No held-out text was evaluated; on the training batches, after 8 steps" in card
     assert "model-index" not in card
     cli.main(["report", str(half), "--out", str(tmp_path / "page.html")])
     assert "On training batches, at step 8." in (tmp_path / "page.html").read_text()

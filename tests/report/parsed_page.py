@@ -1,4 +1,4 @@
-"""A page taken apart, for tests that look at what stands in it."""
+"""An HTML page parsed for tests."""
 
 import json
 from html.parser import HTMLParser
@@ -7,13 +7,13 @@ VOID = {"meta", "input"}
 
 
 class Page(HTMLParser):
-    """A page taken apart: its elements, its visible text, and whether every element that opens is closed."""
+    """A parsed page: its elements, its visible text and its scripts. Every element must be closed."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
         self.open: list[str] = []
         self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.said: list[str] = []
+        self.texts: list[str] = []
         self.scripts: list[str] = []
         self.feed(text)
         self.close()
@@ -31,11 +31,11 @@ class Page(HTMLParser):
         if self.open and self.open[-1] == "script":
             self.scripts.append(data)
         elif self.open and self.open[-1] != "style":
-            self.said.append(data)
+            self.texts.append(data)
 
     @property
     def text(self) -> str:
-        return " ".join(" ".join(self.said).replace("\u00a0", " ").split())
+        return " ".join(" ".join(self.texts).replace("\u00a0", " ").split())
 
     @property
     def data(self) -> dict:  # type: ignore[type-arg]

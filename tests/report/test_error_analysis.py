@@ -46,7 +46,7 @@ def parsed(markup: str) -> Page:
     return Page(f"<!DOCTYPE html><html><body>{markup}</body></html>")
 
 
-def test_a_section_says_all_that_was_found() -> None:
+def test_a_section_shows_everything_in_the_analysis() -> None:
     page = parsed(error_section(FOUND))
     assert "40 examples: accuracy 75.00, f1 70.00." in page.text
     assert "4 examples (10.0 %) were too long for the model and truncated." in page.text
@@ -57,7 +57,7 @@ def test_a_section_says_all_that_was_found() -> None:
     assert "actual: no predicted: <yes> text 0 & <b>more</b> no 1.0 % · id id0" in page.text
     assert "2 more" in page.text
     assert "no 10 50.0 100.0 <yes> 30 100.0 –" in page.text
-    assert ("b", {}) not in page.elements  # what stands in a text is text
+    assert ("b", {}) not in page.elements  # markup in a text is escaped
 
 
 def test_a_mistake_names_its_row_as_an_editor_counts_and_its_id_where_it_has_one_of_its_own() -> None:
@@ -96,7 +96,7 @@ def test_a_marked_text_is_the_text_and_each_character_has_the_marks_that_cover_i
 ) -> None:
     marks = tuple(Mark(kind, min(start, end), max(start, end)) for kind, start, end in places)
     page = Page(marked(Shown("passage", text, marks)))
-    assert "".join(page.said) == text
+    assert "".join(page.texts) == text
     inner = marked(Shown("passage", "x" * 70, marks)).removeprefix('<span class="text">').removesuffix("</span>")
     looks: list[str] = []
     for look, within, without in re.findall(r'<mark class="([a-z ]+)">(x+)</mark>|(x+)', inner):
@@ -107,7 +107,7 @@ def test_a_marked_text_is_the_text_and_each_character_has_the_marks_that_cover_i
         assert set(look.split()) == expected
 
 
-def test_a_cloud_of_values_leaves_out_what_is_no_number_and_stands_a_constant() -> None:
+def test_a_scatter_plot_skips_non_finite_values_and_takes_a_single_one() -> None:
     page = parsed(scatter([(0.0, 1.0), (5.0, float("nan")), (5.0, 4.0)]))
     [path] = [attributes["d"] for tag, attributes in page.elements if tag == "path"]
     assert path is not None

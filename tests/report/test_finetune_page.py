@@ -28,7 +28,7 @@ def page_of(*folders: Path, out: Path) -> Page:
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "some_without_answer"])
-def test_a_run_of_every_kind_ends_with_a_page_that_says_its_scores(
+def test_a_run_of_every_kind_ends_with_a_page_of_its_scores(
     kind: str, quick_runs: dict[str, Path], tmp_path: Path
 ) -> None:
     run = quick_runs[kind]
@@ -75,7 +75,7 @@ def test_the_row_of_a_mistake_is_the_one_that_a_spreadsheet_shows(quick_runs: di
     assert "Rows are counted from 1, without the file's header." in page.text
 
 
-def test_a_page_names_what_the_run_began_with_be_it_nothing(quick_runs: dict[str, Path], tmp_path: Path) -> None:
+def test_a_page_names_what_the_run_was_initialized_from(quick_runs: dict[str, Path], tmp_path: Path) -> None:
     run = Path(shutil.copytree(quick_runs["classification"], tmp_path / "run"))
     run_info, settings = (json.loads((run / name).read_text()) for name in ("run_info.json", "run.json"))
     assert f"fine-tuned from {Path(run_info['model']).parent.name} on" in page_of(run, out=tmp_path / "page.html").text
@@ -107,7 +107,7 @@ def test_a_browser_draws_the_page_without_a_complaint(quick_runs: dict[str, Path
     assert not re.search("CONSOLE|Refused|Uncaught", done.stderr)
 
 
-def test_a_run_that_is_going_has_a_page_without_scores(quick_runs: dict[str, Path], tmp_path: Path) -> None:
+def test_a_run_in_progress_has_a_page_without_scores(quick_runs: dict[str, Path], tmp_path: Path) -> None:
     run = shutil.copytree(quick_runs["classification"], tmp_path / "going")
     for name in ("scores.json", "error_analysis.json", "report.html"):
         (run / name).unlink()
@@ -230,12 +230,12 @@ def test_a_known_task_is_compared_with_the_paper_and_its_pretraining(
     )
 
 
-def test_a_page_says_how_much_pretraining_there_was_before(quick_runs: dict[str, Path], tmp_path: Path) -> None:
+def test_a_page_states_the_amount_of_pretraining(quick_runs: dict[str, Path], tmp_path: Path) -> None:
     run = Path(shutil.copytree(quick_runs["regression"], tmp_path / "run"))
     run_info, settings = (json.loads((run / name).read_text()) for name in ("run_info.json", "run.json"))
     model = Path(run_info["model"]).parent.name
 
-    def said(pretraining: object) -> str:
+    def described(pretraining: object) -> str:
         (run / "run_info.json").write_text(json.dumps(run_info | {"pretraining": pretraining}))
         text = page_of(run, out=tmp_path / "page.html").text
         [words] = re.findall(r"Before that it was (.*?)\. Started", text)
@@ -245,19 +245,19 @@ def test_a_page_says_how_much_pretraining_there_was_before(quick_runs: dict[str,
         return str(words)
 
     known = run_info["pretraining"]
-    assert said(known) == "pretrained on 1.65 G tokens (0.6 % of the paper's 262 G)"
-    assert said(known | {"initialized_from": "<b>x"}) == (
+    assert described(known) == "pretrained on 1.65 G tokens (0.6 % of the paper's 262 G)"
+    assert described(known | {"initialized_from": "<b>x"}) == (
         "pretrained on 1.65 G tokens (0.6 % of the paper's 262 G, "
         "not counting the pretraining of <b>x, which is unknown)"
     )
     first = {name: value for name, value in known.items() if name != "before"}
-    assert "not counting" not in said(known | {"initialized_from": "other", "before": [first]})
-    assert said(to_dict(NONE)) == "not pretrained"
+    assert "not counting" not in described(known | {"initialized_from": "other", "before": [first]})
+    assert described(to_dict(NONE)) == "not pretrained"
     for damaged in (None, 7, {}, known | {"tokens": "many"}):
-        assert said(damaged) == "pretrained on an unknown amount of text"
+        assert described(damaged) == "pretrained on an unknown amount of text"
     settings["from_scratch"] = True
     (run / "run.json").write_text(json.dumps(settings))
-    assert said(None) == "not pretrained"
+    assert described(None) == "not pretrained"
 
 
 def test_a_task_of_ones_own_has_nothing_in_the_paper(quick_runs: dict[str, Path]) -> None:
@@ -285,7 +285,7 @@ def test_the_verb_writes_into_the_run_and_needs_no_torch(quick_runs: dict[str, P
     assert re.search("<h1>multi_label · run</h1>", (run / "report.html").read_text(encoding="utf-8"))
 
 
-def test_a_page_that_cannot_be_written_is_told_in_a_sentence(quick_runs: dict[str, Path], tmp_path: Path) -> None:
+def test_a_page_that_cannot_be_written_raises_a_user_error(quick_runs: dict[str, Path], tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("")
     with pytest.raises(UserError, match="taken is not a folder"):
         report(Report((quick_runs["classification"],), tmp_path / "taken" / "page.html"))

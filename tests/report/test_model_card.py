@@ -52,7 +52,7 @@ def micro_run(folder: Path, config: AlbertConfig = MICRO, order: bool = True, **
         objective=Objective(max_length=128, sentence_order=sentence_order),
     )
     lines = metrics(40, order=order)
-    # The card is written when all is recorded but the truth, which comes with the end.
+    # The card is written before the actual time and memory, which come last.
     run = make_run(folder, settings, lines, run_info(parameters=1, vocab_size=300, **known))
     torch.manual_seed(0)
     return AlbertModel(config, PRETRAINING_HEADS if order else PRETRAINING_HEADS[:1]).eval(), run
@@ -70,9 +70,9 @@ def blocks(card: str) -> list[str]:
 def executed(block: str) -> tuple[str, dict[str, Any]]:
     """Run a block as it stands; what it printed and the names it left."""
     names: dict[str, Any] = {}
-    with contextlib.redirect_stdout(io.StringIO()) as said:
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
         exec(compile(block, "card", "exec"), names)
-    return said.getvalue(), names
+    return printed.getvalue(), names
 
 
 def test_the_snippets_run_as_they_stand_and_agree(
@@ -82,11 +82,11 @@ def test_the_snippets_run_as_they_stand_and_agree(
     huggingface.save(model, run / "model", Tokenizer.load(shards / "tokenizer"), card=pretrained_card(model, run))
     monkeypatch.chdir(run / "model")
     ours, theirs = blocks((run / "model" / "README.md").read_text(encoding="utf-8"))
-    said, names = executed(ours)
+    printed, names = executed(ours)
     pieces = names["scores"].topk(5).indices.tolist()
-    assert said == f"{names['tokenizer'].pieces(pieces)}\n"
-    said, names = executed(theirs)
-    assert len(said.splitlines()) == 5
+    assert printed == f"{names['tokenizer'].pieces(pieces)}\n"
+    printed, names = executed(theirs)
+    assert len(printed.splitlines()) == 5
     answers = names["fill"](f"the old man went to the {names['fill'].tokenizer.mask_token} and slept.")
     assert [answer["token"] for answer in answers] == pieces
 
@@ -225,11 +225,11 @@ def test_the_code_of_the_card_runs_in_the_model_folder(
 ) -> None:
     monkeypatch.chdir(quick_runs[kind] / "model")
     [code] = blocks(Path("README.md").read_text(encoding="utf-8"))
-    with contextlib.redirect_stdout(io.StringIO()) as said:
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
         exec(compile(code, "card", "exec"), {})
-    assert said.getvalue().strip() or kind in ("question_answering", "some_without_answer")
+    assert printed.getvalue().strip() or kind in ("question_answering", "some_without_answer")
     if kind in ("classification", "multi_label"):
-        assert all(f"'label': '{label}'" in said.getvalue() for label in task_of(quick_runs[kind]).labels)
+        assert all(f"'label': '{label}'" in printed.getvalue() for label in task_of(quick_runs[kind]).labels)
 
 
 @pytest.mark.parametrize("kind", ALL)
@@ -252,21 +252,21 @@ def test_pairs_that_are_longer_than_the_model_reads_are_taken_too(
     monkeypatch.chdir(run / "model")
     [code] = blocks(finetuned_card(huggingface.load(run / "model"), task_of(run), run, {}, of_pairs=of_pairs))
     longer = re.sub(r'"(a text|the first text|the second)"', r'"\1 " * 500', code)
-    with contextlib.redirect_stdout(io.StringIO()) as said:
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
         exec(compile(longer, "card", "exec"), {})
-    assert "'score': " in said.getvalue()
+    assert "'score': " in printed.getvalue()
 
 
 @pytest.mark.parametrize(
-    ("words", "is_told"), [("--patience 5", True), ("--patience None", True), ("--keep last", False)]
+    ("words", "is_noted"), [("--patience 5", True), ("--patience None", True), ("--keep last", False)]
 )
-def test_a_score_that_is_the_best_of_several_is_said_to_be_a_little_high(
-    words: str, is_told: bool, tiny: Path, tmp_path: Path
+def test_a_score_that_is_the_best_of_several_is_called_a_little_high(
+    words: str, is_noted: bool, tiny: Path, tmp_path: Path
 ) -> None:
     file = lesson("classification", tmp_path, num_examples=60)
     learn(tiny, "classification", file, tmp_path / "run", f"--steps 4 --evaluate-every 2 {words}")
     card = (tmp_path / "run" / "model" / "README.md").read_text(encoding="utf-8")
-    assert ("so its score is a little high" in card) == is_told
+    assert ("so its score is a little high" in card) == is_noted
     learn(tiny, "classification", file, tmp_path / "once", "--steps 2 --evaluate-every 2")
     assert "a little high" not in (tmp_path / "once" / "model" / "README.md").read_text(encoding="utf-8")
 

@@ -102,7 +102,7 @@ def test_the_page_asks_nothing_of_a_network(tmp_path: Path) -> None:
 EVIL = "</script></style></title><script>alert(1)</script><img src=x onerror=alert(1)>&\"'"
 
 
-def test_nothing_that_stands_in_a_runs_files_becomes_markup(tmp_path: Path) -> None:
+def test_no_content_of_a_runs_files_becomes_markup(tmp_path: Path) -> None:
     lines = [
         {**metrics(3)[0]},
         {"kind": "event", "step": 1, "what": EVIL, "text": EVIL},
@@ -128,7 +128,7 @@ def test_nothing_that_stands_in_a_runs_files_becomes_markup(tmp_path: Path) -> N
         assert not [name for _, attributes in page.elements for name in attributes if name.startswith("on")]
 
 
-def test_several_runs_stand_in_the_same_pictures_with_what_differs(tmp_path: Path) -> None:
+def test_several_runs_share_their_charts_and_their_differing_settings_are_listed(tmp_path: Path) -> None:
     settings = Pretrain(preset="albert-base", steps=800)
     first = make_run(tmp_path / "one", settings, metrics(40))
     second = make_run(tmp_path / "two", replace(settings, batch_size=512), metrics(30, seed=2, order=False))
@@ -148,7 +148,7 @@ def test_several_runs_stand_in_the_same_pictures_with_what_differs(tmp_path: Pat
     assert "unigram model 6.970" in page.text
 
 
-def test_equal_settings_and_more_runs_than_colours_are_told_apart(tmp_path: Path) -> None:
+def test_equal_settings_and_more_runs_than_colours_are_distinguishable(tmp_path: Path) -> None:
     settings = Pretrain(preset="albert-base", steps=800)
     runs = [make_run(tmp_path / f"run-{n}", settings, metrics(10, seed=n)) for n in range(charts.NUM_COLOURS + 1)]
     page = page_of(*runs, out=tmp_path / "page.html")
@@ -158,7 +158,7 @@ def test_equal_settings_and_more_runs_than_colours_are_told_apart(tmp_path: Path
     assert len({charts.look(n) for n in range(28)}) == 28
 
 
-def test_a_run_that_is_going_on_is_shown_as_far_as_it_is(tmp_path: Path) -> None:
+def test_a_run_in_progress_is_shown_up_to_its_last_record(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "going", lines=metrics()[:101], known=run_info())
     with (folder / "metrics.jsonl").open("a") as file:
         file.write('{"kind": "train", "step": 2')
@@ -169,7 +169,7 @@ def test_a_run_that_is_going_on_is_shown_as_far_as_it_is(tmp_path: Path) -> None
     assert "The actual values are written at the end of the run." in page.text
 
 
-def test_a_run_without_evaluation_or_without_records_is_said_to_be_so(tmp_path: Path) -> None:
+def test_a_run_without_evaluation_or_without_records_is_reported_as_such(tmp_path: Path) -> None:
     train = [line for line in metrics(40) if line["kind"] == "train"]
     page = page_of(make_run(tmp_path / "blind", lines=train))
     assert "There is no evaluation on held-out text: the final metrics are of training batches." in page.text
@@ -212,7 +212,7 @@ def test_the_final_metrics_are_of_the_last_record_that_has_a_loss(tmp_path: Path
     assert "diverged" not in page.text
 
 
-def test_a_diverged_run_keeps_its_pictures(tmp_path: Path) -> None:
+def test_a_diverged_run_keeps_its_charts(tmp_path: Path) -> None:
     lines = metrics(200)
     for line in lines[150:]:
         line["mlm_loss"] = float("nan")
@@ -263,7 +263,7 @@ def test_thousands_of_events_are_counted_and_the_first_are_listed(tmp_path: Path
     assert "of 3,003; metrics.jsonl has all." in page.text
 
 
-def test_the_command_is_shown_or_said_to_be_unknown(tmp_path: Path) -> None:
+def test_the_command_is_shown_or_called_unknown(tmp_path: Path) -> None:
     command = "openalbert pretrain albert-base --steps 8000"
     assert command in page_of(make_run(tmp_path / "a", lines=[], known=run_info(command=command, actual=TRUTH))).text
     assert "The command line is not known" in page_of(make_run(tmp_path / "b", lines=[])).text
@@ -289,7 +289,7 @@ def test_the_verb_writes_into_the_runs_folder_and_prints_where(
         (["mine", "--out", "mine/run.json"], "give a name that ends in .html"),
     ],
 )
-def test_what_cannot_be_reported_is_said_in_a_sentence(
+def test_what_cannot_be_reported_is_an_error_in_a_sentence(
     words: list[str],
     sentence: str,
     tmp_path: Path,

@@ -88,14 +88,14 @@ def test_of_steps_recorded_twice_the_later_record_counts(tmp_path: Path) -> None
     assert run.remarks == ("3 train records were written again after a restart: the later count.",)
 
 
-def test_records_of_an_attempt_that_collapsed_are_not_said_to_be_of_a_restart(tmp_path: Path) -> None:
+def test_records_of_an_attempt_that_collapsed_are_not_counted_as_of_a_restart(tmp_path: Path) -> None:
     first = [line for line in metrics(10, seed=1) if line["kind"] == "train"]
     second = [line for line in metrics(10, seed=2) if line["kind"] == "train"]
     collapsed = {"kind": "event", "step": first[5]["step"], "what": "collapsed", "text": "collapsed"}
     run = read_run(make_run(tmp_path / "run", lines=[*first[:6], collapsed, *second]))
     assert run.train.columns["mlm_loss"].tolist() == [line["mlm_loss"] for line in second]
     assert run.remarks == ("6 train records were written again after a collapse: the later count.",)
-    # And a restart within the second attempt is still told.
+    # And a restart within the second attempt is still noted.
     run = read_run(make_run(tmp_path / "both", lines=[*first[:6], collapsed, *second[:4], *second[3:]]))
     assert run.remarks == (
         "6 train records were written again after a collapse: the later count.",
@@ -103,7 +103,7 @@ def test_records_of_an_attempt_that_collapsed_are_not_said_to_be_of_a_restart(tm
     )
 
 
-def test_a_restart_before_a_collapse_is_told_as_a_restart(tmp_path: Path) -> None:
+def test_a_restart_before_a_collapse_is_noted_as_a_restart(tmp_path: Path) -> None:
     first = [line for line in metrics(10, seed=1) if line["kind"] == "train"]
     second = [line for line in metrics(10, seed=2) if line["kind"] == "train"]
     collapsed = {"kind": "event", "step": first[5]["step"], "what": "collapsed", "text": "collapsed"}
@@ -126,7 +126,7 @@ def test_time_and_tokens_between_records_are_in_proportion(tmp_path: Path) -> No
     assert run.tokens_at(np.array([10.0])).tolist() == [tokens[0] / 2]
 
 
-def test_a_run_without_metrics_or_facts_says_so(tmp_path: Path) -> None:
+def test_a_run_without_metrics_or_run_info_is_noted_as_such(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run")
     (folder / "metrics.jsonl").unlink()
     (folder / "run_info.json").write_text('{"openalbert": ')
@@ -147,14 +147,14 @@ def test_what_is_no_run_is_refused_with_what_may_have_been_meant(tmp_path: Path)
         read_run(tmp_path / "runs" / "mine")
 
 
-def test_runs_of_one_name_are_told_apart_and_none_counts_twice(tmp_path: Path) -> None:
+def test_runs_of_one_name_get_distinct_names_and_none_counts_twice(tmp_path: Path) -> None:
     folders = [make_run(tmp_path / parent / "run") for parent in ("a", "b")]
     assert len({run.name for run in read_runs(folders)}) == 2
     with pytest.raises(UserError, match="named twice"):
         read_runs([folders[0], tmp_path / "a" / "." / "run"])
 
 
-def test_facts_of_the_wrong_kind_are_unknown_not_an_error(tmp_path: Path) -> None:
+def test_run_info_of_the_wrong_type_is_unknown_and_no_error(tmp_path: Path) -> None:
     run = read_run(make_run(tmp_path / "run", known=run_info(data=["not", "an", "object"], actual="no")))
     assert run.info("data", "train_tokens") is None
     assert not run.is_finished

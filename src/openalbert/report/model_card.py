@@ -50,13 +50,7 @@ SENTENCE_OBJECTIVES = {
     "nsp": "next sentence (is the second segment from another document?)",
 }
 DECAYS = {"paper": "linear decay counted from the start", "linear": "linear decay", "constant": "no decay"}
-PIPELINES: dict[Kind, str] = {
-    "classification": "text-classification",
-    "regression": "text-classification",
-    "multi_label": "text-classification",
-    "multiple_choice": "multiple-choice",
-    "question_answering": "question-answering",
-}
+PIPELINES = {"multiple_choice": "multiple-choice", "question_answering": "question-answering"}
 HUB_METRICS = {
     "matthews": "matthews_correlation",
     "pearson": "pearsonr",
@@ -334,7 +328,7 @@ def finetuned_card(
     warning = f"\n\n**This run collapsed, and its scores are no result:** {one_line(collapsed)}." if collapsed else ""
     pair = '{"text": "the first text", "text_pair": "the second"}'
     answerability = ANSWERABILITY if task.may_have_no_answer else ""
-    pipeline = PIPELINES[task.kind]
+    pipeline = PIPELINES.get(task.kind, "text-classification")
     return _fill(
         "finetuned",
         front_matter=_front_matter(model, pipeline, task.name, name, _hub_results(task, pipeline, scores)),
