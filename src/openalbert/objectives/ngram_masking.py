@@ -210,8 +210,8 @@ def _without_rivals(
     """The n-grams that are chosen without a budget: those that overlap no chosen one of lower rank.
 
     An n-gram at the end of a chain of d overlaps is settled after d + 1 rounds. Until then it is wrongly kept after
-    even rounds and wrongly dropped after odd ones: the number of rounds is odd, so that no two n-grams overlap. Long chains
-    are rare at a rate of 15 %, since all of a chain must be drawn within the budget: the slow test in
+    even rounds and wrongly dropped after odd ones: the number of rounds is odd, so that no two n-grams overlap. Long
+    chains are rare at a rate of 15 %, since all of a chain must be drawn within the budget: the slow test in
     test_ngram_masking.py counts the loss.
     """
     kept = torch.ones_like(rank, dtype=torch.bool)
