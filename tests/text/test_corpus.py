@@ -411,7 +411,7 @@ def test_duplicates_are_known_as_a_set_knows_them(numbers: list[int]) -> None:
     seen: set[int] = set()
     duplicates = DuplicateFilter()
     for number in numbers:
-        assert duplicates.is_new(f"text {number}") == (number not in seen)
+        assert duplicates.add(fingerprint(f"text {number}")) == (number not in seen)
         seen.add(number)
     assert len(duplicates) == len(seen)
 

@@ -203,4 +203,4 @@ def test_prepare_takes_a_table_and_an_unknown_ending_names_the_formats_that_ther
         cli.main(["prepare", str(tmp_path / "one.doc"), *words])
     told = capsys.readouterr().err
     assert ".csv, .tsv, .parquet are known" in told
-    assert "text, jsonl, csv, tsv and parquet" in told
+    assert "text, jsonl, csv, tsv or parquet" in told

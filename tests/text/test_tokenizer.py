@@ -225,7 +225,7 @@ def test_a_saved_tokenizer_is_the_same(cased: Tokenizer, tmp_path: Path) -> None
     assert model_alone.fingerprint == cased.fingerprint
 
 
-def test_the_fingerprint_is_that_of_model_and_treatment(small: Tokenizer) -> None:
+def test_the_fingerprint_is_that_of_model_and_normalization(small: Tokenizer) -> None:
     text = '{\n  "cased": false,\n  "keep_accents": false\n}\n'
     assert small.fingerprint == hashlib.sha256(small.model + text.encode()).hexdigest()
     assert Tokenizer(small.model, Normalization(cased=True)).fingerprint != small.fingerprint
@@ -265,7 +265,7 @@ def test_a_vocabulary_whose_special_tokens_text_could_forge_is_refused(tmp_path:
         Tokenizer.load(tmp_path / "other.model")
 
 
-def test_a_broken_treatment_file_is_refused(small: Tokenizer, tmp_path: Path) -> None:
+def test_a_broken_normalization_file_is_refused(small: Tokenizer, tmp_path: Path) -> None:
     small.save(tmp_path)
     (tmp_path / "normalization.json").write_text(json.dumps({"case": True}))
     with pytest.raises(UserError, match=r"normalization.json.*did you mean 'cased'"):

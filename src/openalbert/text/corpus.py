@@ -239,10 +239,6 @@ class DuplicateFilter:
     def __len__(self) -> int:
         return self._used
 
-    def is_new(self, text: str) -> bool:
-        """Whether this text was not seen before."""
-        return self.add(fingerprint(text))
-
     def add(self, mark: bytes) -> bool:
         """Add a fingerprint; whether it is new."""
         if 3 * self._used >= 2 * self._slots:

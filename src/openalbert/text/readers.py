@@ -227,7 +227,7 @@ def byte_blocks(source: CorpusSource, counts: Counts) -> Iterator[bytes]:
                 raise  # the disk's error, not the data's
             raise UserError(
                 f"{source.name}: the {compression} data is cut short or damaged, "
-                f"near byte {file.taken:,} ({error}): make the file anew or leave it out"
+                f"near byte {file.taken:,} ({error}): make the file again or leave it out"
             ) from None
         if source.size_bytes is not None:
             # A decompressor may leave bytes after the end of its data unread.

@@ -269,7 +269,7 @@ def parquet_records(source: CorpusSource, reading: Reading, counts: Counts) -> I
     except (pyarrow.ArrowException, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
-        raise UserError(f"{source.name}: not a whole Parquet file ({error}): make it anew or leave it out") from None
+        raise UserError(f"{source.name}: not a whole Parquet file ({error}): make it again or leave it out") from None
     textless.check()
 
 

@@ -31,7 +31,6 @@ FORMAT = 1
 MANIFEST = "manifest.json"
 PLAN = "plan.json"  # there from the start of the work
 PICTURE = "inspect.png"  # drawn by `openalbert inspect`; not in the manifest, but removed with the shards
-HASHED_AT_ONCE = 1 << 20
 REPAIR = "copy it again from an intact folder, or prepare the text again with --fresh"
 PIECE = "piece.json"
 SPLITS = ("train", "heldout")
@@ -165,9 +164,7 @@ def write_piece(
 
 
 def _starts(lengths: Sequence[Integer[np.ndarray, "_"]]) -> Int[np.ndarray, "_"]:
-    total = sum(map(len, lengths))
-    starts = np.zeros(total + 1, np.int64)
-    np.cumsum(np.concatenate(lengths), out=starts[1:])
+    starts: np.ndarray[Any, np.dtype[np.int64]] = np.concatenate([[0], *lengths]).cumsum(dtype=np.int64)
     return starts
 
 
@@ -320,11 +317,8 @@ def file_entry(folder: Path, path: Path) -> FileEntry:
 
 
 def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
     with path.open("rb") as file:
-        while data := file.read(HASHED_AT_ONCE):
-            digest.update(data)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _text(values: dict[str, Any]) -> str:

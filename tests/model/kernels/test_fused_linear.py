@@ -48,13 +48,13 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         found = aten.gelu_backward(gradient, before, approximate="tanh")
         return found, found.sum(0)
 
-    def stand_in(qkv: Tensor, mask: Tensor) -> None:
+    def fill_padding(qkv: Tensor, mask: Tensor) -> None:
         width, is_real = qkv.shape[2] // 3, mask[:, :, None]
         mean = (qkv * is_real).sum(1, keepdim=True) / is_real.sum(1, keepdim=True)
         qkv[..., width : 2 * width] = torch.where(is_real, qkv, mean)[..., width : 2 * width]
         qkv[..., 2 * width :] *= is_real
 
-    def leave_out(qkv: Tensor, mixed: Tensor, logsumexp: Tensor, mask: Tensor, num_heads: int) -> None:
+    def remove_padding(qkv: Tensor, mixed: Tensor, logsumexp: Tensor, mask: Tensor, num_heads: int) -> None:
         query, key, _ = qkv.unflatten(2, (3, num_heads, -1)).unbind(2)
         of_padding = key[torch.arange(len(key)), mask.int().argmin(1)]
         scores = torch.einsum("bshd,bhd->bhs", query, of_padding)[..., None] * query.shape[3] ** -0.5
@@ -62,7 +62,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         logsumexp += left.log()
         mixed /= left.transpose(1, 2).expand(*query.shape).flatten(2)
 
-    def forget_padding(keys: Tensor, mask: Tensor) -> None:
+    def zero_padding(keys: Tensor, mask: Tensor) -> None:
         keys[~mask.flatten()] = 0
 
     def join(of_query: Tensor, of_key: Tensor, of_value: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
@@ -73,7 +73,11 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return joined, joined.sum(0)
 
     kernels = SimpleNamespace(
-        gelu_backward=gelu_backward, stand_in=stand_in, leave_out=leave_out, forget_padding=forget_padding, join=join
+        gelu_backward=gelu_backward,
+        fill_padding=fill_padding,
+        remove_padding=remove_padding,
+        zero_padding=zero_padding,
+        join=join,
     )
     monkeypatch.setitem(sys.modules, "openalbert.model.kernels.triton_kernels", kernels)
     monkeypatch.setattr(openalbert.model, "fused_kernels", kernels, raising=False)

@@ -177,13 +177,13 @@ def map_and_attend(
 
     batch, length, hidden_size = x.shape
     qkv = F.linear(x, weight, bias)
-    triton_kernels.stand_in(qkv, mask)
+    triton_kernels.fill_padding(qkv, mask)
     query, key, value = _heads(qkv, num_heads, 3)
     mixed, _, (logsumexp, *_) = masked_attention.kernel_forward(query, key, value, None)
     mixed = mixed.transpose(1, 2).reshape(x.shape).contiguous()
     logsumexp = logsumexp.reshape(batch, num_heads, length, 1).contiguous()
-    triton_kernels.leave_out(qkv, mixed, logsumexp, mask, num_heads)
-    triton_kernels.forget_padding(qkv.view(batch * length, -1)[:, hidden_size : 2 * hidden_size], mask)
+    triton_kernels.remove_padding(qkv, mixed, logsumexp, mask, num_heads)
+    triton_kernels.zero_padding(qkv.view(batch * length, -1)[:, hidden_size : 2 * hidden_size], mask)
     return mixed, qkv, logsumexp
 
 

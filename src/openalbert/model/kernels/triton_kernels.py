@@ -105,7 +105,7 @@ def _padding_of(mask, sequence, length, up_to: tl.constexpr):
 
 
 @triton.jit
-def _stand_in(qkv, mask, length, width, up_to: tl.constexpr, rows: tl.constexpr, columns: tl.constexpr):
+def _fill_padding(qkv, mask, length, width, up_to: tl.constexpr, rows: tl.constexpr, columns: tl.constexpr):
     sequence = tl.program_id(1)
     num_padding, _ = _padding_of(mask, sequence, length, up_to)
     if num_padding > 0:
@@ -128,15 +128,15 @@ def _stand_in(qkv, mask, length, width, up_to: tl.constexpr, rows: tl.constexpr,
             tl.store(keys + width + at, tl.zeros([rows, columns], qkv.dtype.element_ty), mask=is_there)
 
 
-def stand_in(qkv: Tensor, mask: Tensor) -> None:
+def fill_padding(qkv: Tensor, mask: Tensor) -> None:
     """Set the padding's keys to the mean of its sequence's keys and its values to 0, in place."""
     batch, length, columns = qkv.shape
     mask, up_to = mask.contiguous().view(torch.uint8), triton.next_power_of_2(length)
-    _stand_in[(triton.cdiv(columns // 3, 128), batch)](qkv, mask, length, columns // 3, up_to, 32, 128, num_warps=4)
+    _fill_padding[(triton.cdiv(columns // 3, 128), batch)](qkv, mask, length, columns // 3, up_to, 32, 128, num_warps=4)
 
 
 @triton.jit
-def _leave_out(
+def _remove_padding(
     qkv,
     mixed,
     logsumexp,
@@ -176,12 +176,12 @@ def _leave_out(
             tl.store(mixed + mixed_at, (found / left[:, None]).to(mixed.dtype.element_ty), mask=is_there)
 
 
-def leave_out(qkv: Tensor, mixed: Tensor, logsumexp: Tensor, mask: Tensor, num_heads: int) -> None:
+def remove_padding(qkv: Tensor, mixed: Tensor, logsumexp: Tensor, mask: Tensor, num_heads: int) -> None:
     """Remove the padding's contribution from the output of attention and from its logsumexp, in place."""
     batch, length, width = mixed.shape
     head_size = width // num_heads
     mask, up_to = mask.contiguous().view(torch.uint8), triton.next_power_of_2(length)
-    _leave_out[(triton.cdiv(length, 32), batch)](
+    _remove_padding[(triton.cdiv(length, 32), batch)](
         qkv,
         mixed,
         logsumexp,
@@ -199,7 +199,7 @@ def leave_out(qkv: Tensor, mixed: Tensor, logsumexp: Tensor, mask: Tensor, num_h
 
 
 @triton.jit
-def _forget_padding(keys, mask, num_rows, stride, width: tl.constexpr, rows: tl.constexpr, columns: tl.constexpr):
+def _zero_padding(keys, mask, num_rows, stride, width: tl.constexpr, rows: tl.constexpr, columns: tl.constexpr):
     row = tl.program_id(0) * rows + tl.arange(0, rows)
     is_padding = tl.load(mask + row, mask=row < num_rows, other=1) == 0
     if tl.max(is_padding.to(tl.int32), 0) > 0:
@@ -210,12 +210,12 @@ def _forget_padding(keys, mask, num_rows, stride, width: tl.constexpr, rows: tl.
             tl.store(keys + at, nothing, mask=is_padding[:, None] & (column[None, :] < width))
 
 
-def forget_padding(keys: Tensor, mask: Tensor) -> None:
+def zero_padding(keys: Tensor, mask: Tensor) -> None:
     """Set the rows to 0 where the mask is false, in place; the others are not read."""
     num_rows, width = keys.shape
     grid = (triton.cdiv(num_rows, 32),)
     mask = mask.contiguous().view(torch.uint8)
-    _forget_padding[grid](keys, mask, num_rows, keys.stride(0), width, 32, 256, num_warps=4)
+    _zero_padding[grid](keys, mask, num_rows, keys.stride(0), width, 32, 256, num_warps=4)
 
 
 @triton.jit
