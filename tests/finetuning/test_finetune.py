@@ -340,7 +340,7 @@ def test_the_last_line_of_a_run_comes_after_its_scores(
     cli.main(command(tiny, "classification", file, tmp_path / "run", "--steps 2"))
     *_, scores, done = capsys.readouterr().out.splitlines()
     assert scores.startswith("dev: accuracy ")
-    assert done.startswith("done: the model of step 2 is in ")
+    assert done.startswith("done: the model of step ")
 
 
 @pytest.mark.parametrize("words", ["--dry-run", ""])
@@ -417,7 +417,7 @@ def test_from_scratch_begins_with_fresh_weights_of_the_seed(tiny: Path, tmp_path
         ("--task sst3", "'sst3' is not a task: did you mean 'sst2'?"),
         ("--epochs 2", "the run's length is given in epochs and steps: give one of them"),
         ("--seeds 0", "seeds is 0: it must be at least 1"),
-        ("--dropout 1", "dropout is 1.0: it is a share"),
+        ("--dropout 1", "dropout is 1.0: it is a fraction"),
         ("--from x --from-scratch", "give one of them"),
         ("--from nowhere", "'nowhere' is no model folder: known are: "),
         ("--max-length 3", "max_length is 3: an input needs 8 tokens at least"),

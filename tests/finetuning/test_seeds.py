@@ -183,7 +183,7 @@ def test_fewer_seeds_than_before_are_all_that_is_reported_of(
         assert [run["seed"] for run in json.loads((out / "seeds.json").read_text())["runs"]] == expected
         page = Page((out / "report.html").read_text(encoding="utf-8"))
         assert page.data["runs"] == [f"seed-{number}" for number in expected]
-        beyond = f"{out / 'seed-3'} is of an earlier call: it stays, but does not count with --seeds {seeds}"
+        beyond = f"{out / 'seed-3'} is of an earlier call: it is kept, but not counted with --seeds {seeds}"
         assert (beyond in said) == (seeds < 3)
     assert (out / "seed-3" / "model").exists()
     assert not (out / "scores.json").exists()
