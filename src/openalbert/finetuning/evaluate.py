@@ -80,7 +80,13 @@ class Evaluate:
 
 
 def evaluate(settings: Evaluate) -> None:
-    """Score the models, print what came out, and write what was asked for."""
+    """Score the models, write what was asked for, and print the metrics."""
+    loaded, task, examined = score_models(settings)
+    print(as_json(loaded, task, examined) if settings.json else as_table(task, examined), flush=True)
+
+
+def score_models(settings: Evaluate) -> tuple[Loaded, Task, list[Examined]]:
+    """Score the models on each split, and write what was asked for."""
     # What cannot be written is found out before anything is computed.
     for folder in (settings.predictions, settings.report.parent if settings.report is not None else None):
         if folder is not None:
@@ -122,7 +128,7 @@ def evaluate(settings: Evaluate) -> None:
                 log(f"predictions of {one.split}: {path}")
     if settings.report is not None:
         _write_page(settings.report, loaded, examined)
-    print(as_json(loaded, task, examined) if settings.json else as_table(task, examined), flush=True)
+    return loaded, task, examined
 
 
 def _write_page(path: Path, loaded: Loaded, examined: Sequence[Examined]) -> None:

@@ -1,7 +1,5 @@
 """run_info.json of a fine-tuning run: what it began with, and whether it goes on with the same."""
 
-import shlex
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +10,7 @@ from openalbert.finetuning.settings import Plan
 from openalbert.model.albert import AlbertModel
 from openalbert.settings import to_dict
 from openalbert.train.device import Device
-from openalbert.train.machine import machine, now
+from openalbert.train.machine import command, machine, now
 
 
 def first_run_info(task_data: TaskData, plan: Plan, model: AlbertModel, device: Device) -> dict[str, Any]:
@@ -21,7 +19,7 @@ def first_run_info(task_data: TaskData, plan: Plan, model: AlbertModel, device: 
     return {
         **machine(device),
         "started": now(),
-        "command": shlex.join(["openalbert", *sys.argv[1:]]),
+        "command": command(),
         "parameters": model.num_parameters(),
         "task": {"name": task.name, "kind": task.kind, "main_metric": task.main_metric},
         "model": str(task_data.folder),

@@ -1,7 +1,6 @@
 """`openalbert pretrain`: the main job. It shows what it does, survives what happens, and ends with a model folder."""
 
 import contextlib
-import shlex
 import sys
 import time
 from dataclasses import replace
@@ -44,7 +43,7 @@ from openalbert.train.estimate import (
     work_until,
 )
 from openalbert.train.loop import LoopConfig, training_steps
-from openalbert.train.machine import machine, note_move, now
+from openalbert.train.machine import command, machine, note_move, now
 from openalbert.train.metrics_log import MetricsLog
 from openalbert.train.run_dir import CHECKPOINTS, MODEL, claim_folder, is_done, locked, read_run_info, write_run_info
 from openalbert.train.signals import Stop
@@ -138,7 +137,7 @@ class PretrainingRun:
             **self._machine(),
             "matmul_peak_flops": self.peak,
             "started": now(),
-            "command": shlex.join(["openalbert", *sys.argv[1:]]),
+            "command": command(),
             "parameters": self.model.num_parameters(),
             "vocab_size": settings.model.vocab_size,
             "unigram_entropy": unigram_entropy(self.shards),

@@ -17,6 +17,7 @@ from openalbert.settings import from_json, to_json
 from openalbert.text.normalization import GOOGLE, Treatment
 
 MODEL_FILE = "spiece.model"
+RUN_MODEL = "model"  # the model folder within a run's
 TREATMENT_FILE = "treatment.json"
 SPECIAL_PIECES = ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")  # their ids are their places
 SPACE = "▁"  # SentencePiece's sign for a space: a piece that begins with it begins a word
@@ -74,13 +75,15 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path_or_name: str | Path) -> "Tokenizer":
-        """The tokenizer of a folder, of a SentencePiece model file, or of a model that comes with openalbert.
+        """The tokenizer of a folder, of a run, of a SentencePiece model file, or of a bundled checkpoint by its name.
 
         Without `treatment.json` it is Google's.
         """
         path = Path(path_or_name)
         if not path.exists():
             path = included_folder(str(path_or_name)) or path
+        if not (path / MODEL_FILE).exists() and (path / RUN_MODEL / MODEL_FILE).exists():
+            path = path / RUN_MODEL
         file = path / MODEL_FILE if path.is_dir() else path
         try:
             model = file.read_bytes()

@@ -1,13 +1,24 @@
 """What a run is on, for run_info.json: the machine it began on, and each other one that it was taken up again on."""
 
 import platform
+import shlex
+import sys
 import time
+from contextvars import ContextVar
 from typing import Any
 
 import torch
 
 from openalbert.train.device import Device
 from openalbert.version import __version__
+
+CALL: ContextVar[str] = ContextVar("CALL", default="")
+"""The call of a Python function that started this run; empty where the command line did."""
+
+
+def command() -> str:
+    """How this run was started, and can be resumed."""
+    return CALL.get() or shlex.join(["openalbert", *sys.argv[1:]])
 
 
 def machine(device: Device) -> dict[str, Any]:
