@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import torch
 from tests.finetuning.made_lessons import lesson
+from tests.pretraining.made_shards import made_text
 
 import openalbert
 from openalbert import cli
@@ -68,15 +69,20 @@ def finetuned(home: Path, pretrained: openalbert.Run) -> openalbert.Run:
     )
 
 
-def test_the_example_in_every_docstring_gives_what_it_shows(at_home: Path) -> None:
+def test_the_example_in_every_docstring_gives_what_it_shows(home: Path, tmp_path: Path) -> None:
+    for name in ("mails.csv", "new-mails.csv"):
+        shutil.copy(home / name, tmp_path)
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "a.txt").write_text(made_text(200))
     # In the order of a whole job, for each example uses the runs of those before it.
-    for name in ("pretrain", "load", "open_run", "Run", "finetune", "evaluate"):
+    for name in ("train_tokenizer", "prepare", "pretrain", "load", "open_run", "Run", "finetune", "evaluate"):
         offered = getattr(openalbert, name)
         [found] = doctest.DocTestFinder(recurse=False).find(offered, name, globs={})
         assert found.examples, name
         runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
         said: list[str] = []
-        runner.run(found, out=said.append)
+        with contextlib.chdir(tmp_path):
+            runner.run(found, out=said.append)
         assert runner.failures == 0, "".join(said)
 
 

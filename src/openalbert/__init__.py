@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from openalbert.surface import finetune as finetune
     from openalbert.surface import load as load
     from openalbert.surface import open_run as open_run
+    from openalbert.surface import prepare as prepare
     from openalbert.surface import pretrain as pretrain
+    from openalbert.surface import train_tokenizer as train_tokenizer
     from openalbert.text.tokenizer import Tokenizer as Tokenizer
 
 __all__ = [
@@ -27,7 +29,9 @@ __all__ = [
     "finetune",
     "load",
     "open_run",
+    "prepare",
     "pretrain",
+    "train_tokenizer",
 ]
 
 # torch takes seconds to import, and the command line's help must not wait for it: each name is imported on first use.

@@ -1,7 +1,6 @@
-"""What `import openalbert` offers: `load`, `pretrain`, `finetune` and `evaluate` as functions, and a `Run` to look at.
+"""What `import openalbert` offers: the work of the command line as functions, from text to a fine-tuned model.
 
-They take the settings of the command line and do the same work. Results are returned, progress goes to standard error,
-and what the user can mend is raised as a `UserError`.
+They take the settings of the verbs and do the same work. Results are returned, and an error is raised as `UserError`.
 """
 
 import contextlib
@@ -28,6 +27,10 @@ from openalbert.pretraining.settings import Pretrain
 from openalbert.recipes import finetuning, pretraining
 from openalbert.run import Run, Scores
 from openalbert.settings import from_dict, to_dict
+from openalbert.text.prepare import Prepare
+from openalbert.text.prepare import prepare as make_shards
+from openalbert.text.tokenizer import Tokenizer
+from openalbert.text.train_tokenizer import TrainVocabulary, train_vocabulary
 from openalbert.train.machine import CALL
 
 if TYPE_CHECKING:
@@ -54,6 +57,43 @@ def load(model: PathLike, heads: Sequence[Head] | None = None) -> AlbertModel:
         2
     """
     return huggingface.load(model if isinstance(model, str) else Path(model), heads)
+
+
+def train_tokenizer(
+    files: PathLike | Sequence[PathLike], *, out: PathLike, vocab_size: int = 30_000, **settings: Any
+) -> Tokenizer:
+    """Train a SentencePiece vocabulary on text files or folders, as `openalbert tokenizer train` does.
+
+    Other settings are given by name, such as `cased=True`, nested ones as to `pretrain`.
+
+        >>> import openalbert
+        >>> tokenizer = openalbert.train_tokenizer("texts", out="vocabulary", vocab_size=300)
+        {...}
+        >>> tokenizer.vocab_size
+        300
+    """
+    defaults = TrainVocabulary(_names(files), Path(out), vocab_size)
+    train_vocabulary(_changed(defaults, settings, "openalbert.train_tokenizer"))
+    return Tokenizer.load(defaults.out)
+
+
+def prepare(
+    files: PathLike | Sequence[PathLike], *, tokenizer: PathLike, out: PathLike, heldout: float = 0.0, **settings: Any
+) -> Path:
+    """Make token shards of text files or folders, as `openalbert prepare` does, and return their folder.
+
+    `tokenizer` is a vocabulary, a model folder, a run, or the name of a bundled checkpoint; `heldout` is the fraction
+    of the documents kept for evaluation. Other settings are given as to `pretrain`: `reading__text_field="body"`.
+
+        >>> import openalbert
+        >>> shards = openalbert.prepare("texts", tokenizer="vocabulary", out="shards", heldout=0.1, workers=1)
+        ┏━...
+        >>> shards.name
+        'shards'
+    """
+    defaults = Prepare(_names(files), Path(tokenizer), Path(out), heldout=heldout)
+    make_shards(_changed(defaults, settings, "openalbert.prepare"))
+    return defaults.out
 
 
 def pretrain(
@@ -190,15 +230,14 @@ def evaluate(
 ) -> Scores:
     """The metrics of a fine-tuned model, or of several averaged, by split; in percent.
 
-    `task` is what the model was fine-tuned for, if it is not given, and `splits` all that have labels. A split without
-    labels has no metrics: `predictions` is a folder for what the model predicts. `report` is a page on its errors.
+    `data` is the folder of a published dataset, `dev` a file of your own to score on. Without `task` it is the one that
+    the model was fine-tuned for, without `splits` all that have labels. `predictions` is a folder for what the model
+    predicts, which is all there is for a file without labels (`test=…, splits="test"`). `report` is a page on errors.
 
         >>> import openalbert
-        >>> found = openalbert.evaluate("runs/mails", test="new-mails.csv", splits="test")
-        >>> list(found), 0 <= found["test"]["accuracy"] <= 100
-        (['test'], True)
+        >>> openalbert.evaluate("runs/mails", dev="new-mails.csv")["dev"]["accuracy"] > 0
+        True
     """
-    models = [model] if isinstance(model, str | os.PathLike) else list(model)
     given = _given(
         settings,
         task=task,
@@ -211,7 +250,7 @@ def evaluate(
         max_length=max_length,
         device=device,
     )
-    chosen = _changed(Evaluate(tuple(map(_name, models))), given, "openalbert.evaluate")
+    chosen = _changed(Evaluate(_names(model)), given, "openalbert.evaluate")
     _, _, examined = score_models(chosen)
     return {one.split: dict(one.scores) for one in examined}
 
@@ -236,6 +275,10 @@ def _name(model: PathLike) -> str:
         return model
     path = os.fspath(model)
     return f"./{path}" if names_a_fresh_model(path) else path
+
+
+def _names(given: PathLike | Sequence[PathLike]) -> tuple[str, ...]:
+    return tuple(map(_name, [given] if isinstance(given, str | os.PathLike) else given))
 
 
 def _given(settings: Mapping[str, Any], **common: Any) -> dict[str, Any]:
