@@ -38,8 +38,8 @@ PURPOSES = {
     "objectives": "masking, pairing",
 }
 COLUMNS = {  # the column of a package within its layer; others take the middle
-    "cli": 1, "surface": 2, "serve": 0, "finetuning": 1, "pretraining": 3, "report": 1, "train": 3, "interop": 1, "tasks": 1,
-    "text": 0, "model": 1, "optim": 2, "objectives": 3,
+    "cli": 1, "surface": 2, "serve": 0, "finetuning": 1, "pretraining": 3, "report": 1, "train": 3, "interop": 1,
+    "tasks": 1, "text": 0, "model": 1, "optim": 2, "objectives": 3,
 }  # fmt: skip
 MIDDLE = 2
 PRETRAINING_PATH = (

@@ -177,7 +177,7 @@ def test_the_python_guide_runs_from_text_to_a_fine_tuned_model(own_text: Path) -
     assert list(names["table"]["step"]) == [25, 50]
     with contextlib.chdir(own_text):
         assert names["scores"]["dev"].keys() == names["task"].scores["dev"].keys()
-    assert names["vectors"].shape == (2, 32)
+    assert names["vectors"].shape == (2, 64)
     assert (own_text / "runs" / "mine.png").stat().st_size > 1000
 
 
