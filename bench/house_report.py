@@ -20,8 +20,8 @@ Lines are all lines of `src/openalbert/**/*.py`. An importer is another module o
 named in strings count, imports for type checkers do not. A file is run if a line of one of its functions is executed;
 what runs while modules are imported does not count. A pretraining step goes from the end of one optimizer step to the
 end of the next, with its log line but without evaluation and checkpoint; the union of three steps is taken. A
-fine-tuning run goes from the command line to the report page: four steps of a classification on 80 synthetic rows. run.json
-lists the files."""
+fine-tuning run goes from the command line to the report page: four steps of a classification on 80 synthetic rows.
+run.json lists the files."""
 LIMITS = """The numbers do not show how clear a file is. CUDA graphs, compilation and fused kernels do not run on a CPU,
 so a GPU step runs more files. Features were added between the two commits as well. The time of `--help` is the fastest
 of five and depends on the machine."""
