@@ -119,13 +119,12 @@ def two_way(imports: dict[str, set[str]]) -> int:
 
 
 def trace(words: list[str], out: Path, *, is_step: bool) -> None:
-    """Run a command line and write the modules of the package that had a function called.
+    """Run a command line and write the files of the package that had a line of a function executed.
 
     All modules are imported before, so that what runs at import does not count. `is_step` is whether to look at three
     training steps only: each from the end of one optimizer step to that of the next.
     """
-    importlib.import_module(PACKAGE)
-    source = Path(str(sys.modules[PACKAGE].__file__)).parent
+    source = Path(str(importlib.import_module(PACKAGE).__file__)).parent
     for name in read_imports(source):
         with contextlib.suppress(ImportError):
             if not name.endswith(".__main__"):

@@ -75,7 +75,17 @@ def test_the_example_in_every_docstring_gives_what_it_shows(home: Path, tmp_path
     (tmp_path / "texts").mkdir()
     (tmp_path / "texts" / "a.txt").write_text(made_text(200))
     # In the order of a whole job, for each example uses the runs of those before it.
-    for name in ("train_tokenizer", "prepare", "pretrain", "load", "open_run", "Run", "finetune", "evaluate"):
+    for name in (
+        "Tokenizer",
+        "train_tokenizer",
+        "prepare",
+        "pretrain",
+        "load",
+        "open_run",
+        "Run",
+        "finetune",
+        "evaluate",
+    ):
         offered = getattr(openalbert, name)
         [found] = doctest.DocTestFinder(recurse=False).find(offered, name, globs={})
         assert found.examples, name
@@ -87,7 +97,7 @@ def test_the_example_in_every_docstring_gives_what_it_shows(home: Path, tmp_path
 
 
 def test_everything_offered_has_a_docstring_and_is_listed() -> None:
-    assert set(openalbert.__all__) <= set(dir(openalbert))
+    assert dir(openalbert) == sorted([*openalbert.__all__, "__version__"])
     for name in openalbert.__all__:
         assert getattr(openalbert, name).__doc__, name
     with pytest.raises(AttributeError, match="no attribute 'pretain'"):

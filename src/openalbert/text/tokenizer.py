@@ -38,7 +38,15 @@ class Encoding:
 
 
 class Tokenizer:
-    """A SentencePiece model and what is done to text before it."""
+    """A SentencePiece model and what is done to text before it.
+
+    A text that is encoded has no [CLS] and [SEP]: `cls_id` and `sep_id` are put around it.
+
+        >>> import openalbert
+        >>> tokenizer = openalbert.Tokenizer.load("albert-base-wikibooks")
+        >>> tokenizer.pieces(tokenizer.encode("She opened the door."))
+        ['▁she', '▁opened', '▁the', '▁door', '.']
+    """
 
     pad_id, unk_id, cls_id, sep_id, mask_id = range(5)
 
