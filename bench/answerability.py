@@ -1,4 +1,4 @@
-"""Can a model that was tuned on SQuAD 2.0 tell the questions that have an answer from those that have none?
+"""Can a model fine-tuned on SQuAD 2.0 separate the questions that have an answer from those that have none?
 
     python bench/answerability.py NAME=QUESTIONS.json=PREDICTIONS … --out FOLDER
 
@@ -18,7 +18,7 @@ import numpy as np
 from scipy.stats import mannwhitneyu
 
 from openalbert.finetuning.span_decoding import best_cut
-from openalbert.tasks.squad_score import score_answers
+from openalbert.tasks.squad import score_answers
 
 
 def look_at(questions: Path, predictions: Path) -> dict[str, Any]:
@@ -63,7 +63,7 @@ def main() -> None:
     arguments = parser.parse_args()
     rows = {name: look_at(Path(questions), Path(folder)) for name, questions, folder in map(split, arguments.looks)}
     lines = [
-        "| judged on | articles, questions | AUC of the null score | F1 of the answers, where there is one | "
+        "| evaluated on | articles, questions | AUC of the null score | F1 of the answers, where there is one | "
         "F1 silent | always answering | at the best threshold |",
         "|---|---|---|---|---|---|---|",
     ]

@@ -100,7 +100,7 @@ def main() -> None:
 
 
 def _label(what: str, name: str, number: int, count: int, in_turn: bool) -> str | None:
-    """The legend tells what is what, once, and of which run it is where the place does not tell it."""
+    """One legend entry per metric, and per run where the position does not show it."""
     if in_turn:
         return what if number == 0 else None
     return what if count == 1 else f"{what}, {name}"

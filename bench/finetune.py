@@ -1,5 +1,5 @@
-"""Fine-tuning beside the Hugging Face Trainer, in one run: the same model, examples, batch and optimizer; ours packed,
-theirs padded to the longest of each batch.
+"""Fine-tuning compared with the Hugging Face Trainer, in one run: the same model, examples, batch and optimizer; ours
+packed, theirs padded to the longest of each batch.
 
     python bench/finetune.py --device cpu --threads 2                                # speed, made-up data of two shapes
     python bench/finetune.py --device cuda --seconds 10 [--unrecorded]
@@ -76,8 +76,8 @@ def speed_of(arguments: argparse.Namespace, device: Device, shape: str) -> dict[
         clock = Clock(device, arguments.seconds, steps_of_turn)
         trainer_of(folder, given, device, batch, endless, 1e-5, turn, clock).train()
         rows["theirs"].append(batch * clock.steps / clock.seconds)
-        told = ", ".join(f"{side} {values[-1]:.1f}" for side, values in rows.items())
-        print(f"{shape}, turn {turn + 1}: {told} examples/s", flush=True)
+        line = ", ".join(f"{side} {values[-1]:.1f}" for side, values in rows.items())
+        print(f"{shape}, turn {turn + 1}: {line} examples/s", flush=True)
     ratios = {side: [ours / theirs for ours, theirs in zip(rows[side], rows["theirs"], strict=True)] for side in sides}
     dice = np.random.default_rng(1)
     drawn = [dice.choice(sequences.lengths, batch) for _ in range(200)]
@@ -120,7 +120,7 @@ def scores_of(arguments: argparse.Namespace, device: Device) -> Iterator[dict[st
 
 
 def dev_score(model: AlbertModel, task: Task, part: Part, device: Device) -> float:
-    """The main figure on the examples that nobody learned from; both sides are scored by the same code."""
+    """The main metric on held-out examples; both sides are scored by the same code."""
     return score_part(model, task, part, device, 0.0).figures[task.main_metric]
 
 
@@ -165,9 +165,9 @@ def conditions(arguments: argparse.Namespace, device: Device) -> dict[str, Any]:
     """Under which settings and on what machine a part was measured."""
     import transformers
 
-    told = {name: value for name, value in vars(arguments).items() if name not in ("model", "data")}
+    used = {name: value for name, value in vars(arguments).items() if name not in ("model", "data")}
     machine = f"{device.describe()}, {device.precision}, torch {torch.__version__}, Python {platform.python_version()}"
-    return {"settings": told, "machine": machine, "peer": f"transformers {transformers.__version__}"}
+    return {"settings": used, "machine": machine, "peer": f"transformers {transformers.__version__}"}
 
 
 def main(words: list[str] | None = None) -> None:

@@ -25,14 +25,14 @@ from openalbert.train.loop import LoopConfig, training_steps
 from openalbert.train.state import TrainState
 
 # How many of a hundred training examples have at most so many of ALBERT's own pieces. Lengths drawn from this have the
-# mean of the real ones, and batches the same share of padding, to one percent.
+# mean of the real ones, and batches the same fraction of padding, to one percent.
 PERCENT = [0, 5, 10, 20, 30, 40, 50, 60, 70, 80, 85, 90, 95, 97.5, 99, 99.5, 99.9, 100]
 SHAPES = {
     "SST-2": [3, 4, 4, 6, 7, 9, 11, 13, 17, 22, 25, 30, 37, 43, 49, 54, 62, 81],
     "MNLI": [5, 16, 19, 25, 29, 33, 38, 43, 48, 55, 59, 64, 74, 84, 101, 119, 160, 257],
 }
 LABELS = {"SST-2": ("negative", "positive"), "MNLI": ("contradiction", "neutral", "entailment")}
-WARM_STEPS = {"cpu": 1, "cuda": 60}  # on a GPU graphs of all common sizes are recorded in them
+WARM_STEPS = {"cpu": 1, "cuda": 60}  # on a GPU graphs of all common sizes are captured in them
 TOKENS_AT_A_TIME = {"cpu": 16_384, "cuda": 131_072}
 
 

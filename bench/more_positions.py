@@ -51,7 +51,7 @@ def stretched(known: Tensor, count: int) -> Tensor:
 def turned(spread: float) -> Callable[[Tensor, int], Tensor]:
     def turn(known: Tensor, count: int) -> Tensor:
         positions.SPREAD = spread
-        return positions.continued(known, count)
+        return positions.extend_positions(known, count)
 
     return turn
 

@@ -44,7 +44,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SUITES = {  # a mutated file, and the tests that are asked about it
     "objectives/*.py": "tests/objectives tests/pretraining/test_batches.py",
     "optim/*.py": "tests/optim tests/train/test_loop.py",
-    "model/*.py": "tests/model tests/optim/test_groups.py tests/interop/test_huggingface.py "
+    "model/*.py": "tests/model tests/optim/test_optimizer.py tests/interop/test_huggingface.py "
     "tests/train/test_micro_batch.py",
     "train/loop.py": "tests/train/test_loop.py tests/train/test_micro_batch.py",
     "train/state.py": "tests/train/test_state.py tests/train/test_loop.py tests/train/test_checkpointer.py",
@@ -54,7 +54,7 @@ SUITES = {  # a mutated file, and the tests that are asked about it
     "train/checkpointer.py": "tests/train/test_checkpointer.py tests/train/test_checkpoint.py",
     "atomic_io.py": "tests/test_atomic_io.py tests/train/test_checkpoint.py",
     "tasks/metrics.py": "tests/tasks/test_metrics.py tests/tasks/test_race.py",
-    "tasks/squad_score.py": "tests/tasks/test_squad_score.py",
+    "tasks/squad.py": "tests/tasks/test_squad.py",
     "finetuning/span_decoding.py": "tests/finetuning/test_span_decoding.py",
 }
 NOT_MUTATED = {"optim/lamb_kernel.py", "model/fused_kernels.py"}  # Triton: only a GPU executes them

@@ -17,7 +17,7 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
-# What the tests import beside openalbert itself; a forked process finds it loaded.
+# What the tests import besides openalbert itself; a forked process finds it loaded.
 LIBRARIES = (
     "torch torch._dynamo torch.distributed torch.nn.attention torch.utils.checkpoint numpy scipy.stats sklearn.metrics "
     "transformers transformers.models.albert.modeling_albert safetensors.torch sentencepiece tokenizers jaxtyping "
@@ -171,7 +171,7 @@ def answer_to(job: dict[str, Any], folder: Path) -> dict[str, Any]:
     try:
         mutate(file, job["edit"], original)
         found = forked(job, folder)
-        if found["code"] in (2, 4, 5):  # names of tests may hang on the source: ask for their files
+        if found["code"] in (2, 4, 5):  # names of tests may depend on the source: ask for their files
             files = sorted({test.split("::")[0] for test in job["tests"]})
             found = forked({**job, "tests": files}, folder)
     finally:

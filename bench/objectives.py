@@ -1,11 +1,11 @@
-"""Pairing and masking: tokens a second on one CPU core beside plain-Python collators to the same rule, and on a GPU.
+"""Pairing and masking: tokens a second on one CPU core compared with plain-Python collators, and on a GPU.
 
 `python bench/text.py --part objectives [--device cuda]` runs it and writes the results.
 
 No data is needed: the text is random tokens with sentences and documents of about the lengths of English. Two collators
-stand beside ours. One is written as Google's data builder is (`create_masked_lm_predictions`: all n-grams of all words
-are listed, shuffled, and drawn from one by one), with our rule. The other is the oracle of the tests, as lean as Python
-allows. Times of the CPU are seconds of processor time, so that what else runs on the machine does not count.
+are compared with ours. One is written as Google's data builder is (`create_masked_lm_predictions`: all n-grams of all
+words are listed, shuffled, and drawn from one by one), with our rule. The other is the oracle of the tests, as lean as
+Python allows. Times of the CPU are seconds of processor time, so that what else runs on the machine does not count.
 """
 
 import random
@@ -28,7 +28,7 @@ import one_by_one
 
 from openalbert.objectives import ngram_masking, sentence_order
 from openalbert.objectives.keyed_random import Stream, bits, permuted, root
-from openalbert.objectives.ngram_masking import NgramMasking, Vocabulary
+from openalbert.objectives.ngram_masking import MaskingVocabulary, NgramMasking
 from openalbert.objectives.sentence_order import SentenceOrder
 
 VOCAB_SIZE = 30_000
@@ -67,7 +67,7 @@ def rows_of(pairs: sentence_order.Pairs, batch: int, batch_size: int) -> Tensor:
 
 
 def make(
-    tokens: Tensor, rows: Tensor, vocabulary: Vocabulary, masking: NgramMasking, length: int
+    tokens: Tensor, rows: Tensor, vocabulary: MaskingVocabulary, masking: NgramMasking, length: int
 ) -> tuple[Tensor, ...]:
     """A batch from its rows: everything that a device does."""
     ids = sentence_order.assemble(tokens, rows[:, :4], length, CLS, SEP)
@@ -144,7 +144,7 @@ def collated(made: list[tuple[list[int], list[int], list[int]]], length: int, pr
 
 def on_one_core(text: Text, length: int, batch_size: int, repeats: int) -> dict[str, Any]:
     masking, order = NgramMasking(), SentenceOrder()
-    vocabulary = Vocabulary(torch.from_numpy(text.word_starts), MASK)
+    vocabulary = MaskingVocabulary(torch.from_numpy(text.word_starts), MASK)
     tokens = torch.from_numpy(text.tokens)
     documents, starts = text.lists(), text.word_starts.tolist()
     seconds: list[float] = []
@@ -196,16 +196,20 @@ def on_gpu(text: Text, length: int, batch_size: int) -> dict[str, Any]:
     pairs = sentence_order.pair(text.sentences, text.documents, SentenceOrder(), length, 1, 0)
     rows = rows_of(pairs, 0, batch_size)
     on_cpu = make(
-        torch.from_numpy(text.tokens), rows, Vocabulary(torch.from_numpy(text.word_starts), MASK), masking, length
+        torch.from_numpy(text.tokens),
+        rows,
+        MaskingVocabulary(torch.from_numpy(text.word_starts), MASK),
+        masking,
+        length,
     )
     tokens, rows = torch.from_numpy(text.tokens).cuda(), rows.cuda()
-    vocabulary = Vocabulary(torch.from_numpy(text.word_starts).cuda(), MASK)
+    vocabulary = MaskingVocabulary(torch.from_numpy(text.word_starts).cuda(), MASK)
 
     def eager() -> tuple[Tensor, ...]:
         return make(tokens, rows, vocabulary, masking, length)
 
     compiled_make = torch.compile(make, dynamic=False)
-    figures: dict[str, Any] = {"batch_size": batch_size}
+    measurements: dict[str, Any] = {"batch_size": batch_size}
 
     def compiled() -> tuple[Tensor, ...]:
         return compiled_make(tokens, rows, vocabulary, masking, length)
@@ -214,13 +218,13 @@ def on_gpu(text: Text, length: int, batch_size: int) -> dict[str, Any]:
         started = time.perf_counter()
         made = work()
         torch.cuda.synchronize()
-        figures[f"{name}_first_s"] = time.perf_counter() - started
-        figures[f"{name}_equals_cpu"] = all(torch.equal(a.cpu(), b) for a, b in zip(made, on_cpu, strict=True))
-        figures[f"{name}_ms"] = milliseconds(work)
-        figures[f"{name}_graph_ms"] = milliseconds(graphed(work).replay)
-    best = min(figures[f"{name}_ms"] for name in ("eager_graph", "compiled", "compiled_graph"))
-    figures["share_of_a_step_of_90_ms"] = best / STEP_MS
-    return figures
+        measurements[f"{name}_first_s"] = time.perf_counter() - started
+        measurements[f"{name}_equals_cpu"] = all(torch.equal(a.cpu(), b) for a, b in zip(made, on_cpu, strict=True))
+        measurements[f"{name}_ms"] = milliseconds(work)
+        measurements[f"{name}_graph_ms"] = milliseconds(graphed(work).replay)
+    best = min(measurements[f"{name}_ms"] for name in ("eager_graph", "compiled", "compiled_graph"))
+    measurements["share_of_a_step_of_90_ms"] = best / STEP_MS
+    return measurements
 
 
 def graphed(work: Callable[[], object]) -> torch.cuda.CUDAGraph:

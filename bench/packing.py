@@ -25,7 +25,7 @@ LENGTHS = {
     "all of one length": [64] * 8,
 }
 TURNS = 7
-DEPTH = 3  # layers are all alike: three tell as much as twelve
+DEPTH = 3  # layers are all alike: three are enough
 
 
 def seconds(run: Callable[[], object]) -> float:

@@ -4,7 +4,7 @@ python bench/prepare.py FILES … --tokenizer FOLDER --shards FOLDER [--workers 
 
 Memory is the proportional set size (PSS) of the command and all its children, added up and looked at ten times a
 second: pages that several processes share count once. The shards are checked bit by bit afterwards, and inspected:
-its picture and its figures stand beside the report.
+its picture and numbers are kept with the report.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "src"))
 
-from openalbert.text.manifest import read_manifest  # noqa: E402
+from openalbert.text.shards import read_manifest  # noqa: E402
 
 SECONDS_BETWEEN_LOOKS = 0.1
 
@@ -80,7 +80,7 @@ def main() -> None:
     command = [sys.executable, "-m", "openalbert"]
     options = ["--workers", str(asked.workers), "--heldout", str(asked.heldout), "--drop-duplicates", "--fresh"]
     places = ["--tokenizer", asked.tokenizer, "--out", str(asked.shards)]
-    figures = run([*command, "prepare", *asked.files, *places, *options], cores)
+    measurements = run([*command, "prepare", *asked.files, *places, *options], cores)
     check = run([*command, "verify", str(asked.shards)], cores)
     asked.out.mkdir(parents=True, exist_ok=True)
     # By its name alone, for the picture and the text say it; and no examples, for the text may not be ours to publish.
@@ -101,10 +101,10 @@ def main() -> None:
         "files": len(asked.files),
         "workers": asked.workers,
         "settings": manifest.settings,
-        "prepare": figures,
+        "prepare": measurements,
         "verify": check,
         "inspect": seen,
-        "characters_per_s": manifest.counts["characters"] / figures["wall_s"],
+        "characters_per_s": manifest.counts["characters"] / measurements["wall_s"],
         "bytes_of_shards": sum(entry.size for entry in manifest.files),
         "shards": {split: len(entries) for split, entries in manifest.splits.items()},
         "counts": manifest.counts,

@@ -1,9 +1,9 @@
-"""The pretraining step beside its peer: ours whole, with data, masking and LAMB, and Hugging Face transformers' eager
-and compiled, on one GPU in one run.
+"""The pretraining step compared with its peer: ours whole, with data, masking and LAMB, and Hugging Face transformers'
+eager and compiled, on one GPU in one run.
 
     python bench/pretrain.py albert-base:128 albert-large:64 --seconds 30
 
-Models by name, batch and, if it is to be shorter, the peer's seconds. Length 512 unless told otherwise, bf16, no
+Models by name, batch and, if it is to be shorter, the peer's seconds. Length 512 unless given, bf16, no
 dropout on either side, random tokens, no padding. Model FLOPs are counted by one formula for all, whatever an
 implementation saves: 3 x (L(24H² + 4SH) + embedding map + masked-LM head at 15 % of the positions). Model FLOPs
 utilization (MFU) is their rate over the matmul rate measured on the same GPU. The peer gets a batch that lies ready on
@@ -43,27 +43,27 @@ from openalbert.pretrained import PRETRAINED
 
 
 def measured(jobs: list[Job], arguments: argparse.Namespace) -> Iterator[tuple[Job, dict[str, Any]]]:
-    """Each job with its figures, one after the other."""
+    """Each job with its measurements, one after the other."""
     spawning = multiprocessing.get_context("spawn")
     started: list[tuple[Any, Any, Any]] = []
     try:
         for number, job in enumerate(jobs):
             for next_job in jobs[len(started) : number + 1 + arguments.ahead]:
-                given, (told, tells) = spawning.Event(), spawning.Pipe(duplex=False)
-                process = spawning.Process(target=take_turn, args=(next_job, arguments, given, tells))
+                given, (receiver, sender) = spawning.Event(), spawning.Pipe(duplex=False)
+                process = spawning.Process(target=take_turn, args=(next_job, arguments, given, sender))
                 process.start()
-                tells.close()  # so that one which dies is noticed
-                started.append((process, given, told))
-            process, given, told = started[number]
+                sender.close()  # so that one which dies is noticed
+                started.append((process, given, receiver))
+            process, given, receiver = started[number]
             given.set()
             try:
-                figures = told.recv()
+                measurements = receiver.recv()
             except EOFError:
                 raise UserError(f"{job.model} {job.kind} ended without a result; what it said stands above") from None
             process.join()
-            if "problem" in figures:
-                raise UserError(f"{job.model} {job.kind}: {figures['problem']}")
-            yield job, figures
+            if "problem" in measurements:
+                raise UserError(f"{job.model} {job.kind}: {measurements['problem']}")
+            yield job, measurements
     finally:
         for process, _, _ in started:
             process.kill()
@@ -77,9 +77,9 @@ def measure(arguments: argparse.Namespace) -> None:
         arguments.out = folder_for(torch.cuda.get_device_name())
     keep_what_says_more(arguments.out, jobs)
     arguments.out.mkdir(parents=True, exist_ok=True)
-    told = conditions(arguments)
+    used = conditions(arguments)
     found: dict[str, dict[str, Any]] = {}
-    for job, figures in measured(jobs, arguments):
+    for job, measurements in measured(jobs, arguments):
         of_model = found.setdefault(
             job.model,
             {
@@ -87,14 +87,14 @@ def measure(arguments: argparse.Namespace) -> None:
                 "batch": job.batch,
                 "length": arguments.length,
                 "predictions": num_predictions(arguments.length),
-                **told,
+                **used,
                 "step_flops": job.model_flops(arguments.length),
                 "runs": {},
             },
         )
-        of_model["runs"][job.kind] = figures
+        of_model["runs"][job.kind] = measurements
         set_shares(found)
-        print(f"{job.model} {job.kind}: {line(figures)}", flush=True)
+        print(f"{job.model} {job.kind}: {line(measurements)}", flush=True)
         for name, of_model in found.items():
             (arguments.out / f"{name}.json").write_text(json.dumps(of_model, indent=2) + "\n")
     print(f"written to {arguments.out}; python bench/pretrain_report.py {arguments.out} makes the table")
@@ -111,14 +111,14 @@ def set_shares(found: dict[str, dict[str, Any]]) -> None:
                 run["mfu"] = flops / (1e12 * peak)
 
 
-def line(figures: dict[str, Any]) -> str:
+def line(measurements: dict[str, Any]) -> str:
     """One measurement in words."""
-    if "out_of_memory" in figures:
+    if "out_of_memory" in measurements:
         return "out of memory"
     return (
-        f"{figures['tokens_per_second'] / 1000:.1f} k tokens/s, {100 * figures['mfu']:.1f} % MFU, "
-        f"{figures['median_ms']:.1f} ms, first step {figures['first_step_seconds']:.1f} s, "
-        f"{figures['peak_gib']:.1f} GiB"
+        f"{measurements['tokens_per_second'] / 1000:.1f} k tokens/s, {100 * measurements['mfu']:.1f} % MFU, "
+        f"{measurements['median_ms']:.1f} ms, first step {measurements['first_step_seconds']:.1f} s, "
+        f"{measurements['peak_gib']:.1f} GiB"
     )
 
 

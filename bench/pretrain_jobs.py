@@ -69,7 +69,7 @@ def jobs_of(arguments: argparse.Namespace) -> list[Job]:
                 f"--length is {arguments.length}, but {model} has {preset(model).max_positions} positions: give a "
                 "shorter one"
             )
-        # Whether the step waits for its data, the first model tells.
+        # Whether the step waits for its data, is measured on the first model.
         kinds = [kind for kind in arguments.which if number == 0 or kind != "ours-one-batch"]
         if not kinds:
             raise UserError(
@@ -117,13 +117,13 @@ def check_machine(arguments: argparse.Namespace, jobs: Sequence[Job]) -> None:
 
 
 def folder_for(device: str) -> Path:
-    """Where the figures of a GPU are kept: NVIDIA H200 in results/speed-h200."""
+    """Where the measurements of a GPU are kept: NVIDIA H200 in results/speed-h200."""
     words = [word for word in re.split("[^a-z0-9]+", device.lower()) if word not in ("", "nvidia")]
     return ROOT / "results" / "-".join(["speed", *words])
 
 
 def keep_what_says_more(folder: Path, jobs: Sequence[Job]) -> None:
-    """Refuse to write over the figures of implementations that will not be measured now."""
+    """Refuse to write over the measurements of implementations that will not be measured now."""
     for model in dict.fromkeys(job.model for job in jobs):
         file = folder / f"{model}.json"
         if not file.exists():
@@ -142,7 +142,7 @@ def keep_what_says_more(folder: Path, jobs: Sequence[Job]) -> None:
 
 def conditions(arguments: argparse.Namespace) -> dict[str, Any]:
     """What was asked, on what machine and of which versions; of a path the last name alone."""
-    told = {name: value for name, value in vars(arguments).items() if name != "out"}
+    used = {name: value for name, value in vars(arguments).items() if name != "out"}
     known: dict[str, Any] = {
         "device": torch.cuda.get_device_name(),
         "torch": torch.__version__,
@@ -150,7 +150,7 @@ def conditions(arguments: argparse.Namespace) -> dict[str, Any]:
         "transformers": version("transformers") if importlib.util.find_spec("transformers") else None,
         **_commit(),
         "compile": arguments.compile,
-        "arguments": {name: value.name if isinstance(value, Path) else value for name, value in told.items()},
+        "arguments": {name: value.name if isinstance(value, Path) else value for name, value in used.items()},
     }
     return {name: value for name, value in known.items() if value is not None}
 

@@ -23,7 +23,7 @@ from openalbert.pretraining.batches import Batches, Objective, PretrainingBatch
 from openalbert.pretraining.loss import pretraining
 from openalbert.pretraining.settings import Pretrain
 from openalbert.pretraining.setup import compiled_part, is_recorded, make_model
-from openalbert.text.shards import Vocabulary, open_shards, write_shards
+from openalbert.text.shards import VocabularyInfo, open_shards, write_shards
 from openalbert.text.tokenizer import Tokenizer
 from openalbert.train.device import Speed, measure_matmul_peak, open_device
 from openalbert.train.loop import LoopConfig, training_steps
@@ -90,12 +90,12 @@ def random_shards(folder: Path, tokenizer: Tokenizer) -> Path:
     documents = [[rng.integers(5, tokenizer.vocab_size, length).tolist() for length in rng.integers(5, 50, 80_000)]]
     tokenizer.save(folder / "tokenizer")
     special = {"[CLS]": tokenizer.cls_id, "[SEP]": tokenizer.sep_id, "[MASK]": tokenizer.mask_id}
-    write_shards(folder, {"train": documents}, Vocabulary(tokenizer.fingerprint, tokenizer.vocab_size, special))
+    write_shards(folder, {"train": documents}, VocabularyInfo(tokenizer.fingerprint, tokenizer.vocab_size, special))
     return folder
 
 
 class OneBatch:
-    """A source that makes no batches: what the step takes without them tells whether it waits for data."""
+    """A source that makes no batches: the time of a step without them shows whether it waits for data."""
 
     def __init__(self, batch: PretrainingBatch) -> None:
         self.batch = batch
@@ -133,12 +133,12 @@ def ours(job: Job, arguments: argparse.Namespace, turn: Turn) -> dict[str, Any]:
         steps = training_steps(model, optimizer, source, learning, loop_config, device, TrainState())
         next(steps)
         torch.cuda.synchronize()
-        figures = measured(steps, job, length, time.perf_counter() - started)
+        measurements = measured(steps, job, length, time.perf_counter() - started)
         if arguments.profile and job.kind == "ours":
             profile(lambda: next(steps), arguments.out / f"{job.model}-profile.txt")
         steps.close()  # type: ignore[attr-defined]
     return {
-        **figures,
+        **measurements,
         "matmul_peak_tflops": peak / 1e12,
         "compiled": compiled,
         "is_fused": model.encoder.is_fused,
@@ -209,7 +209,7 @@ def compiled_in_time_for(turn: Turn) -> Callable[..., Any]:
     from torch._functorch import config
     from torch._inductor.compile_fx import compile_fx
 
-    if hasattr(config, "force_non_lazy_backward_lowering"):  # else the way back is compiled when it is first taken
+    if hasattr(config, "force_non_lazy_backward_lowering"):  # else the backward pass is compiled at its first use
         config.force_non_lazy_backward_lowering = True
 
     def backend(graph: Any, inputs: Any) -> Any:
@@ -220,14 +220,14 @@ def compiled_in_time_for(turn: Turn) -> Callable[..., Any]:
     return backend
 
 
-def take_turn(job: Job, arguments: argparse.Namespace, given: Event, told: Any) -> None:
-    """What a process of its own does: get ready, wait, measure, tell."""
+def take_turn(job: Job, arguments: argparse.Namespace, given: Event, sender: Any) -> None:
+    """What a process of its own does: get ready, wait, measure, report."""
     torch.zeros(1, device="cuda")  # the first use of a GPU takes seconds
     side = ours if job.kind.startswith("ours") else theirs
     try:
-        figures = side(job, arguments, Turn(given))
+        measurements = side(job, arguments, Turn(given))
     except torch.OutOfMemoryError:
-        figures = {"out_of_memory": True}
+        measurements = {"out_of_memory": True}
     except UserError as error:
-        figures = {"problem": str(error)}
-    told.send(figures)
+        measurements = {"problem": str(error)}
+    sender.send(measurements)

@@ -1,14 +1,14 @@
-"""From raw text to batches, in two parts, each beside other ways to do the same work.
+"""From raw text to batches, in two stages, each compared with other ways to do the same work.
 
 python bench/text.py [FILES … --tokenizer FOLDER] [--part shards|objectives|all] [--device cuda] [--out results]
 
-shards: text to shards on one core, beside a pipeline of Hugging Face `datasets` and `tokenizers`; written to
+shards: text to shards on one core, compared with a pipeline of Hugging Face `datasets` and `tokenizers`; written to
 text-to-shards/. Both read the same plain text, split it with the same function into sentences, tokenize it with the
 same vocabulary and write the tokens with their sentence and document borders. Each measurement is a process of its own
 on one core; the three ways take turns, so that whatever else the machine does meets all of them. Without files the text
 is made up.
 
-objectives: pairing and masking, as objectives.py tells; written to objectives/, or to objectives-h200/ on such a GPU.
+objectives: pairing and masking, see objectives.py; written to objectives/, or to objectives-h200/ on such a GPU.
 """
 
 import argparse

@@ -16,7 +16,7 @@ from openalbert.interop.huggingface import find_folder
 from openalbert.interop.pretraining_json import read_pretraining
 from openalbert.pretrained import PRETRAINED, pretrained_names
 from openalbert.serve.fill import fill
-from openalbert.text.normalization import Treatment
+from openalbert.text.normalization import Normalization
 from openalbert.text.shards import open_shards
 from openalbert.text.tokenizer import Tokenizer
 
@@ -83,10 +83,10 @@ def test_text_of_ones_own_is_prepared_with_its_vocabulary_by_its_name_and_read_b
 
 def test_a_folder_of_its_name_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own = Tokenizer.load(NAME).model
-    Tokenizer(own, Treatment(cased=True)).save(tmp_path / NAME)
+    Tokenizer(own, Normalization(cased=True)).save(tmp_path / NAME)
     monkeypatch.chdir(tmp_path)
-    assert Tokenizer.load(NAME).treatment.cased
-    assert not Tokenizer.load(PRETRAINED / NAME).treatment.cased
+    assert Tokenizer.load(NAME).normalization.cased
+    assert not Tokenizer.load(PRETRAINED / NAME).normalization.cased
 
 
 def test_its_card_tells_the_figures_of_its_run() -> None:

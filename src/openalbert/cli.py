@@ -42,8 +42,8 @@ VERBS = {
     "tokenizer train": Verb(
         "a vocabulary from text", "openalbert.text.train_tokenizer", "TrainVocabulary", "train_vocabulary"
     ),
-    "tokenizer encode": Verb("lines of text to ids", "openalbert.text.tokenize", "Encode", "encode"),
-    "tokenizer decode": Verb("ids to lines of text", "openalbert.text.tokenize", "Decode", "decode"),
+    "tokenizer encode": Verb("lines of text to ids", "openalbert.text.tokenizer", "Encode", "encode_lines"),
+    "tokenizer decode": Verb("ids to lines of text", "openalbert.text.tokenizer", "Decode", "decode_lines"),
     "prepare": Verb("text to token shards", "openalbert.text.prepare", "Prepare", "prepare"),
     "verify": Verb("every bit of some shards checked", "openalbert.text.prepare", "Verify", "verify"),
     "inspect": Verb("what a model will read, shown", "openalbert.pretraining.inspect", "Inspect", "inspect"),

@@ -237,7 +237,7 @@ PAGES: dict[str, Page] = {
             "model.hidden-size": "",
             "model.embedding-size": "",
             "model.ffn-size": "",
-            "model.sharing.attention": "Distinct attention parts: 1 shares one among all layers.",
+            "model.sharing.attention": "Distinct attention blocks: 1 is shared by all layers.",
             "model.sharing.ffn": "",
             "json": "",
         },

@@ -25,7 +25,7 @@ def suggestion(word: str, known: Iterable[str]) -> str:
 
 
 @contextlib.contextmanager
-def a_full_disk_is_told(where: Path, outcome: str) -> Iterator[None]:
+def explain_full_disk(where: Path, outcome: str) -> Iterator[None]:
     """Say in a sentence that there is no room left at `where`, and what becomes of the work when it is done again."""
     try:
         yield

@@ -10,6 +10,6 @@ def pretrained_names() -> list[str]:
     return sorted(folder.name for folder in PRETRAINED.iterdir() if (folder / "config.json").exists())
 
 
-def included_folder(name: str) -> Path | None:
+def bundled_folder(name: str) -> Path | None:
     """The folder of a model that comes with openalbert."""
     return PRETRAINED / name if name in pretrained_names() else None

@@ -21,7 +21,7 @@ from openalbert.finetuning.settings import Finetune
 from openalbert.interop import huggingface
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import Head
-from openalbert.model.presets import names_a_fresh_model
+from openalbert.model.presets import is_preset_or_recipe
 from openalbert.pretraining.run import pretrain as run_pretraining
 from openalbert.pretraining.settings import Pretrain
 from openalbert.recipes import finetuning, pretraining
@@ -274,7 +274,7 @@ def _name(model: PathLike) -> str:
     if isinstance(model, str):
         return model
     path = os.fspath(model)
-    return f"./{path}" if names_a_fresh_model(path) else path
+    return f"./{path}" if is_preset_or_recipe(path) else path
 
 
 def _names(given: PathLike | Sequence[PathLike]) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""The script that judges a pretrained model says what the model's own run said, and refuses what makes no sense."""
+"""bench/heldout.py reproduces the evaluation of a run and refuses impossible arguments."""
 
 import json
 import sys
@@ -25,26 +25,26 @@ def run(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return micro_run(data, tmp_path_factory.mktemp("runs") / "run", words)
 
 
-def test_a_run_is_judged_again_as_it_judged_itself(data: Path, run: Path, tmp_path: Path) -> None:
-    out = tmp_path / "not" / "there" / "judged.json"
-    heldout.main([str(run), str(data), "--asked", "32:whole:32:0", "32:google:16", "--out", str(out)])
-    told = json.loads(out.read_text())
-    first, second = told["judged"]
+def test_the_last_evaluation_of_a_run_is_reproduced(data: Path, run: Path, tmp_path: Path) -> None:
+    out = tmp_path / "not" / "there" / "evaluations.json"
+    heldout.main([str(run), str(data), "--on", "32:whole:32:0", "32:google:16", "--out", str(out)])
+    found = json.loads(out.read_text())
+    first, second = found["evaluations"]
     own = records(run, "evaluation")[-1]
     for name in ("mlm_loss", "mlm_acc", "sop_loss", "sop_acc"):
         assert first[name] == pytest.approx(own[name], rel=1e-5)
     assert (first["examples"], first["chunks"], first["short_fraction"]) == (32, "whole", 0.0)
     assert (second["examples"], second["chunks"], second["short_fraction"]) == (16, "google", 0.1)
     assert second["mlm_loss"] != first["mlm_loss"]
-    assert told["heldout"]["tokens"] == run_info(run)["data"]["heldout_tokens"]
+    assert found["heldout"]["tokens"] == run_info(run)["data"]["heldout_tokens"]
 
 
 def test_fewer_examples_at_a_time_are_the_same_examples(data: Path, run: Path, tmp_path: Path) -> None:
     losses = []
     for batch in ("4", "32"):
-        words = ["--asked", "32:whole:32", "--batch", batch, "--out", str(tmp_path / batch)]
+        words = ["--on", "32:whole:32", "--batch", batch, "--out", str(tmp_path / batch)]
         heldout.main([str(run / "model"), str(data), *words])
-        losses.append(json.loads((tmp_path / batch).read_text())["judged"][0]["mlm_loss"])
+        losses.append(json.loads((tmp_path / batch).read_text())["evaluations"][0]["mlm_loss"])
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
@@ -53,9 +53,9 @@ def test_text_of_another_vocabulary_is_refused(data: Path) -> None:
         heldout.main(["albert-base-wikibooks", str(data)])
 
 
-def test_examples_that_batches_would_leave_out_are_told(data: Path, run: Path) -> None:
+def test_examples_that_batches_would_leave_out_are_found(data: Path, run: Path) -> None:
     with pytest.raises(SystemExit, match="10 examples do not divide into batches of 4"):
-        heldout.main([str(run / "model"), str(data), "--asked", "32:whole:10", "--batch", "4"])
+        heldout.main([str(run / "model"), str(data), "--on", "32:whole:10", "--batch", "4"])
 
 
 @pytest.mark.parametrize(
@@ -63,5 +63,5 @@ def test_examples_that_batches_would_leave_out_are_told(data: Path, run: Path) -
 )
 def test_a_question_that_makes_no_sense_is_refused(asked: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        heldout.main(["albert-base-wikibooks", "shards", "--asked", asked])
+        heldout.main(["albert-base-wikibooks", "shards", "--on", asked])
     assert asked in capsys.readouterr().err

@@ -1,5 +1,6 @@
-"""The guide on adding a task tells the truth: its Python is run as it stands there, in order, in an empty folder."""
+"""The Python of the guide on adding a task is executed as it is printed there, in order, in an empty folder."""
 
+import inspect
 import json
 import sys
 from collections.abc import Callable
@@ -10,9 +11,9 @@ from tests.docs.test_guides import ROOT, commands, namespace, run
 
 from openalbert.errors import UserError
 from openalbert.tasks import registry
-from openalbert.tasks.data.fields import class_number
 from openalbert.tasks.data.source import TaskSource
 from openalbert.tasks.data.tables import Row
+from openalbert.tasks.label_checks import class_number
 from openalbert.tasks.task import Task
 
 GUIDE = "add-a-task.md"
@@ -47,7 +48,7 @@ def test_the_task_of_the_guide_is_read_scored_and_known_by_name(folder: Path) ->
     assert tried.splitlines() == [
         "yes - is ice made of water",
         "no - does the rhine flow through paris",
-        "left out: 1 without a label (first: data/BoolQ/val.jsonl, line 3)",
+        "excluded: 1 without a label (first: data/BoolQ/val.jsonl, line 3)",
         "{'accuracy': 50.0}",
     ]
     assert f"```\n{refused}```" in (ROOT / "docs" / "guides" / GUIDE).read_text()
@@ -67,7 +68,7 @@ def test_the_task_of_the_guide_is_read_scored_and_known_by_name(folder: Path) ->
          r"mine\.jsonl has no column 'label' for the label: .*\(the first row is mine\.jsonl, line 1;"),
         ([{**ROW, "passage": "\u200b"}],
          r"mine\.jsonl gives no example to boolq: 1 without a text \(first: mine\.jsonl, line 1\)"),
-        ([ROW, ROW], r"mine\.jsonl, line 2: the idx '0' stands in mine\.jsonl, line 1 already"),
+        ([ROW, ROW], r"mine\.jsonl, line 2: the idx '0' is also in mine\.jsonl, line 1: ids must be unique"),
         ([{**ROW, "label": ["yes"]}], r"mine\.jsonl, line 1: 'label' is a list, but a text is needed there"),
         ([], r"mine\.jsonl has no rows"),
     ],
@@ -91,10 +92,10 @@ def test_a_row_of_the_guides_task_without_a_text_is_left_out_of_training_and_pre
     assert (len(reading.examples), reading.excluded) == (1, {"without a text (first: mine.jsonl, line 2)": 1})
     reading = task.read("test")
     assert len(reading.examples) == 2
-    assert reading.remarks == ("1 row without a text (first: mine.jsonl, line 2): predicted all the same",)
+    assert reading.remarks == ("1 row without a text (first: mine.jsonl, line 2): predicted nevertheless",)
 
 
 def test_a_dictionary_in_the_place_of_class_numbers_is_refused_before_any_label_is_unknown() -> None:
     row = Row("mine.jsonl, line", 1, {"label": "true"})
     with pytest.raises(TypeError, match=r"class_number needs ClassNumbers\(names, codes\), not a dict"):
-        class_number(row, "label", {"false": 0, "true": 1})  # type: ignore[arg-type]
+        inspect.unwrap(class_number)(row, "label", {"false": 0, "true": 1})  # without the type checks of tests

@@ -42,7 +42,7 @@ def test_the_commands_of_the_guide_tune_score_and_write_what_it_speaks_of(folder
         assert f"\n{line}" in rte
     assert "held out to fit the threshold of the null score" in squad2
     assert "accuracy_middle" in race
-    assert "a closer look: runs/rte-ensemble.html" in scored
+    assert "error analysis: runs/rte-ensemble.html" in scored
     assert (folder / "runs" / "rte-ensemble.html").stat().st_size > 10_000
     files = {path.name for path in (folder / "submission").iterdir()}
     assert {"SST-2.tsv", "squad2.dev.json", "squad2.dev_null_odds.json", "squad2.dev_nbest.json"} <= files

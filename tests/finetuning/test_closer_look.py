@@ -46,8 +46,8 @@ def test_classes_are_counted_as_scikit_learn_counts_them(small: Tokenizer) -> No
     for figure, expected in zip(
         ("precision", "recall", "f1"), precision_recall_fscore_support(gold, predicted)[:3], strict=True
     ):
-        assert [part.figures[figure] for part in analyses.parts] == pytest.approx(100 * expected)
-    assert [part.name for part in analyses.parts] == list(CLASSES)
+        assert [part.metrics[figure] for part in analyses.groups] == pytest.approx(100 * expected)
+    assert [part.name for part in analyses.groups] == list(CLASSES)
     assert analyses.num_mistakes == (gold != predicted).sum()
     assert analyses.scores == {"right": pytest.approx(100 * (gold == predicted).mean())}
 
@@ -65,7 +65,7 @@ def test_the_mistakes_that_the_model_was_surest_of_come_first(small: Tokenizer) 
     first = analyses.mistakes[0]
     assert first.gold == CLASSES[gold[worst[0]]]
     assert first.predicted == CLASSES[scores[worst[0]].argmax()]
-    assert f"{first.predicted} {100 * shares[worst[0]].max():.1f} %" in first.how_sure
+    assert f"{first.predicted} {100 * shares[worst[0]].max():.1f} %" in first.confidence
     assert first.texts[0].text == f"text {worst[0]}"
 
 
@@ -74,7 +74,7 @@ def test_values_are_shown_by_how_far_they_are_off(small: Tokenizer) -> None:
     scores = np.array([[0.5], [1.0], [-2.0], [3.1]], np.float32)
     analyses = look("regression", examples, {"regression": scores}, small)
     assert [mistake.id for mistake in analyses.mistakes] == ["2", "0", "3", "1"]
-    assert analyses.mistakes[0].how_sure == "off by −4"
+    assert analyses.mistakes[0].confidence == "off by −4"
     assert analyses.values[2] == (2.0, -2.0)
     assert analyses.confusion == ()
 
@@ -88,8 +88,8 @@ def test_labels_are_counted_each_by_itself_as_scikit_learn_counts_them(small: To
     analyses = look("multi_label", examples, {"multi_label": scores}, small)
     expected = precision_recall_fscore_support(gold, scores > 0)
     for place, figure in enumerate(("precision", "recall", "f1")):
-        assert [part.figures[figure] for part in analyses.parts] == pytest.approx(100 * expected[place])
-    assert [part.num_examples for part in analyses.parts] == gold.sum(0).tolist()
+        assert [part.metrics[figure] for part in analyses.groups] == pytest.approx(100 * expected[place])
+    assert [part.num_examples for part in analyses.groups] == gold.sum(0).tolist()
     assert analyses.num_mistakes == (gold != (scores > 0)).any(1).sum()
 
 
@@ -110,7 +110,7 @@ def test_a_wrong_choice_is_shown_with_all_of_its_options(small: Tokenizer) -> No
         ("A", "home"),
         ("B", "out"),
     ]
-    assert mistake.how_sure == "A 26.9 %, B 73.1 %"
+    assert mistake.confidence == "A 26.9 %, B 73.1 %"
 
 
 def test_a_wrong_answer_is_marked_in_the_passage_beside_the_right_one(small: Tokenizer) -> None:
@@ -128,8 +128,8 @@ def test_a_wrong_answer_is_marked_in_the_passage_beside_the_right_one(small: Tok
     marked = {mark.kind: passage.text[mark.start : mark.end] for mark in passage.marks}
     assert marked == {"gold": "January 1900", "predicted": "house"}
     assert (mistake.gold, mistake.predicted) == ("January 1900", "house")
-    assert "“house” 100.0 %" in mistake.how_sure
-    assert [(part.name, part.num_examples) for part in analyses.parts] == [("when", 1)]
+    assert "“house” 100.0 %" in mistake.confidence
+    assert [(part.name, part.num_examples) for part in analyses.groups] == [("when", 1)]
 
 
 def test_a_question_left_without_an_answer_says_so(small: Tokenizer) -> None:
@@ -147,7 +147,7 @@ def test_a_question_left_without_an_answer_says_so(small: Tokenizer) -> None:
     assert by_id["a"].predicted == "(no answer)"
     assert [mark.kind for mark in by_id["a"].texts[1].marks] == ["gold"]
     assert by_id["b"].gold == "(no answer)"
-    assert "null score +4.50" in by_id["a"].how_sure
+    assert "null score +4.50" in by_id["a"].confidence
     assert analyses.labels == ("an answer", "no answer")
     assert analyses.confusion == ((0, 1), (1, 0))
     answers = best_answers(cast("list[QuestionExample]", examples), encoding, scores)

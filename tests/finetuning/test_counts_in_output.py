@@ -48,4 +48,4 @@ def test_a_run_with_one_of_everything_says_so_in_the_singular(
     assert not PLURAL_OF_ONE.search(told), PLURAL_OF_ONE.search(told)
     text = Page((tmp_path / "run" / "report.html").read_text(encoding="utf-8")).text
     assert re.search(r"on (1 example|2 examples): 1 step, ", text)
-    assert "a closer look 1 example: " in text
+    assert "Error analysis: dev 1 example: " in text

@@ -27,7 +27,7 @@ from openalbert.interop.pretraining_json import read_pretraining
 from openalbert.interop.task_json import TaskInfo, read_task_info, write_task_info
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import Head
-from openalbert.report.finetuning_reader import amount_in_words
+from openalbert.report.summary import describe_pretraining
 from openalbert.tasks.registry import TaskSource, open_task
 from openalbert.text.tokenizer import Tokenizer
 from openalbert.train.device import Device
@@ -92,7 +92,7 @@ def test_a_run_that_is_evaluated_without_examples_names_the_command_with_its_own
 
 def test_where_examples_are_is_written_as_it_is_read() -> None:
     source = TaskSource(train=Path("my file.csv"), label_columns=("a", "b c"), heldout_fraction=0.2)
-    assert source.words == "--train 'my file.csv' --label-columns a 'b c' --heldout-fraction 0.2"
+    assert source.command_line == "--train 'my file.csv' --label-columns a 'b c' --heldout-fraction 0.2"
 
 
 @pytest.mark.parametrize("kind", ALL)
@@ -298,7 +298,7 @@ def test_the_page_of_a_known_task_says_how_much_the_model_had_read(quick_runs: d
     labelled = AlbertModel(model.config, (Head("classification", ("negative", "positive")),))
     labelled.load_state_dict(model.state_dict())
     known = read_pretraining(folder)
-    for pretraining, words in ((known, amount_in_words(known)), (None, "pretrained on an unknown amount of text")):
+    for pretraining, words in ((known, describe_pretraining(known)), (None, "pretrained on an unknown amount of text")):
         huggingface.save(labelled, tmp_path / "sst2", Tokenizer.load(folder), pretraining=pretraining)
         page = tmp_path / "page.html"
         asked = ["--task", "sst2", "--data", str(glue.parent), "--report", str(page)]
@@ -424,7 +424,7 @@ def test_models_that_cannot_do_it_are_refused_in_a_sentence(
     (tmp_path / "going").mkdir()
     shutil.copy(run / "run.json", tmp_path / "going")
     with pytest.raises(
-        UserError, match="going is a run that has no model yet: nothing is recorded of it; run its command again"
+        UserError, match="going is a run that has no model yet: it has logged nothing; run its command again"
     ):
         load_models([str(tmp_path / "going")])
 
@@ -452,7 +452,7 @@ def test_a_file_of_one_class_is_told(
 ) -> None:
     (tmp_path / "warm.csv").write_text("text,label\nthe good time,warm\nthe good war,warm\n")
     main(["evaluate", str(quick_runs["classification"]), "--dev", str(tmp_path / "warm.csv")])
-    assert "dev: all examples are of one class, 'warm': a score there says little" in capsys.readouterr().err
+    assert "dev: all examples are of one class, 'warm': a score there is hardly meaningful" in capsys.readouterr().err
 
 
 PAIRS = "sentence1,sentence2,label\nthe good time,the old war,warm\nthe old war,the time,cold\n"
@@ -545,9 +545,9 @@ def test_the_answers_of_choices_are_read_as_the_model_learned_them(
     learned = learn(tiny, "multiple_choice", tmp_path / "train.jsonl", run, f"--steps 10 --dev {dev}")
     tuned = read_task_info(run / "model")
     assert tuned is not None
-    assert tuned.writing == "its number from 1"
+    assert tuned.answer_format == "number from 1"
     capsys.readouterr()
     main(["evaluate", str(run), "--dev", dev, "--json"])
     said = capsys.readouterr()
     assert json.loads(said.out)["splits"]["dev"]["scores"] == learned["scores"]["dev"]
-    assert "read as its number from 1, as in the file that the model learned from" in said.err
+    assert "answer format: number from 1, as in the model's training file" in said.err

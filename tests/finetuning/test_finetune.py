@@ -406,7 +406,7 @@ def test_from_scratch_begins_with_fresh_weights_of_the_seed(tiny: Path, tmp_path
         ("--train .", ". is a folder, and a file is needed"),
         ("--out some-file", "some-file is no folder, and one is to be there: give another name"),
         ("--out some-file/run", "some-file is no folder, and one is to be there: give another name"),
-        ("--text-column label", "'label' is named as the text (--text-column), but is taken for the label"),
+        ("--text-column label", "'label' is named as the text (--text-column), but is already the label"),
     ],
 )
 def test_what_cannot_be_done_is_told_in_a_sentence(
@@ -433,7 +433,7 @@ def test_examples_of_one_class_are_told(tiny: Path, tmp_path: Path, capsys: pyte
     (tmp_path / "one.csv").write_text("text,label\nthe time,cold\nthe war,cold\n")
     dev = f"--steps 1 --dev {tmp_path / 'one.csv'}"
     learn(tiny, "classification", tmp_path / "two.csv", tmp_path / "run", dev)
-    assert "dev: all examples are of one class, 'cold': a score there says little" in capsys.readouterr().err
+    assert "dev: all examples are of one class, 'cold': a score there is hardly meaningful" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -479,12 +479,12 @@ def test_nothing_can_be_learned_from_examples_that_are_all_alike(
 @pytest.mark.parametrize(
     ("values", "sentence"),
     [
-        (("1e300", "-1e300"), "regression.csv, line 2: 1e300 in 'label' is too large to be computed with: 1e+30 is"),
+        (("1e300", "-1e300"), "regression.csv, line 2: 1e300 in 'label' is too large to compute with: 1e+30 is"),
         (("1", "1e31"), "regression.csv, line 3: 1e31 in 'label' is too large"),
         (("1e-300", "-1e-300"), "regression.csv: the values differ by 2e-300 at most, which is too little"),
         (
             ("1000000000.001", "1000000000"),
-            "which go in steps of 64 there, so it could not tell them from one another; give",
+            "which have steps of 64 there, so it cannot distinguish them; give",
         ),
     ],
 )
@@ -516,7 +516,7 @@ def test_times_within_20_minutes_are_learned_and_how_coarse_the_model_gives_them
     file.write_text("text,label\n" + "".join(f"{('good', 'old')[n % 2]} {n},{time}\n" for n, time in enumerate(times)))
     scores = learn(tiny, "regression", file, tmp_path / "run", f"--dev {file} --steps 60")
     assert scores["scores"]["dev"]["r2"] > 80
-    told = "train: the model gives 32-bit numbers, which go in steps of 128 where values reach 1.7e+09: for finer ones"
+    told = "train: the model gives 32-bit numbers, which have steps of 128 where values reach 1.7e+09: for finer ones"
     assert told in capsys.readouterr().err
 
 

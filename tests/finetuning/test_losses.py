@@ -87,7 +87,7 @@ def test_a_packed_batch_has_the_losses_of_its_sequences_one_by_one(name: str) ->
     scores = finetuning_scores(model, batch, CONFIG.num_layers)
     expected, right = one_by_one(model, batch)
     assert math.isclose(sum(score.mean.item() for score in scores.values()), expected, rel_tol=1e-5)
-    assert sum(int(score.right) for score in scores.values()) == right
+    assert sum(int(score.correct) for score in scores.values()) == right
     counts = finetuning(model).predictions(batch)
     assert {kind: int(score.predictions) for kind, score in scores.items()} == {
         kind: int(count) for kind, count in counts.items()

@@ -14,7 +14,7 @@ from openalbert import cli
 from openalbert.finetuning import finetune
 from openalbert.finetuning.judge import Judge
 from openalbert.finetuning.seeds import seeds_told, summarize, table
-from openalbert.report.pretrained_card import one_line
+from openalbert.report.model_card import one_line
 
 WORDS = "--steps 25 --evaluate-every 25"
 
@@ -51,7 +51,7 @@ def test_seeds_are_runs_of_their_own_that_share_tokenized_data_and_more_can_be_a
     for name, tensor in weights(out).items():
         assert torch.equal(tensor, weights(out / f"seed-{best}")[name])
     card = (out / "model" / "README.md").read_text(encoding="utf-8")
-    assert f"This is the model of seed {best}. {one_line(seeds_told(three))}\n\n## How to use it" in card
+    assert f"This is the model of seed {best}. {one_line(seeds_told(three))}\n\n## Usage" in card
 
 
 def test_seeds_are_not_added_to_those_of_another_file(

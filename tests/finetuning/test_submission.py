@@ -8,7 +8,7 @@ from tests.tasks.made_data import glue_files, made_source
 
 from openalbert.errors import UserError
 from openalbert.finetuning.submission import in_words, write_glue, write_lines, write_squad
-from openalbert.tasks.registry import GLUE, TASKS, Known, TaskSource, open_task
+from openalbert.tasks.registry import GLUE, TASKS, TaskMetadata, TaskSource, open_task
 from openalbert.tasks.task import QuestionExample
 
 # What the leaderboard takes: the file of each test split, and how its first classes are written.
@@ -41,7 +41,7 @@ def test_predictions_are_written_as_the_leaderboard_takes_them(name: str, tmp_pa
 
 def test_the_code_of_a_class_does_not_hang_on_the_models_order(tmp_path: Path) -> None:
     source = TaskSource(data=glue_files(tmp_path, "sst2"))
-    task = open_task("sst2", source, Known(labels=("positive", "negative")))
+    task = open_task("sst2", source, TaskMetadata(labels=("positive", "negative")))
     path = write_glue(task, "test", task.read("test").examples, [0] * 6, tmp_path)
     assert path.read_text().split("\n")[1] == "0\t1"
 

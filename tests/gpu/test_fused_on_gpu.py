@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from openalbert.model.kernels.fused_linear import gelu_way_back, map_and_attend
+from openalbert.model.kernels.fused_linear import gelu_backward, map_and_attend
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU"),
@@ -32,7 +32,7 @@ def test_gradients_are_as_near_to_fp32_as_those_of_torchs_own_passes(name: str, 
 def test_the_slope_of_gelu_is_right_far_from_0_too() -> None:
     before = torch.linspace(-9, 9, 300 * 312, device="cuda").bfloat16().view(300, 312)
     before[0, :6] = torch.tensor([-1e15, -1e4, -40, 40, 1e4, 1e15])
-    found, sums = gelu_way_back(torch.ones_like(before), before)
+    found, sums = gelu_backward(torch.ones_like(before), before)
     exact = torch.ops.aten.gelu_backward(torch.ones_like(before).double(), before.double(), approximate="tanh")
     torch.testing.assert_close(found.double(), exact, rtol=2**-8, atol=2e-6)  # to bf16's rounding, where it is 0 too
     # The summands are not rounded: what rounding to bf16 adds to these sums, up to 0.04, would be seen.

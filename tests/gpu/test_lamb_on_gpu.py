@@ -205,7 +205,7 @@ def test_a_recorded_step_serves_all_steps(flags: dict[str, bool]) -> None:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         recorded.optimizer.step()
-    assert len(recorded.optimizer._tables._recorded) == 2  # of both groups: it is the kernels that were recorded
+    assert len(recorded.optimizer._tables._captured) == 2  # of both groups: it is the kernels that were recorded
     for number in range(1, 6):
         refusal = float(number == 3)
         for learner in (recorded, plain):

@@ -6,10 +6,9 @@ from torch import Tensor, nn
 
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import PRETRAINING_HEADS, AlbertConfig, Sharing
-from openalbert.optim.groups import layer_matrices
 from openalbert.optim.lamb import Lamb
 from openalbert.optim.muon import MuonWithRest, coefficients, orthogonalize
-from openalbert.optim.optimizer import make_optimizer, optimizer_tensors, set_learning_rate
+from openalbert.optim.optimizer import layer_matrices, make_optimizer, optimizer_tensors, set_learning_rate
 from openalbert.optim.settings import NewtonSchulz, OptimizerSettings
 
 pytestmark = [

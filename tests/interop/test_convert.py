@@ -197,7 +197,7 @@ def test_what_is_no_source_is_refused_with_a_sentence(source: str, tmp_path: Pat
 def test_nothing_is_overwritten_silently(tmp_path: Path) -> None:
     target = tmp_path / "model"
     convert(Convert(str(GOLDEN / "hub"), target))
-    with pytest.raises(UserError, match="is there already"):
+    with pytest.raises(UserError, match="exists already"):
         convert(Convert(str(GOLDEN / "squad"), target))
     assert tuple(openalbert.load(target).heads) == ("masked_lm", "sentence_order")
     convert(Convert(str(GOLDEN / "squad"), target, fresh=True))

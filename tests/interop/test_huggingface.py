@@ -411,7 +411,7 @@ def test_equal_tensors_give_equal_files(tmp_path: Path) -> None:
         huggingface.save(model, tmp_path / str(number))
         files.add((tmp_path / str(number) / "model.safetensors").read_bytes())
     assert len(files) == 1
-    assert load_file(tmp_path / "0" / "model.safetensors").keys() == huggingface.their_tensors(model).keys()
+    assert load_file(tmp_path / "0" / "model.safetensors").keys() == huggingface.hugging_face_tensors(model).keys()
 
 
 def test_saving_never_replaces_a_folder_of_other_things(tmp_path: Path) -> None:
@@ -428,4 +428,4 @@ def test_whether_a_folder_is_for_a_task_is_known_without_its_weights(sharing: Sh
         huggingface.save(make(replace(MICRO, num_layers=2, sharing=sharing), heads), folder)
         (folder / "model.safetensors").unlink()
         assert ("openalbert" in json.loads((folder / "config.json").read_text())) == (sharing.ffn == 2)
-        assert huggingface.is_for_a_task(folder) == (number > 1)
+        assert huggingface.has_task_head(folder) == (number > 1)

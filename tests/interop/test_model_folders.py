@@ -22,7 +22,7 @@ from openalbert.interop.tokenizer_json import write_tokenizer_files
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import Sharing
 from openalbert.model.presets import preset
-from openalbert.pretrained import included_folder, pretrained_names
+from openalbert.pretrained import bundled_folder, pretrained_names
 from openalbert.text.tokenizer import Tokenizer
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "google"
@@ -107,10 +107,10 @@ def test_the_tokenizer_of_every_folder_that_is_written_takes_as_many_tokens_as_t
 
 @pytest.mark.parametrize("name", pretrained_names())
 def test_the_tokenizer_of_every_bundled_checkpoint_takes_as_many_tokens_as_the_model(name: str, tmp_path: Path) -> None:
-    folder = included_folder(name)
+    folder = bundled_folder(name)
     assert folder is not None
     check_tokenizer_takes_what_the_model_takes(folder)
     # And its files are those that would be written today.
     write_tokenizer_files(Tokenizer.load(folder), tmp_path, huggingface.read_folder_config(folder).max_positions)
-    for file in ("tokenizer.json", "tokenizer_config.json", "spiece.model", "treatment.json"):
+    for file in ("tokenizer.json", "tokenizer_config.json", "spiece.model", "normalization.json"):
         assert (folder / file).read_bytes() == (tmp_path / file).read_bytes(), file

@@ -119,8 +119,8 @@ def test_a_damaged_file_is_refused_before_a_conversion_writes_anything(tmp_path:
     [
         ({"tokens": "many"}, "Pretraining.tokens does not fit: expected a whole number, found 'many'"),
         ({"tokens": 1.5e9}, "expected a whole number"),
-        ({"tokens": -1}, "tokens is -1: an amount from 0 on was expected"),
-        ({"steps": 10**400}, "an amount from 0 on was expected"),
+        ({"tokens": -1}, "tokens is -1: a number of at least 0 was expected"),
+        ({"steps": 10**400}, "a number of at least 0 was expected"),
         ({"minutes": math.nan}, "minutes is nan"),
         ({"minutes": math.inf}, "minutes is inf"),
         ({"device": None}, "expected a text"),
@@ -128,7 +128,7 @@ def test_a_damaged_file_is_refused_before_a_conversion_writes_anything(tmp_path:
         ({"before": 3}, "before does not fit"),
         ({"before": [{}]}, "tokens is missing"),
         ({"before": [to_dict(KNOWN)]}, "'before' is not a setting of PretrainingStage"),
-        ({"tokens": 1_000}, "tokens go down from run to run (1000000000, 1000): each counts those before it"),
+        ({"tokens": 1_000}, "tokens go down from run to run (1000000000, 1000): each run counts those before it"),
     ],
 )
 def test_what_does_not_fit_is_refused_with_the_file_and_the_reason(

@@ -37,7 +37,7 @@ def test_the_columns_named_in_fine_tuning_are_those_that_are_scored_on(
         said = capsys.readouterr()
         assert json.loads(said.out)["splits"]["dev"]["scores"] == scores["scores"]["dev"]
         assert "text from 'story' (as in fine-tuning; " in said.err
-        assert "learned it from" not in said.err
+        assert "was fine-tuned with" not in said.err
 
 
 def test_a_file_with_other_columns_is_guessed_and_that_they_are_others_is_told(
@@ -50,13 +50,13 @@ def test_a_file_with_other_columns_is_guessed_and_that_they_are_others_is_told(
     capsys.readouterr()
     main(["evaluate", str(tmp_path / "run"), "--dev", str(other)])
     said = capsys.readouterr().err
-    assert "the text is read from 'tale', but the model learned it from 'story'" in said
+    assert "the text is read from 'tale', but the model was fine-tuned with 'story'" in said
     assert "label from 'cls' (as in fine-tuning; " in said
     # Of two columns of texts it is not known which one is the story.
     both = story(tmp_path / "both.csv", "id,title,tale,cls")
     with pytest.raises(SystemExit):
         main(["evaluate", str(tmp_path / "run"), "--dev", str(both)])
-    assert "2 columns hold texts: 'title', 'tale'" in capsys.readouterr().err
+    assert "2 columns have texts: 'title', 'tale'" in capsys.readouterr().err
 
 
 def _without_titles(lines: list[str]) -> list[str]:
@@ -76,10 +76,10 @@ def test_the_sign_between_labels_is_that_of_fine_tuning(
     assert (tuned.separator, tuned.layout) == ("/", {"label": "tags", "text": "text"})
     capsys.readouterr()
     main(["evaluate", str(tmp_path / "run"), "--dev", str(tmp_path / "tags.csv")])
-    assert "'/' stands between labels in 'tags' (as in fine-tuning; " in capsys.readouterr().err
+    assert "'/' separates labels in 'tags' (as in fine-tuning; " in capsys.readouterr().err
     (tmp_path / "other.csv").write_text('text,tags\nthe good war,"a, b"\nthe old war,a\n')
     main(["evaluate", str(tmp_path / "run"), "--dev", str(tmp_path / "other.csv")])
-    assert "',' stands between labels in 'tags' (guessed; " in capsys.readouterr().err
+    assert "',' separates labels in 'tags' (guessed; " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("kind", ["multiple_choice", "question_answering", "multi_label", "regression"])
@@ -145,13 +145,13 @@ def test_a_model_that_does_not_say_how_answers_were_written_leaves_it_to_one_tha
     older = shutil.copytree(tmp_path / "zero" / "model", tmp_path / "older")
     tuned = read_task_info(older)
     assert tuned is not None
-    write_task_info(older, replace(tuned, writing=None))
+    write_task_info(older, replace(tuned, answer_format=None))
     one, zero = str(tmp_path / "one"), str(tmp_path / "zero")
     for models in ((str(older), one), (one, str(older))):
         capsys.readouterr()
         main(["evaluate", *models, "--dev", dev])
-        assert "read as its number from 1, as in the file that the model learned from" in capsys.readouterr().err
+        assert "answer format: number from 1, as in the model's training file" in capsys.readouterr().err
     main(["evaluate", one, zero, "--dev", dev])
     said = capsys.readouterr().err
-    assert f"'its number from 1' for {one}, 'its number from 0' for {zero}; it is guessed from the file" in said
-    assert "the answer is read as its number from 0" in said
+    assert f"'number from 1' for {one}, 'number from 0' for {zero}; it is guessed from the file" in said
+    assert "answer format: number from 0" in said

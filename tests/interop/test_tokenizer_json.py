@@ -53,11 +53,11 @@ def differences(tokenizer: Tokenizer, theirs: Any, lines: list[str]) -> Counter[
 
 
 def reason(tokenizer: Tokenizer, line: str, their_ids: list[int]) -> str:
-    treated = tokenizer.treatment.normalize(line)
+    treated = tokenizer.normalization.normalize(line)
     if any(piece in line for piece in SPECIAL_PIECES):
         return "the text spells a special token"
     marks = re.search(r"[\u0300-\u036f\u0591-\u05c7\u064b-\u0670\u1ab0-\u1aff]{2}", unicodedata.normalize("NFD", line))
-    if tokenizer.treatment.keep_accents and (marks or "～" in line or re.search("[\U00010780-\U000107bf]", line)):
+    if tokenizer.normalization.keep_accents and (marks or "～" in line or re.search("[\U00010780-\U000107bf]", line)):
         return "SentencePiece's NFKC is not quite NFKC"
     raw = tokenizer.processor.encode(treated)
     split = [part for number in raw for part in tokenizer.splits.get(number, [number])]
@@ -145,7 +145,7 @@ def test_a_vocabulary_with_another_normaliser_is_refused(tmp_path: Path) -> None
     text.write_text("\n".join(plain_lines(500)), encoding="utf-8")
     flags = ALBERT_FLAGS | {"vocab_size": 300, "normalization_rule_name": "identity", "minloglevel": 2}
     sentencepiece.SentencePieceTrainer.train(input=str(text), model_prefix=str(tmp_path / "other"), **flags)
-    with pytest.raises(UserError, match=r"other.model normalises text by the rule 'identity'"):
+    with pytest.raises(UserError, match=r"other.model normalizes text by the rule 'identity'"):
         write_tokenizer_files(Tokenizer.load(tmp_path / "other.model"), tmp_path, 512)
 
 

@@ -8,8 +8,8 @@ import torch
 
 from openalbert.errors import UserError
 from openalbert.model.albert import AlbertModel
-from openalbert.model.config import LARGEST, PRETRAINING_HEADS, AlbertConfig, Head, Sharing, part_of_layer
-from openalbert.model.cost import encoder_parameters, parameters_by_part
+from openalbert.model.config import LARGEST, PRETRAINING_HEADS, AlbertConfig, Head, Sharing, block_of_layer
+from openalbert.model.cost import encoder_parameters, parameters_by_component
 from openalbert.model.presets import PAPER_TOKENS, PRESETS, preset
 
 MICRO = preset("albert-micro")
@@ -40,7 +40,7 @@ SIZES = {
     "bert-large": (24, 1024, 1024, 16, 4096, 0.1),
     "bert-xlarge": (24, 2048, 2048, 32, 8192, 0.1),
 }
-# The cells of the paper's Tables 3 and 4: (E, distinct attention parts, distinct feed-forward parts).
+# The cells of the paper's Tables 3 and 4: (E, distinct attention blocks, distinct feed-forward blocks).
 CELLS = {
     (64, 1, 1): 9_681_408,
     (64, 12, 12): 87_648_000,
@@ -97,7 +97,7 @@ def test_every_cell_of_the_embedding_and_sharing_tables_has_its_exact_number_of_
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_the_parts_add_up_to_the_whole(name: str) -> None:
-    parts = parameters_by_part(PRESETS[name])
+    parts = parameters_by_component(PRESETS[name])
     assert encoder_parameters(parts) == count(PRESETS[name])
     assert sum(parts.values()) == count(PRESETS[name], PRETRAINING_HEADS)
 
@@ -135,21 +135,21 @@ def test_a_classifier_without_classes_is_refused() -> None:
 
 
 def test_two_classes_of_one_name_are_refused() -> None:
-    with pytest.raises(UserError, match="the label 'b' stands twice"):
+    with pytest.raises(UserError, match="the label 'b' occurs twice"):
         Head("classification", ("a", "b", "b"))
 
 
 def test_two_heads_of_one_kind_are_refused() -> None:
-    with pytest.raises(UserError, match="one head of a kind"):
+    with pytest.raises(UserError, match="one head of each kind"):
         AlbertModel(preset("albert-micro"), (Head("span"), Head("span")))
 
 
 def test_layers_are_dealt_to_parts_in_consecutive_groups() -> None:
-    assert [part_of_layer(layer, 3, 6) for layer in range(6)] == [0, 0, 1, 1, 2, 2]
-    assert [part_of_layer(layer, 1, 4) for layer in range(4)] == [0, 0, 0, 0]
-    assert [part_of_layer(layer, 5, 12) for layer in range(12)] == [0, 0, 0, 1, 1, 2, 2, 2, 3, 3, 4, 4]
+    assert [block_of_layer(layer, 3, 6) for layer in range(6)] == [0, 0, 1, 1, 2, 2]
+    assert [block_of_layer(layer, 1, 4) for layer in range(4)] == [0, 0, 0, 0]
+    assert [block_of_layer(layer, 5, 12) for layer in range(12)] == [0, 0, 0, 1, 1, 2, 2, 2, 3, 3, 4, 4]
 
 
 def test_the_largest_sizes_can_still_be_counted() -> None:
     config = replace(MICRO, vocab_size=LARGEST, embedding_size=LARGEST, hidden_size=LARGEST, ffn_size=LARGEST)
-    assert sum(parameters_by_part(config).values()) > 9 * LARGEST**2
+    assert sum(parameters_by_component(config).values()) > 9 * LARGEST**2

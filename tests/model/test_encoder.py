@@ -12,9 +12,9 @@ from torch import Tensor
 
 from openalbert.errors import UserError
 from openalbert.model import packing
-from openalbert.model.activation import activate
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import PRETRAINING_HEADS, AlbertConfig, Sharing
+from openalbert.model.layer import activate
 from openalbert.model.packing import (
     Packed,
     PackedRows,

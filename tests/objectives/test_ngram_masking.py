@@ -13,7 +13,7 @@ from torch import Tensor
 
 from openalbert.errors import UserError
 from openalbert.objectives.keyed_random import bits, threshold
-from openalbert.objectives.ngram_masking import Masked, NgramMasking, Vocabulary, choose, mask
+from openalbert.objectives.ngram_masking import Masked, MaskingVocabulary, NgramMasking, choose, mask
 
 VOCAB_SIZE, MASK = 30_000, 4
 DEFAULT = NgramMasking()
@@ -59,7 +59,7 @@ def as_one_segment(
 
 def made(how: NgramMasking, batch: int, length: int, seed: int = 0, full: bool = False) -> tuple[Tensor, Masked]:
     ids, first, second, keys, word_starts = made_up(batch, length, seed, full=full)
-    return ids, mask(ids, first, second, keys, Vocabulary(word_starts, MASK), how)
+    return ids, mask(ids, first, second, keys, MaskingVocabulary(word_starts, MASK), how)
 
 
 def chosen_one_by_one(
@@ -132,7 +132,7 @@ def test_whatever_the_settings_only_whole_words_within_the_budget_are_hidden(
     length: int, seed: int, word_fraction: float, how: NgramMasking
 ) -> None:
     ids, first, second, keys, word_starts = made_up(4, length, seed, word_fraction)
-    hidden = mask(ids, first, second, keys, Vocabulary(word_starts, MASK), how)
+    hidden = mask(ids, first, second, keys, MaskingVocabulary(word_starts, MASK), how)
     assert hidden.positions.shape == hidden.labels.shape == hidden.valid.shape == (4, how.budget(length))
     starts = word_starts.tolist()
     for row in range(4):
@@ -196,11 +196,11 @@ def key_of(drawn: int, position: int) -> int:
 def test_a_share_of_zero_hides_nothing_even_for_the_lowest_draw() -> None:
     ids, first, second, keys, word_starts = made_up(1, 8, full=True)
     how = NgramMasking(mask_fraction=0.0, random_fraction=0.0, rate=0.9)
-    _, places, _, valid = mask(ids, first, second, keys, Vocabulary(word_starts, MASK), how)
+    _, places, _, valid = mask(ids, first, second, keys, MaskingVocabulary(word_starts, MASK), how)
     keys[0, 1] = key_of(0, int(places[0, 0]))
     assert bits(int(keys[0, 1]), places[:1, 0]).tolist() == [0]
     assert bool(valid[0, 0])
-    hidden = mask(ids, first, second, keys, Vocabulary(word_starts, MASK), how)
+    hidden = mask(ids, first, second, keys, MaskingVocabulary(word_starts, MASK), how)
     assert torch.equal(hidden.ids, ids)
 
 
@@ -273,7 +273,7 @@ def runs_of_words(ids: Tensor, hidden: Masked, word_starts: Tensor) -> np.ndarra
 )
 def test_runs_of_hidden_words_are_as_long_as_googles(how: NgramMasking, shares: list[float], mean: float) -> None:
     ids, first, second, keys, word_starts = made_up(300, 512, full=True)
-    hidden = mask(ids, first, second, keys, Vocabulary(word_starts, MASK), how)
+    hidden = mask(ids, first, second, keys, MaskingVocabulary(word_starts, MASK), how)
     runs = runs_of_words(ids, hidden, word_starts)
     counts = np.bincount(runs, minlength=4)[1:4] / len(runs)
     # Figures of Google's own rule on text of 1.31 pieces a word: to 1.5 points and 0.04 words.
@@ -284,7 +284,7 @@ def test_runs_of_hidden_words_are_as_long_as_googles(how: NgramMasking, shares: 
 def test_every_place_is_hidden_equally_often() -> None:
     ids, first, second, keys, word_starts = made_up(4000, 64, word_fraction=1.0, full=True)
     first, second = torch.full_like(first, 30), torch.full_like(second, 31)
-    hidden = mask(ids, first, second, keys, Vocabulary(word_starts, MASK), NgramMasking(max_ngram=1))
+    hidden = mask(ids, first, second, keys, MaskingVocabulary(word_starts, MASK), NgramMasking(max_ngram=1))
     counts = torch.bincount(hidden.positions[hidden.valid], minlength=64).numpy()
     assert counts[[0, 31, 63]].tolist() == [0, 0, 0]
     text = np.delete(counts, [0, 31, 63])
@@ -294,10 +294,10 @@ def test_every_place_is_hidden_equally_often() -> None:
 
 def test_an_example_alone_is_hidden_as_in_a_batch() -> None:
     ids, first, second, keys, word_starts = made_up(40, 96)
-    together = mask(ids, first, second, keys, Vocabulary(word_starts, MASK), DEFAULT)
+    together = mask(ids, first, second, keys, MaskingVocabulary(word_starts, MASK), DEFAULT)
     for row in (0, 17, 39):
         one = slice(row, row + 1)
-        alone = mask(ids[one], first[one], second[one], keys[one], Vocabulary(word_starts, MASK), DEFAULT)
+        alone = mask(ids[one], first[one], second[one], keys[one], MaskingVocabulary(word_starts, MASK), DEFAULT)
         assert all(torch.equal(a, b[one]) for a, b in zip(alone, together, strict=True))
 
 
@@ -305,7 +305,7 @@ def test_an_example_alone_is_hidden_as_in_a_batch() -> None:
 def test_masking_never_looks_at_a_value(how: NgramMasking) -> None:
     # Tensors of the meta device have shapes and no values.
     ids, first, second, keys, word_starts = (tensor.to("meta") for tensor in made_up(6, 48))
-    hidden = mask(ids, first, second, keys, Vocabulary(word_starts, MASK), how)
+    hidden = mask(ids, first, second, keys, MaskingVocabulary(word_starts, MASK), how)
     assert hidden.ids.shape == (6, 48)
     assert hidden.positions.shape == (6, how.budget(48))
 
@@ -313,11 +313,11 @@ def test_masking_never_looks_at_a_value(how: NgramMasking) -> None:
 ONE_GRAPH = """
 import sys, torch
 sys.path.insert(0, sys.argv[1])
-from tests.objectives.test_ngram_masking import DEFAULT, MASK, Vocabulary, made_up, mask
+from tests.objectives.test_ngram_masking import DEFAULT, MASK, MaskingVocabulary, made_up, mask
 ids, first, second, keys, word_starts = made_up(6, 48)
 whole = torch.compile(mask, backend="eager", fullgraph=True)
-compiled = whole(ids, first, second, keys, Vocabulary(word_starts, MASK), DEFAULT)
-expected = mask(ids, first, second, keys, Vocabulary(word_starts, MASK), DEFAULT)
+compiled = whole(ids, first, second, keys, MaskingVocabulary(word_starts, MASK), DEFAULT)
+expected = mask(ids, first, second, keys, MaskingVocabulary(word_starts, MASK), DEFAULT)
 assert all(torch.equal(a, b) for a, b in zip(compiled, expected, strict=True))
 """
 
@@ -332,8 +332,10 @@ def test_masking_compiles_to_one_graph() -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_a_gpu_hides_the_same_tokens() -> None:
     ids, first, second, keys, word_starts = made_up(128, 512)
-    on_cpu = mask(ids, first, second, keys, Vocabulary(word_starts, MASK), DEFAULT)
-    on_gpu = mask(ids.cuda(), first.cuda(), second.cuda(), keys.cuda(), Vocabulary(word_starts.cuda(), MASK), DEFAULT)
+    on_cpu = mask(ids, first, second, keys, MaskingVocabulary(word_starts, MASK), DEFAULT)
+    on_gpu = mask(
+        ids.cuda(), first.cuda(), second.cuda(), keys.cuda(), MaskingVocabulary(word_starts.cuda(), MASK), DEFAULT
+    )
     assert all(torch.equal(a, b.cpu()) for a, b in zip(on_cpu, on_gpu, strict=True))
 
 
@@ -368,7 +370,7 @@ def test_real_text_is_masked_at_the_stated_rate(real_data: Path) -> None:
     ids = torch.cat([cls, text[:, :200], sep, text[:, 200:], sep], 1)
     word_starts = torch.from_numpy(tokenizer.word_starts)
     keys = torch.from_numpy(bits(1, np.arange(rows * 2).reshape(rows, 2)))
-    hidden = mask(ids, first, 509 - first, keys, Vocabulary(word_starts, MASK), DEFAULT)
+    hidden = mask(ids, first, 509 - first, keys, MaskingVocabulary(word_starts, MASK), DEFAULT)
     # 77 of 512 tokens, in 99.9 % of the places that the budget has.
     assert hidden.valid.float().mean() > 0.999
     # English is not the 1.31 pieces a word of the published figures, so the runs are compared more loosely.

@@ -15,7 +15,7 @@ def test_mlm_loss_counts_valid_predictions_only() -> None:
     ]
     right = sum(int(logits[i, j].argmax() == labels[i, j]) for i in range(3) for j in range(4) if bool(valid[i, j]))
     torch.testing.assert_close(score.loss_sum.double(), torch.stack(by_hand).sum(), rtol=1e-6, atol=1e-6)
-    assert (int(score.predictions), int(score.right)) == (6, right)
+    assert (int(score.predictions), int(score.correct)) == (6, right)
     score.loss_sum.backward()
     assert logits.grad is not None
     assert bool((logits.grad[~valid] == 0).all())
@@ -28,7 +28,7 @@ def test_scores_of_micro_batches_add_up_to_the_score_of_the_batch() -> None:
     whole = sop_loss(logits, swapped)
     parts = [sop_loss(logits[i : i + 2], swapped[i : i + 2]) for i in range(0, 8, 2)]
     torch.testing.assert_close(sum(part.loss_sum for part in parts), whole.loss_sum)
-    assert sum(int(part.right) for part in parts) == int(whole.right)
+    assert sum(int(part.correct) for part in parts) == int(whole.correct)
     torch.testing.assert_close(whole.mean, torch.nn.functional.cross_entropy(logits, swapped))
     torch.testing.assert_close(whole.accuracy, (logits.argmax(1) == swapped).float().mean())
 

@@ -15,9 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from openalbert.optim.groups import clip_gradients, parameter_groups
 from openalbert.optim.lamb import Lamb
-from openalbert.optim.optimizer import optimizer_tensors
+from openalbert.optim.optimizer import clip_gradients, optimizer_tensors, parameter_groups
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 RATE, DECAY, EPSILON = 0.00176, 0.01, 1e-6

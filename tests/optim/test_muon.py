@@ -15,10 +15,15 @@ from openalbert.errors import UserError
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import PRETRAINING_HEADS, AlbertConfig, Sharing
 from openalbert.model.cost import layer_matrix_parameters, memory
-from openalbert.optim.groups import layer_matrices
 from openalbert.optim.lamb import Lamb
 from openalbert.optim.muon import Muon, MuonWithRest, coefficients, orthogonalize
-from openalbert.optim.optimizer import load_optimizer_tensors, make_optimizer, optimizer_tensors, set_learning_rate
+from openalbert.optim.optimizer import (
+    layer_matrices,
+    load_optimizer_tensors,
+    make_optimizer,
+    optimizer_tensors,
+    set_learning_rate,
+)
 from openalbert.optim.settings import NewtonSchulz, OptimizerSettings
 from openalbert.settings import from_json, to_json
 
@@ -284,7 +289,7 @@ def test_a_model_without_trainable_layers_is_refused() -> None:
     model = model_of()
     model.encoder.attention.requires_grad_(False)
     model.encoder.ffn.requires_grad_(False)
-    with pytest.raises(UserError, match="muon is for the matrices of the layers but none of them is trained"):
+    with pytest.raises(UserError, match="muon trains the matrices of the layers but all of them are frozen"):
         make_optimizer(model, MUON)
 
 
@@ -391,7 +396,7 @@ def test_gradients_of_both_are_dropped_and_the_variants_of_lamb_reach_it() -> No
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ({"momentum": 0.9}, "momentum belongs to muon but the optimizer is lamb: leave it out or take muon"),
+        ({"momentum": 0.9}, "momentum belongs to muon but the optimizer is lamb: leave it out or use muon"),
         ({"kind": "adamw", "rest": "adamw"}, "rest belongs to muon but the optimizer is adamw"),
         ({"matrix_learning_rate": 0.02}, "matrix_learning_rate belongs to muon"),
         ({"newton_schulz": "polar-express"}, "newton_schulz belongs to muon"),

@@ -3,7 +3,7 @@
 import random
 from pathlib import Path
 
-from openalbert.text.shards import Vocabulary, write_shards
+from openalbert.text.shards import VocabularyInfo, write_shards
 from openalbert.text.tokenizer import Tokenizer
 from openalbert.text.train_tokenizer import TrainVocabulary, train_vocabulary
 
@@ -54,6 +54,6 @@ def made_shards(
     out = folder / "shards"
     tokenizer.save(out / "tokenizer")
     special = {"[CLS]": tokenizer.cls_id, "[SEP]": tokenizer.sep_id, "[MASK]": tokenizer.mask_id}
-    vocabulary = Vocabulary(tokenizer.fingerprint, tokenizer.vocab_size, special)
+    vocabulary = VocabularyInfo(tokenizer.fingerprint, tokenizer.vocab_size, special)
     write_shards(out, documents, vocabulary, shard_tokens)
     return out

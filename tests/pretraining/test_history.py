@@ -35,7 +35,7 @@ def test_the_model_of_a_run_says_what_that_run_took(first: Path) -> None:
     assert known.minutes == pytest.approx(60 * told["actual"]["hours"])
     assert (known.device, known.precision, known.length) == (told["device"], "fp32", 32)
     assert (known.initialized_from, known.before) == ("", ())
-    assert "| begun with | weights drawn at random |" in card_of(first)
+    assert "| initialized from | weights drawn at random |" in card_of(first)
 
 
 def test_runs_that_go_on_from_one_another_add_up(first: Path, easy_shards: Path, tmp_path: Path) -> None:
@@ -56,8 +56,8 @@ def test_runs_that_go_on_from_one_another_add_up(first: Path, easy_shards: Path,
     assert f"| tokens seen | {seen[2]:,}, after {seen[0] + seen[1]:,} in the runs before this one |" in card
     assert f"over {sum(seen):,} tokens of text" in card
     assert f"It saw {sum(seen):,} tokens; the paper's" in card
-    assert "| begun with | the weights of taken away |" in card
-    assert "It read inputs of at most 32 tokens" in card
+    assert "| initialized from | taken away |" in card
+    assert "It was trained on inputs of at most 32 tokens" in card
     assert "unknown and not counted" not in card
 
 
@@ -88,7 +88,7 @@ def test_a_start_that_says_nothing_is_named_as_unknown(easy_shards: Path, tmp_pa
     assert known is not None
     assert (known.tokens, known.before) == (run_info(run)["actual"]["tokens"], ())
     assert known.unknown_start == "theirs"
-    assert "What theirs had read, whose weights it goes back to, is unknown and not counted." in card_of(run)
+    assert "The pretraining of theirs, whose weights it goes back to, is unknown and not counted." in card_of(run)
 
 
 def test_a_damaged_start_is_refused_before_anything_is_learned(

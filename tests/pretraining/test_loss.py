@@ -44,7 +44,7 @@ def test_both_losses_are_the_cross_entropies_of_the_whole_model(easy_shards: Pat
     for name, (logits, right) in expected.items():
         torch.testing.assert_close(scores[name].loss_sum, cross_entropy(logits, right, reduction="sum"))
         assert scores[name].predictions == len(right)
-        assert scores[name].right == (logits.argmax(-1) == right).sum()
+        assert scores[name].correct == (logits.argmax(-1) == right).sum()
 
 
 def test_the_predictions_are_counted_before_any_is_made(easy_shards: Path) -> None:

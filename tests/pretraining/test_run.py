@@ -18,13 +18,13 @@ from openalbert import cli
 from openalbert.formatting import number
 from openalbert.interop import huggingface
 from openalbert.interop.weights import read_tensors
-from openalbert.model.positions import continued
+from openalbert.model.positions import extend_positions
 from openalbert.pretraining import setup
 from openalbert.pretraining.run import PretrainingRun
 from openalbert.pretraining.settings import Pretrain
 from openalbert.report.summary import over_all_starts
 from openalbert.settings import from_json
-from openalbert.text.normalization import Treatment
+from openalbert.text.normalization import Normalization
 from openalbert.text.tokenizer import Tokenizer
 from openalbert.train import loop
 from openalbert.train.device import Device, open_device
@@ -377,7 +377,7 @@ def test_a_warm_start_with_more_positions_goes_on_with_those_there_were(
     wanted = len(before[name]) + 16
     words = f"--steps 5 --optimizer.learning-rate 0 --model.max-positions {wanted} --warm-start {ended}"
     after = weights(micro_run(easy_shards, tmp_path / "run", words))
-    torch.testing.assert_close(after[name], continued(before[name], wanted))
+    torch.testing.assert_close(after[name], extend_positions(before[name], wanted))
     assert all(torch.equal(before[other], after[other]) for other in before if other != name)
 
 
@@ -388,7 +388,7 @@ def test_a_warm_start_takes_no_position_that_was_never_trained(tmp_path: Path, e
     words = f"--steps 5 --optimizer.learning-rate 0 --warm-start {tmp_path / 'short'}"
     after = weights(micro_run(easy_shards, tmp_path / "run", words))[name]
     assert len(before) == len(after) > 24
-    torch.testing.assert_close(after, continued(before[:24], len(before)))
+    torch.testing.assert_close(after, extend_positions(before[:24], len(before)))
     assert not torch.equal(after[24:], before[24:])
 
 
@@ -418,7 +418,7 @@ def test_a_warm_start_is_refused_where_the_vocabulary_is_another(
 ) -> None:
     other = tmp_path / "other"
     shutil.copytree(ended / "model", other)
-    Tokenizer((other / "spiece.model").read_bytes(), Treatment(cased=True)).save(other)
+    Tokenizer((other / "spiece.model").read_bytes(), Normalization(cased=True)).save(other)
     for words, preset in ((f"--steps 5 --warm-start {other}", "albert-micro"), ("--steps 5", str(other))):
         told = refused(command(easy_shards, tmp_path / "run", words, preset=preset), capsys)
         assert "its vocabulary is not the one that the shards were made with" in told

@@ -1,4 +1,4 @@
-"""The page of fine-tuning runs: true to what they left behind, whole without a network, whatever state they are in."""
+"""The page of fine-tuning runs: true to their files, complete without a network, in any state of a run."""
 
 import csv
 import json
@@ -17,8 +17,8 @@ from openalbert.cli import main
 from openalbert.errors import UserError
 from openalbert.interop.pretraining_json import NONE
 from openalbert.report.error_analysis import read_error_analyses
-from openalbert.report.finetuning_reader import FinetuningRecord, read_finetuning_runs
 from openalbert.report.report import Report, report
+from openalbert.report.run_reader import RunRecord, read_finetuning_runs
 from openalbert.settings import to_dict
 
 
@@ -38,17 +38,17 @@ def test_a_run_of_every_kind_ends_with_a_page_that_says_its_scores(
     assert page.text.startswith(f"{name} · run – openalbert {name} · run finished")
     for metric, value in scores["scores"]["dev"].items():
         assert f"{metric.replace('_', ' ')} on dev {value:.2f}" in page.text
-    assert f"The weights of step {scores['step']}," in page.text
+    assert f"The model folder has the weights of step {scores['step']}." in page.text
     [analyses] = read_error_analyses(run)
     assert analyses.scores == scores["scores"]["dev"]
     assert (analyses.null_threshold != "") == (kind == "some_without_answer")
-    assert "dev: a closer look" in page.text
+    assert "Error analysis: dev" in page.text
     assert f"{analyses.num_examples} examples" in page.text
     for mistake in analyses.mistakes[:3]:
         assert mistake.place in page.text
     # Every evaluation is a point of the main figure's curve, which is the first picture.
     evaluations = [record[scores["main_metric"]] for record in records(run, "evaluation")]
-    [curve] = page.data["pictures"][0]["curves"]
+    [curve] = page.data["charts"][0]["curves"]
     assert curve["heldOut"]
     assert curve["y"] == pytest.approx(evaluations, rel=1e-3)
     assert page_of(run, out=tmp_path / "again.html").text.split("Written by")[0] == page.text.split("Written by")[0]
@@ -67,22 +67,22 @@ def test_the_row_of_a_mistake_is_the_one_that_a_spreadsheet_shows(quick_runs: di
     main(["evaluate", str(quick_runs["classification"]), "--task", "classification", *words])
     page = Page((tmp_path / "page.html").read_text(encoding="utf-8"))
     found = re.findall(
-        r"right: (cold|warm) predicted: (?:cold|warm) (.*?) (?:cold|warm) [\d.]+ %.*?· row (\d)", page.text
+        r"actual: (cold|warm) predicted: (?:cold|warm) (.*?) (?:cold|warm) [\d.]+ %.*?· row (\d)", page.text
     )
     assert found
     for right, text, number in found:
         assert rows[int(number) - 1] == (right, text.replace("one two", "one\ntwo"))
-    assert "Rows are counted from 1 and without the file's header." in page.text
+    assert "Rows are counted from 1, without the file's header." in page.text
 
 
 def test_a_page_names_what_the_run_began_with_be_it_nothing(quick_runs: dict[str, Path], tmp_path: Path) -> None:
     run = Path(shutil.copytree(quick_runs["classification"], tmp_path / "run"))
     run_info, settings = (json.loads((run / name).read_text()) for name in ("run_info.json", "run.json"))
-    assert f"tuned from {Path(run_info['model']).parent.name} on" in page_of(run, out=tmp_path / "page.html").text
+    assert f"fine-tuned from {Path(run_info['model']).parent.name} on" in page_of(run, out=tmp_path / "page.html").text
     (run / "run_info.json").write_text(json.dumps(run_info | {"model": "/far/away/albert-base-wikibooks"}))
-    assert "tuned from albert-base-wikibooks on" in page_of(run, out=tmp_path / "page.html").text
+    assert "fine-tuned from albert-base-wikibooks on" in page_of(run, out=tmp_path / "page.html").text
     (run / "run.json").write_text(json.dumps(settings | {"from_scratch": True}))
-    assert "tuned from weights drawn at random on" in page_of(run, out=tmp_path / "page.html").text
+    assert "fine-tuned from weights drawn at random on" in page_of(run, out=tmp_path / "page.html").text
 
 
 def test_a_page_asks_nothing_of_a_network(quick_runs: dict[str, Path]) -> None:
@@ -102,7 +102,7 @@ def test_a_browser_draws_the_page_without_a_complaint(quick_runs: dict[str, Path
     words = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}", "--enable-logging=stderr"]
     page = (quick_runs["some_without_answer"] / "report.html").as_uri()
     done = subprocess.run([browser, *words, "--dump-dom", page], capture_output=True, text=True, timeout=120)
-    assert "a closer look" in done.stdout
+    assert "Error analysis" in done.stdout
     assert 'class="values"' in done.stdout  # the script ran: it has made the box for the values under the pointer
     assert not re.search("CONSOLE|Refused|Uncaught", done.stderr)
 
@@ -118,10 +118,10 @@ def test_a_run_that_is_going_has_a_page_without_scores(quick_runs: dict[str, Pat
     with (run / "metrics.jsonl").open("a") as file:
         file.write('{"kind": "train", "st')
     page = page_of(run, out=tmp_path / "page.html")
-    assert "no end recorded" in page.text
-    assert "The run is still going, or was stopped: the last record is of step 30" in page.text
+    assert "unfinished" in page.text
+    assert "The run is in progress or was stopped: the last record is of step 30" in page.text
     assert "is cut off" in page.text
-    assert "a closer look" not in page.text
+    assert "Error analysis" not in page.text
 
 
 def test_a_record_whose_steps_were_all_skipped_is_a_gap_and_takes_no_picture_away(
@@ -135,8 +135,8 @@ def test_a_record_whose_steps_were_all_skipped_is_a_gap_and_takes_no_picture_awa
         del second[name]
     (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     page = page_of(run, out=tmp_path / "page.html")
-    assert len(page.data["pictures"]) == len(whole.data["pictures"])
-    gaps = [curve["y"][1] is None for one in page.data["pictures"] for curve in one["curves"] if not curve["heldOut"]]
+    assert len(page.data["charts"]) == len(whole.data["charts"])
+    gaps = [curve["y"][1] is None for one in page.data["charts"] for curve in one["curves"] if not curve["heldOut"]]
     assert gaps.count(True) == 3  # of loss, accuracy and gradient norm
     assert "1 drawn point has no finite value: the line has a gap there." in page.text
 
@@ -182,7 +182,7 @@ def test_runs_are_compared_by_scores_and_settings(quick_runs: dict[str, Path], t
     assert f"other classification {scores['scores']['dev']['accuracy']:.2f}" in page.text
     before = json.loads((quick_runs["classification"] / "run.json").read_text())["optimizer"]["learning_rate"]
     assert f"optimizer.learning_rate {before} 0.001" in page.text
-    assert "a closer look" not in page.text
+    assert "Error analysis" not in page.text
 
 
 def test_a_collapsed_run_is_named_as_one(quick_runs: dict[str, Path], tmp_path: Path) -> None:
@@ -196,12 +196,12 @@ def test_a_collapsed_run_is_named_as_one(quick_runs: dict[str, Path], tmp_path: 
     attempts = [{"learning_rate": 0.01, "step": 40, "reason": "all alike"}]
     (run / "scores.json").write_text(json.dumps({**scores, "attempts": attempts}))
     assert (
-        "It collapsed once and was tried again at a lower rate: all alike."
+        "It collapsed once and was run again at a lower learning rate: all alike."
         in page_of(run, out=tmp_path / "p.html").text
     )
 
 
-def known_task(run: Path, tmp_path: Path, task: str) -> FinetuningRecord:
+def known_task(run: Path, tmp_path: Path, task: str) -> RunRecord:
     """A run made out to be one of a known task."""
     copy = shutil.copytree(run, tmp_path / "known")
     run_info = json.loads((copy / "run_info.json").read_text())
@@ -210,22 +210,22 @@ def known_task(run: Path, tmp_path: Path, task: str) -> FinetuningRecord:
     return read_finetuning_runs([copy])[0]
 
 
-def test_a_known_task_stands_beside_the_paper_with_how_much_was_read(
+def test_a_known_task_is_compared_with_the_paper_and_its_pretraining(
     quick_runs: dict[str, Path], tmp_path: Path
 ) -> None:
     record = known_task(quick_runs["classification"], tmp_path, "sst2")
-    page = page_of(record.run.folder, out=tmp_path / "page.html")
+    page = page_of(record.folder, out=tmp_path / "page.html")
     accuracy = record.by_split["dev"]["accuracy"]
     assert f"accuracy on dev {accuracy:.2f} the paper's albert-base: 90.3" in page.text
     assert f"examples accuracy this model, dev 12 {accuracy:.1f} the paper's albert-base – 90.3" in page.text
     assert "official dev set of 872 examples; dev of 12 examples is not that one" in page.text
-    run_info = json.loads((record.run.folder / "run_info.json").read_text())
+    run_info = json.loads((record.folder / "run_info.json").read_text())
     run_info["data"]["scored"]["dev"] = 872
-    (record.run.folder / "run_info.json").write_text(json.dumps(run_info))
-    page = page_of(record.run.folder, out=tmp_path / "page.html")
+    (record.folder / "run_info.json").write_text(json.dumps(run_info))
+    page = page_of(record.folder, out=tmp_path / "page.html")
     assert "Scores on the official dev set of 872 examples." in page.text
     assert (
-        "The paper's models read 262 G tokens in pretraining or more. "
+        "The paper's models were pretrained on 262 G tokens or more. "
         "This one was pretrained on 1.65 G tokens (0.6 % of the paper's 262 G)." in page.text
     )
 
@@ -241,13 +241,14 @@ def test_a_page_says_how_much_pretraining_there_was_before(quick_runs: dict[str,
         [words] = re.findall(r"Before that it was (.*?)\. Started", text)
         # All that is known of a run says the same again.
         source = "weights drawn at random" if settings["from_scratch"] else model
-        assert f"begun with {source}, {words} training examples" in text
+        assert f"initialized from {source}, {words} training examples" in text
         return str(words)
 
     known = run_info["pretraining"]
     assert said(known) == "pretrained on 1.65 G tokens (0.6 % of the paper's 262 G)"
     assert said(known | {"initialized_from": "<b>x"}) == (
-        "pretrained on 1.65 G tokens (0.6 % of the paper's 262 G, not counting what <b>x had read, which is unknown)"
+        "pretrained on 1.65 G tokens (0.6 % of the paper's 262 G, "
+        "not counting the pretraining of <b>x, which is unknown)"
     )
     first = {name: value for name, value in known.items() if name != "before"}
     assert "not counting" not in said(known | {"initialized_from": "other", "before": [first]})
@@ -260,12 +261,15 @@ def test_a_page_says_how_much_pretraining_there_was_before(quick_runs: dict[str,
 
 
 def test_a_task_of_ones_own_has_nothing_in_the_paper(quick_runs: dict[str, Path]) -> None:
-    assert "Beside the paper" not in Page((quick_runs["regression"] / "report.html").read_text(encoding="utf-8")).text
+    assert (
+        "Compared with the paper"
+        not in Page((quick_runs["regression"] / "report.html").read_text(encoding="utf-8")).text
+    )
 
 
 def test_runs_of_two_kinds_are_not_compared(quick_runs: dict[str, Path], tmp_path: Path) -> None:
     pretraining = make_run(tmp_path / "pretraining")
-    with pytest.raises(UserError, match=r"classification0/run is a run of fine-tuning and .*pretraining is not"):
+    with pytest.raises(UserError, match=r"classification0/run is a fine-tuning run and .*pretraining is not"):
         report(Report(runs=(quick_runs["classification"], pretraining), out=tmp_path / "page.html"))
     report(Report(runs=(pretraining,), out=tmp_path / "page.html"))
     assert "MLM loss" in (tmp_path / "page.html").read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The page of a report: true to the records, whole without a network, safe whatever stands in a run's files."""
+"""The page of pretraining runs: true to the records, complete without a network, safe with any file content."""
 
 import json
 import math
@@ -26,28 +26,28 @@ def page_of(*folders: Path, out: Path | None = None) -> Page:
     return Page(target.read_text(encoding="utf-8"))
 
 
-def test_the_headline_holds_the_last_evaluation_beside_plateau_and_chance(tmp_path: Path) -> None:
+def test_the_headline_compares_the_last_evaluation_with_a_unigram_model_and_chance(tmp_path: Path) -> None:
     lines = metrics()
     last = [line for line in lines if line["kind"] == "evaluation"][-1]
     page = page_of(make_run(tmp_path / "mine", lines=lines))
     assert "albert-base · mine finished 11,813,810 parameters." in page.text
     assert "8,000 steps, 524 M tokens in 18 min of training, on NVIDIA H200." in page.text
-    assert f"MLM loss {last['mlm_loss']:.3f} unigram plateau 6.970 chance 10.31" in page.text
+    assert f"MLM loss {last['mlm_loss']:.3f} unigram model 6.970 chance 10.31" in page.text
     assert f"MLM accuracy {100 * last['mlm_acc']:.1f} % chance 0.0033 %" in page.text
     assert f"accuracy {100 * last['sop_acc']:.1f} % chance 50.0 %" in page.text
-    assert f"the loss is {ENTROPY - last['mlm_loss']:.2f} nats under" in page.text
+    assert f"the MLM loss is {ENTROPY - last['mlm_loss']:.2f} nats below the unigram entropy" in page.text
     assert "restarts 1" in page.text
     assert "step skipped: 1" in page.text
     assert "steps 8,000 8,000 1.00 tokens 512 M 524 M 1.02" in page.text
-    assert "passes over the training tokens 12.0" in page.text
+    assert "epochs over the training tokens 12.0" in page.text
 
 
-def test_the_points_of_a_picture_are_those_of_the_records(tmp_path: Path) -> None:
+def test_the_points_of_a_chart_are_those_of_the_records(tmp_path: Path) -> None:
     lines = metrics(100)
     folder = make_run(tmp_path / "mine", lines=lines)
     page = page_of(folder)
     train = [line for line in lines if line["kind"] == "train"]
-    loss = page.data["pictures"][0]["curves"][0]
+    loss = page.data["charts"][0]["curves"][0]
     assert loss["steps"] == [line["step"] for line in train]
     assert loss["y"] == pytest.approx([line["mlm_loss"] for line in train], rel=1e-4)
     assert loss["minutes"] == pytest.approx([line["seconds"] / 60 for line in train], rel=1e-4)
@@ -136,7 +136,7 @@ def test_several_runs_stand_in_the_same_pictures_with_what_differs(tmp_path: Pat
     assert page.text.startswith("2 runs compared – openalbert 2 runs compared run MLM loss")
     between = page.text.split("Settings that differ")[1].split("Data")[0]
     assert between.split() == "setting one two batch_size 4096 512 one".split()
-    loss, order = page.data["pictures"][0], page.data["pictures"][2]
+    loss, order = page.data["charts"][0], page.data["charts"][2]
     assert [(curve["run"], curve["heldOut"]) for curve in loss["curves"]] == [
         (0, False),
         (0, True),
@@ -145,7 +145,7 @@ def test_several_runs_stand_in_the_same_pictures_with_what_differs(tmp_path: Pat
     ]
     assert [curve["run"] for curve in order["curves"]] == [0, 0]
     assert page.data["runs"] == ["one", "two"]
-    assert "unigram plateau 6.970" in page.text
+    assert "unigram model 6.970" in page.text
 
 
 def test_equal_settings_and_more_runs_than_colours_are_told_apart(tmp_path: Path) -> None:
@@ -163,19 +163,19 @@ def test_a_run_that_is_going_on_is_shown_as_far_as_it_is(tmp_path: Path) -> None
     with (folder / "metrics.jsonl").open("a") as file:
         file.write('{"kind": "train", "step": 2')
     page = page_of(folder)
-    assert "no end recorded" in page.text
-    assert "The run is still going, or was stopped: the last record is of step" in page.text
+    assert "unfinished" in page.text
+    assert "The run is in progress or was stopped: the last record is of step" in page.text
     assert "The last line of metrics.jsonl is cut off" in page.text
-    assert "The truth comes at the end of the run." in page.text
+    assert "The actual values are written at the end of the run." in page.text
 
 
 def test_a_run_without_evaluation_or_without_records_is_said_to_be_so(tmp_path: Path) -> None:
     train = [line for line in metrics(40) if line["kind"] == "train"]
     page = page_of(make_run(tmp_path / "blind", lines=train))
-    assert "No evaluation on held-out text is recorded: the final figures are of training batches." in page.text
+    assert "There is no evaluation on held-out text: the final metrics are of training batches." in page.text
     assert f"MLM loss {train[-1]['mlm_loss']:.3f}" in page.text
     page = page_of(make_run(tmp_path / "empty", lines=[], known={}))
-    assert "nothing is recorded yet" in page.text
+    assert "nothing is logged yet" in page.text
     assert "There is nothing to draw yet." in page.text
 
 
@@ -193,7 +193,7 @@ def test_a_curve_breaks_where_a_record_has_no_value_and_is_not_joined_over_it(tm
         del lines[number]["mlm_loss"]
     folder = make_run(tmp_path / "mine", lines=lines)
     page = page_of(folder)
-    assert page.data["pictures"][0]["curves"][0]["y"][7] is None
+    assert page.data["charts"][0]["curves"][0]["y"][7] is None
     text = (folder / "page.html").read_text(encoding="utf-8")
     picture = ET.fromstring(re.findall(r"<figure.*?(<svg.*?</svg>)", text, flags=re.DOTALL)[0])
     path = next(path for path in picture.iter("path") if path.get("class") == "run-0 training")
@@ -202,7 +202,7 @@ def test_a_curve_breaks_where_a_record_has_no_value_and_is_not_joined_over_it(tm
     assert stretches[1].endswith("h0")
 
 
-def test_a_run_is_judged_by_the_last_record_that_has_a_loss(tmp_path: Path) -> None:
+def test_the_final_metrics_are_of_the_last_record_that_has_a_loss(tmp_path: Path) -> None:
     lines = [line for line in metrics(40) if line["kind"] == "train"]
     for name in ("loss", "mlm_loss", "mlm_acc", "sop_loss", "sop_acc"):
         del lines[-1][name]
@@ -220,7 +220,7 @@ def test_a_diverged_run_keeps_its_pictures(tmp_path: Path) -> None:
     page = page_of(make_run(tmp_path / "mine", lines=lines))
     assert "this run has diverged" in page.text
     assert " drawn points have no finite value: the line has gaps there" in page.text
-    assert "cut at the top: the highest value is 1e30" in page.text
+    assert "chart is cut at the top: the highest value is 1e30" in page.text
     for tag, attributes in page.elements:
         if tag == "path":
             assert "nan" not in str(attributes["d"])
@@ -249,9 +249,9 @@ def test_a_run_of_many_records_is_thinned_and_loses_no_spike(tmp_path: Path) -> 
     page = page_of(folder)
     assert time.monotonic() - started < 20  # 60,001 records; about a second on a quiet machine
     assert (folder / "page.html").stat().st_size < 2e6
-    norms = next(p for p in page.data["pictures"] if max(v for v in p["curves"][0]["y"]) == 12345)
+    norms = next(p for p in page.data["charts"] if max(v for v in p["curves"][0]["y"]) == 12345)
     assert len(norms["curves"][0]["y"]) <= charts.MOST_POINTS
-    assert page.data["pictures"][0]["curves"][0]["steps"][-1] == 2_000_000
+    assert page.data["charts"][0]["curves"][0]["steps"][-1] == 2_000_000
 
 
 def test_thousands_of_events_are_counted_and_the_first_are_listed(tmp_path: Path) -> None:
@@ -266,7 +266,7 @@ def test_thousands_of_events_are_counted_and_the_first_are_listed(tmp_path: Path
 def test_the_command_is_shown_or_said_to_be_unknown(tmp_path: Path) -> None:
     command = "openalbert pretrain albert-base --steps 8000"
     assert command in page_of(make_run(tmp_path / "a", lines=[], known=run_info(command=command, actual=TRUTH))).text
-    assert "The command line was not recorded" in page_of(make_run(tmp_path / "b", lines=[])).text
+    assert "The command line is not known" in page_of(make_run(tmp_path / "b", lines=[])).text
 
 
 def test_the_verb_writes_into_the_runs_folder_and_prints_where(
@@ -318,4 +318,4 @@ def test_levels_of_different_data_are_both_drawn(tmp_path: Path) -> None:
     page = page_of(*runs, out=tmp_path / "page.html")
     assert "unigram entropy 6.97" in page.text
     assert "unigram entropy 7.40" in page.text
-    assert math.isclose(page.data["pictures"][0]["ends"]["steps"], 400)
+    assert math.isclose(page.data["charts"][0]["ends"]["steps"], 400)

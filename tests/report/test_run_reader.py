@@ -1,4 +1,4 @@
-"""What a run's folder tells, whatever happened to the run while it wrote."""
+"""Runs read back from their folders, whatever happened to a run while it wrote."""
 
 import json
 from pathlib import Path
@@ -55,7 +55,7 @@ def test_damaged_lines_are_left_out_and_counted(tmp_path: Path) -> None:
     (folder / "metrics.jsonl").write_text("\n".join(lines) + "\n")
     run = read_run(folder)
     assert len(run.train) + len(run.evaluation) + len(run.events) == len(lines) - 3
-    assert run.remarks == ("metrics.jsonl is damaged (3 lines, the first is 3): what cannot be read is left out.",)
+    assert run.remarks == ("metrics.jsonl is damaged (3 lines, the first is 3): what cannot be read is skipped.",)
 
 
 def test_two_records_on_one_line_do_not_pass_for_one(tmp_path: Path) -> None:
@@ -158,3 +158,34 @@ def test_facts_of_the_wrong_kind_are_unknown_not_an_error(tmp_path: Path) -> Non
     run = read_run(make_run(tmp_path / "run", known=run_info(data=["not", "an", "object"], actual="no")))
     assert run.info("data", "train_tokens") is None
     assert not run.is_finished
+
+
+def test_the_metrics_table_holds_every_record_once_in_order_of_steps(tmp_path: Path) -> None:
+    lines = metrics(40)
+    run = read_run(make_run(tmp_path / "run", lines=lines))
+    table = run.metrics_table()
+    records = [line for line in lines if line["kind"] != "event"]
+    assert [(kind, step) for kind, step in zip(table["kind"], table["step"], strict=True)] == [
+        (line["kind"], line["step"]) for line in records
+    ]
+    for name in ("tokens", "mlm_loss", "lr", "perplexity", "examples"):
+        expected = [line.get(name, np.nan) for line in records]
+        assert table[name] == pytest.approx(expected, nan_ok=True)
+    assert {len(column) for column in table.values()} == {len(records)}
+    assert "nsp_loss" not in table  # no record has it
+    last = [line for line in lines if line["kind"] == "train"][-1]
+    assert table["seconds"][-1] == pytest.approx(last["seconds"])  # of training, not of the evaluation
+    assert all(type(value) in (int, float, str) for column in table.values() for value in column)
+
+
+def test_the_metrics_table_of_a_fine_tuning_run_has_the_metrics_of_its_task(quick_runs: dict[str, Path]) -> None:
+    run = read_run(quick_runs["classification"])
+    assert run.task_metrics[0] == "accuracy"
+    table = run.metrics_table()
+    held_out = [kind == "evaluation" for kind in table["kind"]]
+    assert np.isfinite(table["accuracy"]).tolist() == held_out
+    assert np.isfinite(table["classification_loss"]).tolist() == [not held for held in held_out]
+
+
+def test_the_metrics_table_of_a_run_without_records_is_empty(tmp_path: Path) -> None:
+    assert read_run(make_run(tmp_path / "run", lines=[])).metrics_table() == {"kind": [], "step": []}

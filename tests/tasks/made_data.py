@@ -34,7 +34,7 @@ def glue_files(root: Path, name: str, rows: int = 6) -> Path:
     task = GLUE[name]
     folder = root / task.folder
     codes = task.codes or task.labels or ("0.000", "2.500", "5.000")
-    for split, (pattern, *_) in task.patterns.items():
+    for split, (pattern, *_) in task.files.items():
         if split == "heldout" or split == "test_diagnostic":
             continue
         is_test = split.startswith("test")
@@ -128,7 +128,7 @@ def race_folders(root: Path) -> Path:
     return root
 
 
-def own_rows(kind: str, count: int = 12) -> list[dict[str, Any]]:
+def custom_rows(kind: str, count: int = 12) -> list[dict[str, Any]]:
     """Rows of a user's own file, as JSONL would have them."""
     rows: list[dict[str, Any]] = []
     for number in range(count):
@@ -162,5 +162,5 @@ def made_source(name: str, root: Path) -> TaskSource:
     if name.startswith("race"):
         return TaskSource(data=race_folders(root))
     for split in ("train", "dev", "test"):
-        write_jsonl(root / f"{split}.jsonl", own_rows(name))
+        write_jsonl(root / f"{split}.jsonl", custom_rows(name))
     return TaskSource(train=root / "train.jsonl", dev=root / "dev.jsonl", test=root / "test.jsonl")

@@ -45,7 +45,7 @@ EXAMPLES: dict[Kind, tuple[Example, ...]] = {
 
 
 def made_task(kind: Kind, examples: Sequence[Example] | None = None, may_have_no_answer: bool = True) -> Task:
-    """A task whose every split is these examples, and whose only figure is the share of predictions that are right."""
+    """A task whose every split is these examples, and whose only metric is the fraction of right predictions."""
     given = tuple(EXAMPLES[kind] if examples is None else examples)
 
     def read(split: str) -> Reading:

@@ -7,7 +7,7 @@ from tests.tasks.made_data import SENTENCES, glue_files, write_tsv
 
 from openalbert.errors import UserError
 from openalbert.formatting import percent_of
-from openalbert.tasks.registry import GLUE, Known, TaskSource, open_task
+from openalbert.tasks.registry import GLUE, TaskMetadata, TaskSource, open_task
 
 # Name: examples of each split in the folder of real data.
 REAL = {
@@ -36,7 +36,7 @@ def test_real_files_give_all_their_examples(name: str, real_data: Path) -> None:
         assert not reading.excluded
         twice = TWICE.get(name, {}).get(split, 0)
         # So few do not damn a score.
-        few = f": {twice} of {count:,} examples ({percent_of(twice, count)}) are on a text that is also learned from"
+        few = f": {twice} of {count:,} examples ({percent_of(twice, count)}) have a text that is also in train"
         assert [remark[-len(few) :] for remark in reading.remarks] == ([few] if twice else [])
         assert all(example.first and example.second != "" for example in reading.examples)
     assert task.splits == tuple(split for split in REAL[name] if split not in ("train", "test"))
@@ -88,6 +88,29 @@ def test_a_quote_at_the_start_of_a_text_is_kept_but_in_qqp_where_it_quotes(tmp_p
     assert open_task("qqp", TaskSource(data=tmp_path)).read("dev").examples[0].first == "He ran"
 
 
+def test_a_ragged_row_of_qqp_does_not_change_how_quotes_are_read(tmp_path: Path) -> None:
+    header = ("id", "question1", "question2", "is_duplicate")
+    rows = [(0, '"Why ""so""?"', "b", "1"), (1, "ragged"), (2, '"two\nlines"', "d", "0"), (3, "e", '"f"', "1")]
+    path = write_tsv(tmp_path / "QQP" / "train.tsv", header, rows)
+    reading = open_task("qqp", TaskSource(data=tmp_path)).read("train")
+    # Where rows are excluded, some may be held out of train too: all of them are one reading.
+    examples = [*reading.examples, *open_task("qqp", TaskSource(data=tmp_path)).read("dev").examples]
+    texts = sorted((example.first, example.second) for example in examples)
+    assert texts == [('Why "so"?', "b"), ("e", "f"), ("two\nlines", "d")]
+    assert reading.excluded == {f"not 4 columns (first: {path}, line 3)": 1}
+    assert not any("ordinary character" in remark for remark in reading.remarks)
+
+
+def test_literal_quotes_that_would_join_rows_stay_literal_beside_a_ragged_row(tmp_path: Path) -> None:
+    header = ("id", "question1", "question2", "is_duplicate")
+    rows = [(0, '"a', "b", "1"), (1, "c", 'd"', "0"), (2, "ragged"), (3, "e", "f", "1")]
+    write_tsv(tmp_path / "QQP" / "dev.tsv", header, rows)
+    reading = open_task("qqp", TaskSource(data=tmp_path)).read("dev")
+    assert [example.first for example in reading.examples] == ['"a', "c", "e"]
+    assert list(reading.excluded.values()) == [1]
+    assert "ordinary character" in reading.remarks[0]
+
+
 def test_rows_without_text_or_label_are_left_out_and_counted_but_of_test(tmp_path: Path) -> None:
     folder = tmp_path / "MNLI"
     header = ("index", "sentence1", "sentence2", "gold_label")
@@ -120,7 +143,7 @@ def test_a_malformed_row_of_a_test_set_is_refused_with_file_and_line(name: str, 
 def test_a_row_of_a_test_set_that_an_open_quote_would_swallow_is_refused(tmp_path: Path) -> None:
     rows = [(0, "a", "b"), (1, "c", '"half'), (2, "d", 'whole"'), (3, "e", "f")]
     write_tsv(tmp_path / "QQP" / "test.tsv", ("id", "question1", "question2"), rows)
-    with pytest.raises(UserError, match=r"test\.tsv, line 3: a text goes on over the beginning of another row"):
+    with pytest.raises(UserError, match=r"test\.tsv, line 3: a text continues over the start of another row"):
         open_task("qqp", TaskSource(data=tmp_path)).read("test")
     rows[1:3] = [(1, "c", '"two\nlines, 5\'4"')]
     write_tsv(tmp_path / "QQP" / "test.tsv", ("id", "question1", "question2"), rows)
@@ -135,7 +158,7 @@ def test_wrong_labels_ids_and_columns_are_refused_with_their_place(tmp_path: Pat
     with pytest.raises(UserError, match=r"dev\.tsv, line 3: the label 'yes' in 'label' is not known"):
         open_task(task, TaskSource(data=tmp_path)).read("dev")
     write_tsv(file, header, [(0, "a", "b", "entailment"), (0, "a", "b", "entailment")])
-    with pytest.raises(UserError, match=r"line 3: the index '0' stands in .*line 2 already"):
+    with pytest.raises(UserError, match=r"line 3: the index '0' is also in .*line 2: ids must be unique"):
         open_task(task, TaskSource(data=tmp_path)).read("dev")
     write_tsv(file, ("index", "sentence_1", "sentence2", "label"), [(0, "a", "b", "entailment")])
     with pytest.raises(UserError, match=r"dev\.tsv has no column 'sentence1' .*did you mean 'sentence_1'"):
@@ -150,8 +173,8 @@ def test_wrong_labels_ids_and_columns_are_refused_with_their_place(tmp_path: Pat
 
 def test_a_models_own_order_of_classes_is_kept(tmp_path: Path) -> None:
     source = TaskSource(data=glue_files(tmp_path, "mnli"))
-    turned = open_task("mnli", source, Known(labels=("contradiction", "entailment", "neutral")))
+    turned = open_task("mnli", source, TaskMetadata(labels=("contradiction", "entailment", "neutral")))
     assert turned.labels == ("contradiction", "entailment", "neutral")
     assert [example.label for example in turned.read("dev_matched").examples[:3]] == [1, 2, 0]
     with pytest.raises(UserError, match=r"mnli has the classes entailment, .* and not bad, good"):
-        open_task("mnli", source, Known(labels=("bad", "good")))
+        open_task("mnli", source, TaskMetadata(labels=("bad", "good")))

@@ -6,7 +6,7 @@ import pytest
 
 from openalbert.model.config import AlbertConfig
 from openalbert.model.presets import PRESETS
-from openalbert.tasks.paper_scores import BEST_SINGLE, OFFICIAL, TABLE_2, on_what, reported, shape_of
+from openalbert.tasks.paper_scores import BEST_SINGLE, DEV_SIZES, TABLE_2, compare_dev_sets, reported, shape_of
 from openalbert.tasks.registry import GLUE, TASKS
 
 
@@ -19,7 +19,7 @@ def test_every_model_of_table_2_is_known_by_its_shape_whatever_its_vocabulary_an
     assert shape_of(AlbertConfig()) == "albert-base"
 
 
-def test_every_figure_of_the_paper_is_one_that_its_task_has_here() -> None:
+def test_every_metric_of_the_paper_is_one_that_its_task_has_here() -> None:
     main = {name: task.main_metric for name, task in GLUE.items()}
     main |= {"squad1": "f1", "squad2": "f1", "race": "accuracy"}
     for rows in (*TABLE_2.values(), BEST_SINGLE):
@@ -43,30 +43,32 @@ def test_a_model_of_another_shape_stands_beside_albert_base_and_an_own_task_besi
     assert reported("classification", "albert-base") == []
 
 
-def test_scores_on_other_examples_than_the_papers_are_said_to_be() -> None:
-    assert OFFICIAL.keys() >= {*BEST_SINGLE, *TABLE_2["albert-base"]}
-    for task, sizes in OFFICIAL.items():
+def test_scores_on_other_examples_than_the_papers_are_reported_to_be() -> None:
+    assert DEV_SIZES.keys() >= {*BEST_SINGLE, *TABLE_2["albert-base"]}
+    for task, sizes in DEV_SIZES.items():
         whose = "The paper's scores are" if task == "race" else "Scores"
-        assert on_what(task, sizes).startswith(f"{whose} on the official dev set")
-    assert on_what("cola", {"dev": None}) == "The paper's scores are on the official dev set of 1,043 examples."
-    assert on_what("squad2", {"dev": 240}) == (
+        assert compare_dev_sets(task, sizes).startswith(f"{whose} on the official dev set")
+    sentence = "The paper's scores are on the official dev set of 1,043 examples."
+    assert compare_dev_sets("cola", {"dev": None}) == sentence
+    assert compare_dev_sets("squad2", {"dev": 240}) == (
         "The paper's scores are on the official dev set of 11,873 examples; dev of 240 examples is not that one, "
-        "so its figures are not comparable with the paper's example by example."
+        "so its scores are not comparable with the paper's example by example."
     )
-    assert on_what("mnli", {"dev_matched": 9_815, "heldout": 1, "test": 9_815}) == (
+    assert compare_dev_sets("mnli", {"dev_matched": 9_815, "heldout": 1, "test": 9_815}) == (
         "The paper's scores are on the official dev sets of 9,815 and 9,832 examples, as dev_matched here is; heldout "
-        "of 1 example and test of 9,815 examples are not those, so their figures are not comparable with the paper's "
+        "of 1 example and test of 9,815 examples are not those, so their scores are not comparable with the paper's "
         "example by example."
     )
-    assert on_what("mnli", {"dev_matched": 9_815, "dev_mismatched": 9_832, "heldout": 500}) == (
+    assert compare_dev_sets("mnli", {"dev_matched": 9_815, "dev_mismatched": 9_832, "heldout": 500}) == (
         "The paper's scores are on the official dev sets of 9,815 and 9,832 examples, as dev_matched and "
-        "dev_mismatched here are; heldout of 500 examples is not one of those, so its figures are not comparable with "
+        "dev_mismatched here are; heldout of 500 examples is not one of those, so its scores are not comparable with "
         "the paper's example by example."
     )
 
 
-def test_of_race_the_best_single_model_is_said_to_be_scored_on_the_test_set() -> None:
+def test_of_race_the_best_single_model_is_reported_to_be_scored_on_the_test_set() -> None:
     official = "The paper's scores are on the official dev set of 4,887 examples, except those of its best single model"
-    assert on_what("race", {"dev": 4_887}) == f"{official}, which are on the test set."
-    assert on_what("race", {"dev": 80}).startswith(f"{official}, which are on the test set; dev of 80 examples is not")
+    assert compare_dev_sets("race", {"dev": 4_887}) == f"{official}, which are on the test set."
+    other = f"{official}, which are on the test set; dev of 80 examples is not"
+    assert compare_dev_sets("race", {"dev": 80}).startswith(other)
     assert "(test set, " in reported("race", "")[1].model

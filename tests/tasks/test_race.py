@@ -89,18 +89,18 @@ def test_a_question_to_predict_for_without_options_is_refused(tmp_path: Path) ->
         ({"answers": ["A", "B"]}, "3 questions, 3 lists of options and 2 answers"),
         ({"answers": ["A", "E", "B"]}, "'high1-1': the answer 'E' is none of A, B, C, D"),
         ({"answers": ["A", "", "B"]}, "the answer '' is none of"),
-        ({"options": ["a", "b", "c"]}, "the options of a question are no list"),
+        ({"options": ["a", "b", "c"]}, "the options of a question are not a list"),
         ({"options": None}, "has no lists of questions, options and answers"),
         ({"questions": None}, "has no lists of questions, options and answers"),
         ({"article": ""}, "gives no example to race: 3 without a passage"),
         ({"options": [["a"]] * 3}, "3 with fewer than two options"),
     ],
 )
-def test_what_is_wrong_with_a_passage_is_said_with_its_place(change: object, sentence: str, tmp_path: Path) -> None:
+def test_what_is_wrong_with_a_passage_is_reported_with_its_place(change: object, sentence: str, tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "dev.jsonl", [{**race_passage(1, "high"), **change}])
-    with pytest.raises(UserError, match=sentence) as told:
+    with pytest.raises(UserError, match=sentence) as message:
         open_task("race", TaskSource(dev=path)).read("dev")
-    assert str(path) in str(told.value)
+    assert str(path) in str(message.value)
 
 
 def test_a_file_that_is_no_passage_is_named(tmp_path: Path) -> None:
@@ -112,9 +112,11 @@ def test_a_file_that_is_no_passage_is_named(tmp_path: Path) -> None:
 
 def test_a_file_of_the_other_school_alone_says_what_it_has(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "dev.jsonl", [race_passage(number, "high") for number in range(2)])
-    with pytest.raises(UserError) as told:
+    with pytest.raises(UserError) as message:
         open_task("race_middle", TaskSource(dev=path)).read("dev")
-    assert str(told.value) == f"{path} gives no example to race_middle: it has 2 passages, and none is of middle school"
+    assert (
+        str(message.value) == f"{path} gives no example to race_middle: it has 2 passages, and none is of middle school"
+    )
     assert len(open_task("race_high", TaskSource(dev=path)).read("dev").examples) == 6
     one = {"example_id": "middle1.txt", "article": "a", "question": "q", "options": ["x", "y"], "answer": "A"}
     with pytest.raises(UserError, match="it has 1 question, and none is of high school"):

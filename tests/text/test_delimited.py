@@ -17,8 +17,8 @@ from openalbert.errors import UserError
 from openalbert.tasks.data.tables import read_table
 from openalbert.text import readers, records
 from openalbert.text.corpus import CorpusSource, Counts, Reading, documents, sources
-from openalbert.text.manifest import read_manifest
 from openalbert.text.records import delimited_records
+from openalbert.text.shards import read_manifest
 from openalbert.text.tokenizer import Tokenizer
 
 TEXTS = st.text(st.sampled_from("ab\"',;\t|\r\n é😀"), max_size=12)

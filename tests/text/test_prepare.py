@@ -24,10 +24,9 @@ from openalbert.cli import main
 from openalbert.errors import UserError
 from openalbert.text import corpus, groups, shards
 from openalbert.text.corpus import CorpusSource, Counts, Reading
-from openalbert.text.manifest import read_manifest
 from openalbert.text.prepare import Prepare, Verify, prepare, verify
 from openalbert.text.sentences import split_sentences
-from openalbert.text.shards import open_shards
+from openalbert.text.shards import open_shards, read_manifest
 from openalbert.text.tokenizer import Tokenizer
 
 

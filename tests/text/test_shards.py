@@ -14,11 +14,10 @@ from hypothesis import strategies as st
 
 from openalbert.errors import UserError
 from openalbert.text import shards
-from openalbert.text.manifest import problems, read_manifest
-from openalbert.text.shards import Vocabulary, open_shards, write_shards
+from openalbert.text.shards import VocabularyInfo, open_shards, problems, read_manifest, write_shards
 
 SPECIAL = {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
-VOCABULARY = Vocabulary("f" * 64, 30_000, SPECIAL)
+VOCABULARY = VocabularyInfo("f" * 64, 30_000, SPECIAL)
 DOCUMENTS = [[[5, 6, 7], [8]], [[9, 10]], [[11], [12, 13], [29_999]]]
 
 
@@ -65,7 +64,7 @@ def test_any_documents_come_back_for_any_size_of_shard(
     tmp_path_factory: pytest.TempPathFactory, documents: list[list[list[int]]], shard_tokens: int
 ) -> None:
     folder = tmp_path_factory.mktemp("shards")
-    write_shards(folder, {"train": documents}, Vocabulary("a", 100_000, SPECIAL), shard_tokens)
+    write_shards(folder, {"train": documents}, VocabularyInfo("a", 100_000, SPECIAL), shard_tokens)
     opened = open_shards(folder)
     assert documents_in(opened) == documents
     assert opened.manifest.dtype == "uint32"
@@ -76,9 +75,9 @@ def test_any_documents_come_back_for_any_size_of_shard(
 
 
 def test_sixteen_bits_are_used_up_to_the_last_id_they_can_hold(tmp_path: Path) -> None:
-    assert Vocabulary("a", 65_536, SPECIAL).dtype == "uint16"
-    assert Vocabulary("a", 65_537, SPECIAL).dtype == "uint32"
-    write_shards(tmp_path, {"train": [[[65_535]]]}, Vocabulary("a", 65_536, SPECIAL))
+    assert VocabularyInfo("a", 65_536, SPECIAL).dtype == "uint16"
+    assert VocabularyInfo("a", 65_537, SPECIAL).dtype == "uint32"
+    write_shards(tmp_path, {"train": [[[65_535]]]}, VocabularyInfo("a", 65_536, SPECIAL))
     assert documents_in(open_shards(tmp_path)) == [[[65_535]]]
 
 

@@ -1,6 +1,9 @@
 import hashlib
+import io
 import json
 import pickle
+import re
+import sys
 import unicodedata
 from pathlib import Path
 
@@ -9,10 +12,11 @@ import pytest
 import sentencepiece
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.text.varied_lines import nasty_lines, plain_lines, real_lines
+from tests.text.varied_lines import nasty_lines, plain_lines, real_lines, trained_tokenizer
 
+from openalbert.cli import main
 from openalbert.errors import UserError
-from openalbert.text.normalization import Treatment
+from openalbert.text.normalization import Normalization
 from openalbert.text.tokenizer import Tokenizer
 
 ALBERT_VOCABULARY = Path("vocab") / "spiece.model"
@@ -26,17 +30,17 @@ def albert(real_data: Path) -> Tokenizer:
 # The oracle: Google's tokenization.py, told again in the plainest way, on SentencePiece itself.
 
 
-def google_text(text: str, treatment: Treatment) -> str:
+def google_text(text: str, normalization: Normalization) -> str:
     text = " ".join(text.strip().split())
-    if not treatment.keep_accents:
+    if not normalization.keep_accents:
         text = unicodedata.normalize("NFKD", text)
         text = "".join([char for char in text if not unicodedata.combining(char)])
-    return text if treatment.cased else text.lower()
+    return text if normalization.cased else text.lower()
 
 
-def google_ids(processor: sentencepiece.SentencePieceProcessor, text: str, treatment: Treatment) -> list[int]:
+def google_ids(processor: sentencepiece.SentencePieceProcessor, text: str, normalization: Normalization) -> list[int]:
     pieces = []
-    for piece in processor.encode(google_text(text, treatment), out_type=str):
+    for piece in processor.encode(google_text(text, normalization), out_type=str):
         if len(piece) > 1 and piece[-1] == "," and piece[-2].isdigit():
             again = processor.encode(piece[:-1].replace("▁", ""), out_type=str)
             if piece[0] != "▁" and again[0][0] == "▁":
@@ -54,14 +58,14 @@ def google_ids(processor: sentencepiece.SentencePieceProcessor, text: str, treat
 
 def compare_with_google(tokenizer: Tokenizer, lines: list[str]) -> None:
     processor = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.model)
-    expected = [google_ids(processor, line, tokenizer.treatment) for line in lines]
+    expected = [google_ids(processor, line, tokenizer.normalization) for line in lines]
     assert tokenizer.encode_batch(lines) == expected
     joined, lengths = tokenizer.encode_joined(lines)
     assert joined.tolist() == [number for ids in expected for number in ids]
     assert lengths.tolist() == [len(ids) for ids in expected]
     assert [tokenizer.encode(line) for line in lines[:3000]] == expected[:3000]
     some_split = set(tokenizer.splits).intersection(
-        *[[number for line in lines for number in processor.encode(google_text(line, tokenizer.treatment))]]
+        *[[number for line in lines for number in processor.encode(google_text(line, tokenizer.normalization))]]
     )
     assert some_split, "no line holds a piece that is split again: the comparison would prove little"
 
@@ -104,10 +108,10 @@ def check_offsets(tokenizer: Tokenizer, text: str) -> None:
 
     def shown(part: str) -> str:
         """A stretch of text as pieces show it: normalised, no spaces, no matter where a sigma stands in its word."""
-        return same_sigma(processor.normalize(google_text(part, tokenizer.treatment)).replace("▁", ""))
+        return same_sigma(processor.normalize(google_text(part, tokenizer.normalization)).replace("▁", ""))
 
     def same_sigma(part: str) -> str:
-        return part if tokenizer.treatment.cased else part.replace("ς", "σ")
+        return part if tokenizer.normalization.cased else part.replace("ς", "σ")
 
     last_start = last_end = 0
     covered = np.zeros(len(text) + 1, bool)
@@ -197,7 +201,7 @@ def test_special_tokens_have_alberts_ids(small: Tokenizer) -> None:
 
 def test_decoding_gives_the_treated_text_back(small: Tokenizer, cased: Tokenizer) -> None:
     for line in plain_lines(200, seed=5):
-        assert small.decode(small.encode(line)) == google_text(line, small.treatment)
+        assert small.decode(small.encode(line)) == google_text(line, small.normalization)
         assert cased.decode(cased.encode(line + " 中é")) == line + " 中é"
 
 
@@ -210,7 +214,10 @@ def test_decoding_refuses_ids_that_are_not_there(small: Tokenizer) -> None:
 def test_a_saved_tokenizer_is_the_same(cased: Tokenizer, tmp_path: Path) -> None:
     cased.save(tmp_path)
     loaded = Tokenizer.load(tmp_path)
-    assert (loaded.fingerprint, loaded.treatment) == (cased.fingerprint, Treatment(cased=True, keep_accents=True))
+    assert (loaded.fingerprint, loaded.normalization) == (
+        cased.fingerprint,
+        Normalization(cased=True, keep_accents=True),
+    )
     assert loaded.encode("Größe") == cased.encode("Größe")
     copy = pickle.loads(pickle.dumps(cased))  # as a worker process gets it
     assert (copy.fingerprint, copy.where) == (cased.fingerprint, cased.where)
@@ -221,7 +228,7 @@ def test_a_saved_tokenizer_is_the_same(cased: Tokenizer, tmp_path: Path) -> None
 def test_the_fingerprint_is_that_of_model_and_treatment(small: Tokenizer) -> None:
     text = '{\n  "cased": false,\n  "keep_accents": false\n}\n'
     assert small.fingerprint == hashlib.sha256(small.model + text.encode()).hexdigest()
-    assert Tokenizer(small.model, Treatment(cased=True)).fingerprint != small.fingerprint
+    assert Tokenizer(small.model, Normalization(cased=True)).fingerprint != small.fingerprint
 
 
 def test_a_folder_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
@@ -260,8 +267,8 @@ def test_a_vocabulary_whose_special_tokens_text_could_forge_is_refused(tmp_path:
 
 def test_a_broken_treatment_file_is_refused(small: Tokenizer, tmp_path: Path) -> None:
     small.save(tmp_path)
-    (tmp_path / "treatment.json").write_text(json.dumps({"case": True}))
-    with pytest.raises(UserError, match=r"treatment.json.*did you mean 'cased'"):
+    (tmp_path / "normalization.json").write_text(json.dumps({"case": True}))
+    with pytest.raises(UserError, match=r"normalization.json.*did you mean 'cased'"):
         Tokenizer.load(tmp_path)
 
 
@@ -272,3 +279,80 @@ def test_no_text_gives_no_ids(small: Tokenizer) -> None:
     assert (len(ids), len(lengths)) == (0, 0)
     ids, lengths = small.encode_joined(["", "the", " "])
     assert lengths.tolist() == [0, 1, 0]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return Path(trained_tokenizer(tmp_path_factory.mktemp("tokenize")).where).parent
+
+
+def give(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+
+
+def test_each_line_becomes_one_object_with_ids_and_back(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("The House (1998, 2)\r\n\nwater\u2028and war", encoding="utf-8")
+    main(["tokenizer", "encode", str(text), "--tokenizer", str(folder)])
+    out = capsys.readouterr().out
+    tokenizer = Tokenizer.load(folder)
+    lines = ["The House (1998, 2)", "", "water\u2028and war"]
+    assert [json.loads(line) for line in out.splitlines()] == [{"ids": tokenizer.encode(line)} for line in lines]
+    give(monkeypatch, out.encode())
+    main(["tokenizer", "decode", "--tokenizer", str(folder)])
+    assert capsys.readouterr().out.split("\n") == ["the house (1998, 2)", "", "water and war", ""]
+
+
+def test_pieces_and_offsets_come_on_request(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = " The (Hàt)"
+    give(monkeypatch, text.encode())
+    main(["tokenizer", "encode", "--tokenizer", str(folder / "spiece.model"), "--pieces", "--offsets"])
+    answer = json.loads(capsys.readouterr().out)
+    expected = Tokenizer.load(folder).encode_with_offsets(text)
+    assert answer["ids"] == expected.ids
+    assert answer["pieces"] == expected.pieces
+    assert [tuple(pair) for pair in answer["offsets"]] == expected.offsets
+    assert "".join(text[start:end] for start, end in answer["offsets"]) == "The(Hàt)"
+    give(monkeypatch, text.encode())
+    main(["tokenizer", "encode", "--tokenizer", str(folder), "--offsets"])
+    assert set(json.loads(capsys.readouterr().out)) == {"ids", "offsets"}
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        (b"{", "line 2: expected"),
+        (b"", "line 2: expected"),
+        (b'{"id": [5]}', "line 2: expected"),
+        (b"[1.5]", "line 2: expected"),
+        (b"[true]", "line 2: expected"),
+        (b"[5, 600]", "line 2: 600 is no id of .*whose ids are 0 to 599"),
+        (b"\xff", "line 2: byte 1 is not UTF-8"),
+    ],
+)
+def test_a_bad_line_is_named_by_its_number(
+    folder: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    line: bytes,
+    sentence: str,
+) -> None:
+    give(monkeypatch, b"[5]\n" + line + b"\n[6]\n")
+    with pytest.raises(SystemExit) as stop:
+        main(["tokenizer", "decode", "--tokenizer", str(folder)])
+    assert stop.value.code == 1
+    error = capsys.readouterr().err
+    assert error.startswith("error: standard input, line 2: ")
+    assert re.search(sentence, error)
+
+
+def test_a_file_that_is_not_there_is_refused(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["encode", str(tmp_path / "none"), "--tokenizer", str(folder)], ["encode", "--tokenizer", "nowhere"]):
+        with pytest.raises(SystemExit) as stop:
+            main(["tokenizer", *words])
+        assert stop.value.code == 1
+        assert capsys.readouterr().err.startswith("error: ")

@@ -11,7 +11,7 @@ from openalbert.finetuning.encode import Encoding
 from openalbert.finetuning.intervals import intervals
 from openalbert.finetuning.predict import Outputs, by_example, sigmoid, softmax
 from openalbert.finetuning.span_decoding import Answers, best_answers
-from openalbert.report.error_analysis import ErrorAnalysis, Mark, Mistake, Part, Shown
+from openalbert.report.error_analysis import ErrorAnalysis, Group, Mark, Mistake, Shown
 from openalbert.tasks.label_checks import never_predicted
 from openalbert.tasks.race import letter
 from openalbert.tasks.task import ChoiceExample, Example, QuestionExample, Task, TextExample
@@ -73,8 +73,8 @@ def _classes(predicted: Predicted, analyses: ErrorAnalysis) -> tuple[ErrorAnalys
     given = np.array(predicted.predictions, np.int64)
     counts = np.zeros((len(labels), len(labels)), np.int64)
     np.add.at(counts, (gold, given), 1)
-    parts = [
-        Part(name, int(counts[number].sum()), _precision_and_recall(*_hits(counts, number)))
+    groups = [
+        Group(name, int(counts[number].sum()), _precision_and_recall(*_hits(counts, number)))
         for number, name in enumerate(labels)
     ]
     shares = softmax(predicted.outputs.scores["classification"])
@@ -87,7 +87,7 @@ def _classes(predicted: Predicted, analyses: ErrorAnalysis) -> tuple[ErrorAnalys
             shown = partial(Mistake, example.id, _text_shown(example), *names, sure, row=example.row)
             wrong.append((share - right, shown))
     confusion = _rows(counts) if len(labels) <= MOST_CLASSES else ()
-    return replace(analyses, labels=labels, confusion=confusion, parts_title="class", parts=tuple(parts)), wrong
+    return replace(analyses, labels=labels, confusion=confusion, grouped_by="class", groups=tuple(groups)), wrong
 
 
 def _values(predicted: Predicted, analyses: ErrorAnalysis) -> tuple[ErrorAnalysis, list[Wrong]]:
@@ -107,11 +107,11 @@ def _label_sets(predicted: Predicted, analyses: ErrorAnalysis) -> tuple[ErrorAna
     labels = predicted.task.labels
     gold = [set(cast("tuple[int, ...]", example.label)) for example in _texts(predicted)]
     given = [set(cast("tuple[int, ...]", labels_of)) for labels_of in predicted.predictions]
-    parts = []
+    groups = []
     for number, name in enumerate(labels):
         both = sum(number in a and number in b for a, b in zip(gold, given, strict=True))
         wanted, found = sum(number in one for one in gold), sum(number in one for one in given)
-        parts.append(Part(name, wanted, _precision_and_recall(both, wanted, found)))
+        groups.append(Group(name, wanted, _precision_and_recall(both, wanted, found)))
     shares = sigmoid(predicted.outputs.scores["multi_label"])
     wrong: list[Wrong] = []
     for number, (example, right, found_set) in enumerate(zip(_texts(predicted), gold, given, strict=True)):
@@ -122,7 +122,7 @@ def _label_sets(predicted: Predicted, analyses: ErrorAnalysis) -> tuple[ErrorAna
             names = [", ".join(labels[one] for one in sorted(chosen)) or "(none)" for chosen in (right, found_set)]
             shown = partial(Mistake, example.id, _text_shown(example), names[0], names[1], sure, row=example.row)
             wrong.append((howfar, shown))
-    return replace(analyses, labels=labels, parts_title="label", parts=tuple(parts)), wrong
+    return replace(analyses, labels=labels, grouped_by="label", groups=tuple(groups)), wrong
 
 
 def _choices(predicted: Predicted, analyses: ErrorAnalysis) -> tuple[ErrorAnalysis, list[Wrong]]:
@@ -142,22 +142,22 @@ def _choices(predicted: Predicted, analyses: ErrorAnalysis) -> tuple[ErrorAnalys
     for example, given in zip(examples, cast("Sequence[int]", predicted.predictions), strict=True):
         counts[cast(int, example.label), given] += 1
     letters = tuple(map(letter, range(most)))
-    parts = [
-        Part(letter, int(counts[number].sum()), _precision_and_recall(*_hits(counts, number)))
+    groups = [
+        Group(letter, int(counts[number].sum()), _precision_and_recall(*_hits(counts, number)))
         for number, letter in enumerate(letters)
     ]
-    return replace(analyses, labels=letters, confusion=_rows(counts), parts_title="option", parts=tuple(parts)), wrong
+    return replace(analyses, labels=letters, confusion=_rows(counts), grouped_by="option", groups=tuple(groups)), wrong
 
 
 def _questions(predicted: Predicted, analyses: ErrorAnalysis) -> tuple[ErrorAnalysis, list[Wrong]]:
     task = predicted.task
     examples = [example for example in predicted.examples if isinstance(example, QuestionExample)]
     texts = cast("Sequence[str]", predicted.predictions)
-    groups: dict[str, list[int]] = {}
+    by_word: dict[str, list[int]] = {}
     wrong: list[Wrong] = []
     answers = predicted.answers or best_answers(examples, predicted.encoding, predicted.outputs.scores)
     for number, (example, text, found) in enumerate(zip(examples, texts, answers, strict=True)):
-        groups.setdefault(_question_word(example.question), []).append(number)
+        by_word.setdefault(_question_word(example.question), []).append(number)
         if text not in ([answer.text for answer in example.answers] or [""]):
             measured = task.measure([example], [text])
             score = measured.get("f1", next(iter(measured.values())))
@@ -165,13 +165,13 @@ def _questions(predicted: Predicted, analyses: ErrorAnalysis) -> tuple[ErrorAnal
                 share = found.candidates[0].probability if text and found.candidates else 0.5
                 shown = partial(_question_mistake, example, text, found, score, task.may_have_no_answer)
                 wrong.append((share - score / 50, shown))
-    parts = []
-    for name in sorted(groups, key=lambda name: -len(groups[name])):
-        chosen = groups[name]
+    groups = []
+    for name in sorted(by_word, key=lambda name: -len(by_word[name])):
+        chosen = by_word[name]
         figures = task.measure([examples[one] for one in chosen], [texts[one] for one in chosen])
         plain = {name: value for name, value in figures.items() if "answer_" not in name}
-        parts.append(Part(name, len(chosen), plain))
-    analyses = replace(analyses, parts_title="first word of the question", parts=tuple(parts))
+        groups.append(Group(name, len(chosen), plain))
+    analyses = replace(analyses, grouped_by="first word of the question", groups=tuple(groups))
     if task.may_have_no_answer:
         counts = np.zeros((2, 2), np.int64)
         for example, text in zip(examples, texts, strict=True):

@@ -24,18 +24,18 @@ from openalbert.interop.pretraining_json import NONE, Pretraining, read_pretrain
 from openalbert.interop.task_json import read_task_info
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import AlbertConfig
-from openalbert.tasks.data.source import divided
+from openalbert.tasks.data.source import hold_out
 from openalbert.tasks.label_checks import (
-    absent_told,
-    alike_told,
-    all_alike,
     check_spread,
-    classes_told,
+    describe_absent_classes,
+    describe_class_weights,
+    describe_classes,
+    describe_constant_label,
+    find_constant_label,
     values_of,
-    weights_told,
 )
+from openalbert.tasks.metrics import describe_positive_class, metric_names, with_metric
 from openalbert.tasks.registry import open_task
-from openalbert.tasks.selection import metric_names, with_metric
 from openalbert.tasks.task import MAX_ANSWER_TOKENS, Example, Reading, Task
 from openalbert.text.tokenizer import Tokenizer
 
@@ -156,7 +156,7 @@ def load_data(settings: Finetune) -> TaskData:
         otherwise = "questions on another passage are needed, to fit the threshold of the null score on"
         # Passages from all over: so small a share would be one article or two, and articles differ in how many of their
         # questions have an answer.
-        rest, held = divided(train, held_out, settings.source.heldout_seed, otherwise, articles_stay_whole=False)
+        rest, held = hold_out(train, held_out, settings.source.heldout_seed, otherwise, articles_stay_whole=False)
         # Its remarks speak of a part to score on, which this is not.
         train = replace(train, examples=rest.examples)
         threshold = encoded(held.examples)
@@ -169,17 +169,17 @@ def load_data(settings: Finetune) -> TaskData:
     if settings.metric is not None:
         task = with_metric(task, settings.metric, decisive)
     if task.kind == "classification" and "f1" in metric_names(task, decisive):
-        remarks.append(f"f1 is that of the class '{task.labels[1]}'")
+        remarks.append(describe_positive_class(task.labels[1]))
 
     train, encoding = learnable(train, encoded(train.examples).encoding, max_length)
     learned = Part(train.examples, encoding, settings.max_answer_tokens)
     remarks += _remarks("train", train, learned, max_length, remarks)
-    remarks += [f"train: {told}" for told in classes_told(task, train.examples)]
+    remarks += [f"train: {told}" for told in describe_classes(task, train.examples)]
     _check_differ(task, train, readings)
     class_weights = None
     if settings.class_weights == "balanced":
         class_weights = balanced_weights(task, learned.encoding.sequences)
-        remarks.append(weights_told(task, class_weights))
+        remarks.append(describe_class_weights(task, class_weights))
     units = None
     if task.kind == "regression":
         remarks += [f"train: {told}" for told in check_spread(train)]
@@ -192,8 +192,8 @@ def load_data(settings: Finetune) -> TaskData:
     for split, reading in readings.items():
         scored[split] = encoded(reading.examples)
         remarks += _remarks(split, reading, scored[split], max_length, remarks)
-        remarks += [f"{split}: {told}" for told in alike_told(task, reading.examples)]
-        remarks += [f"{split}: {told}" for told in absent_told(task, train.examples, reading.examples)]
+        remarks += [f"{split}: {told}" for told in describe_constant_label(task, reading.examples)]
+        remarks += [f"{split}: {told}" for told in describe_absent_classes(task, train.examples, reading.examples)]
     return TaskData(
         task=task,
         folder=folder,
@@ -214,13 +214,13 @@ def load_data(settings: Finetune) -> TaskData:
 
 def _check_differ(task: Task, train: Reading, scored: Mapping[str, Reading]) -> None:
     """Refuse examples to learn from that are all alike, by themselves or because the others are held out."""
-    alike = all_alike(task, train.examples)
+    alike = find_constant_label(task, train.examples)
     if alike is None:
         return
     whole = [*train.examples]
     for reading in scored.values():
         whole += reading.examples if reading.file == train.file else ()
-    if all_alike(task, whole) is None:
+    if find_constant_label(task, whole) is None:
         raise UserError(
             f"{train.origin}: {counted(len(whole), 'example')} are too few to hold some out to score on: in the rest "
             f"{alike}; give a file to score on with --dev, or more rows"
@@ -269,7 +269,7 @@ def _start_folder(settings: Finetune) -> Path:
 
 def _is_tuned(folder: Path) -> bool:
     """Whether a model was tuned for a task, here or elsewhere."""
-    return read_task_info(folder) is not None or huggingface.is_for_a_task(folder)
+    return read_task_info(folder) is not None or huggingface.has_task_head(folder)
 
 
 def _shape(config: AlbertConfig) -> AlbertConfig:

@@ -15,10 +15,10 @@ from openalbert.interop.pretraining_json import Pretraining, read_pretraining
 from openalbert.interop.task_json import TaskInfo, read_task_info
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import Head
-from openalbert.report.finetuning_reader import examples_of
+from openalbert.report.run_reader import examples_of
 from openalbert.tasks.custom.columns import setting_of
-from openalbert.tasks.registry import GLUE, TASKS, Known, TaskSource, open_task
-from openalbert.tasks.task import Reading, Task, of_pairs
+from openalbert.tasks.registry import GLUE, TASKS, TaskMetadata, TaskSource, open_task
+from openalbert.tasks.task import Reading, Task, are_pairs
 from openalbert.text.tokenizer import Tokenizer
 
 Said = TypeVar("Said", bound=str)
@@ -85,11 +85,11 @@ def open_for(loaded: Loaded, name: str, source: TaskSource) -> Task:
     given = [head.kind for head in task_heads(loaded.models[0])]
     # A model without that head may yet say that there is no answer, by its spans alone: then the files decide.
     may_have_no_answer = "answerability" in given or None
-    known = Known(_labels_for(loaded, name), may_have_no_answer)
+    known = TaskMetadata(_labels_for(loaded, name), may_have_no_answer)
     if name in TASKS and TASKS[name].kind == name:  # only files of one's own can be read in several ways
         known = replace(
             known,
-            writing=_agreed(loaded, "how the right option is written", lambda tuned: tuned.writing),
+            answer_format=_agreed(loaded, "how they name the right option", lambda tuned: tuned.answer_format),
             layout=_layout(loaded, source),
             separator=_agreed(loaded, "what stands between labels", lambda tuned: tuned.separator),
         )
@@ -102,7 +102,7 @@ def open_for(loaded: Loaded, name: str, source: TaskSource) -> Task:
 
     def read(split: str) -> Reading:
         reading = task.read(split)
-        _check_pairs(loaded, split, of_pairs(reading.examples))
+        _check_pairs(loaded, split, are_pairs(reading.examples))
         return reading
 
     return replace(task, read=read)
@@ -158,7 +158,7 @@ def _without_examples(loaded: Loaded, task: str) -> UserError:
     first, tuned = loaded.names[0], loaded.tuned[0]
     known = examples_of(Path(first)) if tuned is not None and tuned.task == task else None
     if known is not None and known.is_given:
-        sentence += f"; with those of {first}: `openalbert evaluate {shlex.join(loaded.names)} {known.words}`"
+        sentence += f"; with those of {first}: `openalbert evaluate {shlex.join(loaded.names)} {known.command_line}`"
     return UserError(sentence)
 
 

@@ -16,13 +16,13 @@ from openalbert.finetuning.examine import Examined, examine
 from openalbert.finetuning.span_decoding import N_BEST
 from openalbert.finetuning.submission import write_files
 from openalbert.formatting import counted, percent_of, were
-from openalbert.report.error_analysis import explained, with_interval
-from openalbert.report.finetuning_reader import amount_in_words
+from openalbert.report.error_analysis import explain_intervals, with_interval
 from openalbert.report.report import evaluation_page
-from openalbert.tasks.label_checks import alike_told, never_predicted_told
+from openalbert.report.summary import describe_pretraining
+from openalbert.tasks.label_checks import describe_constant_label, describe_never_predicted
+from openalbert.tasks.metrics import LOSS
 from openalbert.tasks.paper_scores import shape_of
 from openalbert.tasks.registry import TaskSource
-from openalbert.tasks.selection import LOSS
 from openalbert.tasks.task import MAX_ANSWER_TOKENS, Task
 from openalbert.train.device import Speed, open_device
 
@@ -136,11 +136,11 @@ def _write_page(path: Path, loaded: Loaded, examined: Sequence[Examined]) -> Non
     if not analyses:
         log("no page is written: these examples have no labels, so there is nothing to show; score another split")
         return
-    amounts = {amount_in_words(known) for known in loaded.pretraining}
+    amounts = {describe_pretraining(known) for known in loaded.pretraining}
     pretraining = amounts.pop() if len(amounts) == 1 else ""  # one sentence, where it holds for all
     page = evaluation_page(loaded.names, shape_of(loaded.models[0].config), analyses, pretraining)
     atomic_io.write_text(path, page)
-    log(f"a closer look: {path}")
+    log(f"error analysis: {path}")
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,7 @@ def tell(task: Task, examined: Examined) -> None:
     """What the user should know of how a split was read; nothing is left out or cut in silence."""
     for remark in examined.reading.remarks:
         log(f"{examined.split}: {remark}")
-    for told in alike_told(task, examined.reading.examples):
+    for told in describe_constant_label(task, examined.reading.examples):
         log(f"{examined.split}: {told}")
     for reason, count in examined.reading.excluded.items():
         log(f"{examined.split}: {count:,} left out: {reason}")
@@ -197,9 +197,9 @@ def tell(task: Task, examined: Examined) -> None:
     if found is not None and found.null_threshold:
         log(f"{examined.split}: threshold of the null score: {found.null_threshold}")
     if found is not None and found.intervals:
-        log(f"{examined.split}: {explained(found.num_examples)}")
+        log(f"{examined.split}: {explain_intervals(found.num_examples)}")
     if found is not None:
-        for told in never_predicted_told(found.kind, found.never_predicted, found.num_examples):
+        for told in describe_never_predicted(found.kind, found.never_predicted, found.num_examples):
             log(f"WARNING: {examined.split}: {told}")
 
 

@@ -19,8 +19,8 @@ from openalbert.formatting import counted
 from openalbert.model.albert import AlbertModel
 from openalbert.progress import Work
 from openalbert.report.error_analysis import ErrorAnalysis
-from openalbert.tasks.data.fields import check_none_lost
-from openalbert.tasks.data.source import divided
+from openalbert.tasks.data.source import hold_out
+from openalbert.tasks.data.tables import check_no_rows_excluded
 from openalbert.tasks.task import MAX_ANSWER_TOKENS, QuestionExample, Reading, Task
 from openalbert.text.tokenizer import Tokenizer
 from openalbert.train.device import Device
@@ -73,7 +73,7 @@ def examine(
     reading = replace(reading, remarks=(*reading.remarks, *beyond))
     is_labelled = bool(encoding.sequences.targets)
     if not is_labelled:
-        check_none_lost(reading.file or f"{task.name} {split}", reading.excluded)
+        check_no_rows_excluded(reading.file or f"{task.name} {split}", reading.excluded)
     total = float(len(models) * len(encoding.sequences.ids))
     with Work(f"{task.name} {split}", total=total, unit="k tokens", scale=1e3) as work:
         outputs = predict(models, encoding.sequences, device, tokens_at_a_time=tokens_at_a_time, advance=work.advance)
@@ -106,7 +106,7 @@ def _by_halves(
     """Predictions of each half by the threshold of the other, the threshold of all, and a sentence on them."""
     everything = _fitted(task, questions, answers)
     try:
-        held_out = {id(example) for example in divided(Reading(tuple(questions)), 0.5, 0)[1].examples}
+        held_out = {id(example) for example in hold_out(Reading(tuple(questions)), 0.5, 0)[1].examples}
     except UserError:  # questions on one passage only
         return [one.text(0.0) for one in answers], everything, "0.000, for there are too few passages to fit it on"
     is_held = [id(question) in held_out for question in questions]

@@ -7,7 +7,7 @@ from openalbert.finetuning.run import FinetuningRun, log_from_main
 from openalbert.finetuning.seeds import SEEDS, several_seeds
 from openalbert.finetuning.settings import FREE_TO_CHANGE, Finetune
 from openalbert.report.error_analysis import ERROR_ANALYSIS
-from openalbert.report.finetuning_reader import seed_folders
+from openalbert.report.run_reader import seed_folders
 from openalbert.train.device import open_device
 from openalbert.train.metrics_log import METRICS
 from openalbert.train.run_dir import claim_folder, locked

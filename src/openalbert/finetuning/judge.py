@@ -7,7 +7,7 @@ from openalbert.finetuning.data import TaskData
 from openalbert.finetuning.scoring import Scored, score_part, threshold_on
 from openalbert.finetuning.standing import Standing
 from openalbert.model.albert import AlbertModel
-from openalbert.tasks.selection import LOSS, ranking
+from openalbert.tasks.metrics import LOSS, ranking
 from openalbert.train.device import Device
 from openalbert.train.metrics_log import MetricsLog
 from openalbert.train.state import TrainState

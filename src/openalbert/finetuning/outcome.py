@@ -15,9 +15,9 @@ from openalbert.formatting import counted
 from openalbert.interop import huggingface
 from openalbert.interop.task_json import TaskInfo, write_task_info
 from openalbert.model.albert import AlbertModel
-from openalbert.report.error_analysis import ErrorAnalysis, explained, write_error_analyses, written_scores
-from openalbert.report.finetuned_card import finetuned_card
-from openalbert.tasks.task import of_pairs
+from openalbert.report.error_analysis import ErrorAnalysis, explain_intervals, write_error_analyses, written_scores
+from openalbert.report.model_card import finetuned_card
+from openalbert.tasks.task import are_pairs
 from openalbert.train.run_dir import MODEL
 
 SCORES, REPORT = "scores.json", "report.html"
@@ -51,7 +51,7 @@ def write_outcome(
     task, threshold = task_data.task, scores["null_threshold"]
     atomic_io.write_text(folder / SCORES, json.dumps(scores, indent=2) + "\n")
     write_error_analyses(folder, analyses)
-    pairs = of_pairs(task_data.train.examples)
+    pairs = are_pairs(task_data.train.examples)
     collapsed = scores["collapsed"] or ""
     card = finetuned_card(model, task, folder, scores["scores"], collapsed=collapsed, of_pairs=pairs, analyses=analyses)
     huggingface.save(model, folder / MODEL, task_data.tokenizer, card=card, pretraining=task_data.pretraining)
@@ -66,7 +66,7 @@ def write_outcome(
         scores=figures,
         metric=task.main_metric,
         of_pairs=pairs,
-        writing=task.writing,
+        answer_format=task.answer_format,
         layout=dict(task_data.layout),
         separator=task_data.separator,
         max_answer_tokens=task_data.train.max_answer_tokens,
@@ -80,5 +80,5 @@ def final_scores(scores: Mapping[str, Any]) -> str:
     for split, figures in scores["scores"].items():
         intervals = scores.get("intervals", {}).get(split, {})
         line = f"{split}: {written_scores(figures, scores['main_metric'], intervals)}"
-        lines.append(f"{line} ({explained(scores['num_examples'][split])})" if intervals else line)
+        lines.append(f"{line} ({explain_intervals(scores['num_examples'][split])})" if intervals else line)
     return "\n".join(lines)

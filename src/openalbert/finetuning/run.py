@@ -26,7 +26,7 @@ from openalbert.model.cost import training_flops_per_token
 from openalbert.optim.optimizer import make_optimizer
 from openalbert.optim.schedule import DepthSchedule, DepthStage
 from openalbert.report.report import write_report
-from openalbert.tasks.label_checks import never_predicted_told
+from openalbert.tasks.label_checks import describe_never_predicted
 from openalbert.train import checkpoint
 from openalbert.train.checkpointer import Checkpointer, load_weights
 from openalbert.train.device import Device, measure_matmul_peak
@@ -300,7 +300,7 @@ class FinetuningRun:
         elif (same := self.judge.sameness(kept, self.train_state.step)) is not None:
             self.log(f"{same}: it has hardly begun to learn; train for longer, or raise --optimizer.learning-rate")
         for one in analyses:
-            for told in never_predicted_told(one.kind, one.never_predicted, one.num_examples):
+            for told in describe_never_predicted(one.kind, one.never_predicted, one.num_examples):
                 self.log(f"WARNING: {one.split}: {told}")
         if self.device.is_main:
             write_outcome(self.folder, self.model, self.task_data, self.settings.stride, scores, analyses)

@@ -13,8 +13,8 @@ from openalbert.finetuning.predict import Outputs, decide, predict
 from openalbert.finetuning.span_decoding import Answers, best_answers, fit_threshold
 from openalbert.finetuning.units import Units
 from openalbert.model.albert import AlbertModel
-from openalbert.tasks.selection import LOSS
-from openalbert.tasks.squad_score import score_answers
+from openalbert.tasks.metrics import LOSS
+from openalbert.tasks.squad import score_answers
 from openalbert.tasks.task import QuestionExample, Task
 from openalbert.train.device import Device
 

@@ -12,11 +12,11 @@ from openalbert.finetuning.outcome import REPORT, SCORES
 from openalbert.finetuning.run import FinetuningRun, log_from_main
 from openalbert.finetuning.settings import FREE_TO_CHANGE, Finetune, of_seed
 from openalbert.formatting import NOTHING
-from openalbert.report.error_analysis import explained, written_scores
-from openalbert.report.finetuned_card import with_seeds
-from openalbert.report.finetuning_reader import seed_folders
+from openalbert.report.error_analysis import explain_intervals, written_scores
+from openalbert.report.model_card import with_seeds
 from openalbert.report.report import write_report
-from openalbert.tasks.selection import rank_of
+from openalbert.report.run_reader import seed_folders
+from openalbert.tasks.metrics import rank_of
 from openalbert.train.device import Device, measure_matmul_peak
 from openalbert.train.run_dir import MODEL, claim_folder
 from openalbert.train.signals import Stop
@@ -144,7 +144,7 @@ def _interval_told(summary: dict[str, Any]) -> list[str]:
     for result in summary["runs"]:
         if result["seed"] == best and (ends := result.get("intervals", {}).get(split)):
             shown = written_scores(result["scores"][split], summary["main_metric"], ends)
-            return [f"seed {best}, the best: {shown} ({explained(result['num_examples'][split])})"]
+            return [f"seed {best}, the best: {shown} ({explain_intervals(result['num_examples'][split])})"]
     return []
 
 

@@ -1,1 +1,1 @@
-"""Models on disk, ours and other people's."""
+"""Model folders: Hugging Face's format, Google's checkpoints, tokenizer files, and the verbs about models."""

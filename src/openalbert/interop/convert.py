@@ -1,4 +1,4 @@
-"""`openalbert convert`: other people's models become model folders, with an account of every tensor."""
+"""`openalbert convert`: make a model folder from other formats, with a report on every tensor."""
 
 import importlib.util
 import math
@@ -18,14 +18,14 @@ from openalbert.interop.config_json import write_config
 from openalbert.interop.google import checkpoint
 from openalbert.interop.huggingface import (
     TASK,
-    Account,
     Precision,
+    TensorReport,
     build,
+    check_replaceable,
     find_folder,
+    hugging_face_tensors,
     read_model,
-    refuse_to_replace_other_things,
     save,
-    their_tensors,
 )
 from openalbert.interop.names import family_of
 from openalbert.interop.pretraining_json import read_pretraining
@@ -36,59 +36,59 @@ from openalbert.progress import plain_console
 from openalbert.text.tokenizer import Tokenizer
 
 ClassifierKind = Literal["auto", "classification", "regression", "multi_label", "multiple_choice"]
-# Of the largest output, or of 1: up to this a difference in fp32 is rounding. A trained ALBERT-base, whose scores go up
-# to 24, has at most 6e-6; a layer norm's epsilon of 1e-5 in place of 1e-12 makes it 4e-4, the other GELU 1e-2.
+# Up to this fraction of the largest output (or of 1) a difference in fp32 is rounding. A trained ALBERT-base, with
+# logits up to 24, has at most 6e-6; a layer-norm epsilon of 1e-5 instead of 1e-12 gives 4e-4, the other GELU 1e-2.
 SAME = 1e-4
 
 
 class Difference(NamedTuple):
-    """How far our outputs of one kind are from Hugging Face's."""
+    """The difference between our outputs of one kind and Hugging Face's."""
 
     largest: float
-    size: float  # of their largest output: rounding grows with it
+    size: float  # of their largest output, since rounding grows with it
 
     def is_rounding(self) -> bool:
-        """Whether it is no more than rounding; NaN and infinity are more."""
+        """Whether it is at most rounding error."""
         return math.isfinite(self.largest) and self.largest <= SAME * max(1.0, self.size)
 
 
 @dataclass(frozen=True)
 class Convert:
-    """Make a model folder of a Hugging Face folder or hub name, or of Google's TensorFlow checkpoint."""
+    """Make a model folder from a Hugging Face folder or hub name, or from Google's TensorFlow checkpoint."""
 
     source: Annotated[Positional[str], arg(metavar="SOURCE")]
     """A Hugging Face folder, `owner/name` on its hub, or Google's checkpoint: its folder, prefix or one of its files.
-    openalbert's own do as well: a model folder, a run, or the name of a model that comes with openalbert.
+    Also openalbert's own: a model folder, a run, or the name of a bundled checkpoint.
 
-    A preset's name gives a fresh model with the pretraining heads."""
+    A preset's name gives a randomly initialized model with the pretraining heads."""
     out: Path
     """The model folder to write."""
     precision: Precision = "float32"
     """How the weights are stored."""
     classifier: ClassifierKind = "auto"
-    """What a classifier in Google's checkpoint is for; auto: one output is regression, more a classification."""
+    """The kind of a classifier in Google's checkpoint; auto: regression for one output, else classification."""
     fresh: bool = False
-    """Replace `out` if it is there already."""
+    """Replace `out` if it exists."""
 
 
 def convert(settings: Convert) -> None:
-    """Read, write, read again, and print what became of every tensor."""
+    """Read the source, write the folder, read it back, and report on every tensor."""
     if settings.out.exists() and not settings.fresh:
-        raise UserError(f"{settings.out} is there already: give another name, or --fresh to replace it")
-    refuse_to_replace_other_things(settings.out)
+        raise UserError(f"{settings.out} exists already: give another name, or --fresh to replace it")
+    check_replaceable(settings.out)
     with warnings.catch_warnings():
-        # The table below reports parameters drawn at random.
+        # The report below lists randomly initialized parameters.
         warnings.filterwarnings("ignore", ".*has no pooler", InputWarning)
-        model, account, folder = read_source(settings)
+        model, report, folder = read_source(settings)
     tokenizer = find_tokenizer(folder)
     save(model, settings.out, tokenizer, settings.precision, pretraining=read_pretraining(folder))
-    if (folder / TASK).is_file():  # how a fine-tuned model is to be asked holds for it in any precision
+    if (folder / TASK).is_file():
         atomic_io.write_bytes(settings.out / TASK, (folder / TASK).read_bytes())
     check_reading_back(model, settings.out, settings.precision)
     differences = {}
     if family_of(model.config) is not None and importlib.util.find_spec("transformers") is not None:
         differences = compare_with_transformers(settings.out)
-    print_report(model, account, differences, settings)
+    print_report(model, report, differences, settings)
     print(f"tokenizer: {tokenizer.where if tokenizer else 'none, the source has no SentencePiece model'}")
     wrong = [
         f"{name} differ by {difference.largest:.1e} where the largest is {difference.size:.3g}"
@@ -99,37 +99,37 @@ def convert(settings: Convert) -> None:
         raise UserError(f"{settings.out} was written, but transformers computes something else: {', '.join(wrong)}")
 
 
-def read_source(settings: Convert) -> tuple[AlbertModel, Account, Path]:
-    """The model, the account of its tensors, and the folder it lies in."""
+def read_source(settings: Convert) -> tuple[AlbertModel, TensorReport, Path]:
+    """The model, the report on its tensors, and its folder."""
     path = Path(settings.source)
     if settings.source in PRESETS:
         model = AlbertModel(PRESETS[settings.source], PRETRAINING_HEADS)
-        return model, Account(fresh=[name for name, _ in model.named_parameters()]), path
+        return model, TensorReport(fresh=[name for name, _ in model.named_parameters()]), path
     if checkpoint.is_checkpoint(path):
         return read_checkpoint(path, settings.classifier)
     folder = find_folder(settings.source)
     return *read_model(folder), folder
 
 
-def read_checkpoint(path: Path, classifier: ClassifierKind) -> tuple[AlbertModel, Account, Path]:
-    """Google's checkpoint, with the configuration that lies beside it."""
+def read_checkpoint(path: Path, classifier: ClassifierKind) -> tuple[AlbertModel, TensorReport, Path]:
+    """Google's checkpoint, with the configuration in the same folder."""
     folder = path if path.is_dir() else path.parent
     found = sorted(folder.glob("*_config.json"))
     if len(found) != 1:
         raise UserError(f"{folder}: expected one albert_config.json (or bert_config.json) here, found {len(found)}")
     config = checkpoint.read_config(found[0])
-    arrays, report = checkpoint.read_tensors(path, config)
+    arrays, read = checkpoint.read_tensors(path, config)
     tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
     values = checkpoint.hugging_face_config(config)
     if "classifier.weight" in tensors:
         values |= classifier_values(tensors["classifier.weight"], classifier)
-    model, account = build(values, tensors, str(found[0]), str(path))
-    account.left_out = [name for name in account.left_out if name not in report.added] + list(report.skipped)
-    return model, account, folder
+    model, report = build(values, tensors, str(found[0]), str(path))
+    report.left_out = [name for name in report.left_out if name not in read.added] + list(read.skipped)
+    return model, report, folder
 
 
 def classifier_values(weight: Tensor, kind: ClassifierKind) -> dict[str, Any]:
-    """What config.json would say of a classifier of this shape."""
+    """The entries of config.json for a classifier of this shape."""
     labels = {str(number): f"LABEL_{number}" for number in range(weight.shape[0])}
     if kind == "auto":
         kind = "regression" if len(labels) == 1 else "classification"
@@ -140,22 +140,22 @@ def classifier_values(weight: Tensor, kind: ClassifierKind) -> dict[str, Any]:
 
 
 def find_tokenizer(folder: Path) -> Tokenizer | None:
-    """The SentencePiece model of a source: spiece.model, or Google's only file that ends in .model."""
+    """The SentencePiece model of a source: spiece.model, or the only file that ends in .model, as in Google's."""
     found = [folder / "spiece.model"] if (folder / "spiece.model").exists() else sorted(folder.glob("*.model"))
     return Tokenizer.load(found[0]) if len(found) == 1 else None
 
 
 def check_reading_back(model: AlbertModel, target: Path, precision: Precision) -> None:
-    """Read what was written; it must be what was meant, bit for bit, after the rounding that was asked for."""
+    """Check that the folder reads back bit for bit, after rounding to the precision."""
     again, _ = read_model(target)
-    stored = their_tensors(again)
-    for name, tensor in their_tensors(model).items():
+    stored = hugging_face_tensors(again)
+    for name, tensor in hugging_face_tensors(model).items():
         if not torch.equal(tensor.to(getattr(torch, precision)).float(), stored[name].float()):
-            raise UserError(f"{target}: the tensor '{name}' does not read back as it was written: is the disk sound?")
+            raise UserError(f"{target}: the tensor '{name}' does not read back as it was written: check the disk")
 
 
 def compare_with_transformers(target: Path) -> dict[str, Difference]:
-    """How far our outputs are from those of Hugging Face's code on the same folder."""
+    """The differences between our outputs and those of Hugging Face's code on the same folder."""
     import transformers
 
     model, _ = read_model(target)
@@ -186,20 +186,22 @@ def compare_with_transformers(target: Path) -> dict[str, Difference]:
 
 
 def _difference(ours: Tensor, theirs: Tensor, mask: Tensor | None = None) -> Difference:
-    if mask is not None:  # what stands in the padding is nobody's business
+    if mask is not None:  # outputs at padding do not matter
         ours, theirs = ours[mask.bool()], theirs[mask.bool()]
     return Difference((ours - theirs).abs().max().item(), theirs.abs().max().item())
 
 
-def print_report(model: AlbertModel, account: Account, differences: dict[str, Difference], settings: Convert) -> None:
-    """Every tensor accounted for, and how far the outputs are from Hugging Face's."""
+def print_report(
+    model: AlbertModel, report: TensorReport, differences: dict[str, Difference], settings: Convert
+) -> None:
+    """Print what became of every tensor, and the differences from Hugging Face's outputs."""
     table = Table("became", "tensors", "", box=None, pad_edge=False)
     table.columns[1].justify = "right"
-    table.add_row("parameters", str(len(account.used)), f"{model.num_parameters():,} numbers")
-    table.add_row("second copies of tied tensors, equal", str(len(account.copies)), ", ".join(account.copies))
-    table.add_row("left out: nothing learned", str(len(account.left_out)), _some(account.left_out))
+    table.add_row("parameters", str(len(report.used)), f"{model.num_parameters():,} numbers")
+    table.add_row("equal copies of tied tensors", str(len(report.copies)), ", ".join(report.copies))
+    table.add_row("left out: nothing learned", str(len(report.left_out)), _some(report.left_out))
     table.add_row("left over", "0", "")
-    table.add_row("not in the source, drawn at random", str(len(account.fresh)), _some(account.fresh))
+    table.add_row("not in the source, drawn at random", str(len(report.fresh)), _some(report.fresh))
     heads = ", ".join(head.kind for head in model.head_list) or "no heads"
     print(f"{settings.source} -> {settings.out} ({settings.precision}; {heads})")
     plain_console().print(table)

@@ -1,4 +1,4 @@
-"""Model folders: what openalbert writes is what Hugging Face loads as it is, and theirs loads here."""
+"""Model folders in Hugging Face's format: what openalbert writes, transformers loads, and the reverse."""
 
 import contextlib
 import difflib
@@ -14,7 +14,6 @@ from torch import Tensor
 
 from openalbert.atomic_io import new_folder
 from openalbert.errors import InputWarning, UserError, suggestion
-from openalbert.interop.card import model_card
 from openalbert.interop.config_json import OWN_SECTION, read_config, read_heads, write_config
 from openalbert.interop.names import BUFFERS, EMBEDDING_MAP, TIED, Family, Pair, family_of, name_pairs
 from openalbert.interop.pretraining_json import Pretraining, write_pretraining
@@ -22,43 +21,44 @@ from openalbert.interop.tokenizer_json import write_tokenizer_files
 from openalbert.interop.weights import INDEX, WEIGHTS, read_folder_tensors, read_tensor_names, write_tensors
 from openalbert.model.albert import AlbertModel, initialize
 from openalbert.model.config import PRETRAINING_HEADS, AlbertConfig, Head
-from openalbert.model.presets import PRESETS, names_a_fresh_model
-from openalbert.pretrained import included_folder, pretrained_names
+from openalbert.model.presets import PRESETS, is_preset_or_recipe
+from openalbert.pretrained import bundled_folder, pretrained_names
 from openalbert.text.tokenizer import Tokenizer
 
 CONFIG = "config.json"
-TASK = "task.json"  # of a fine-tuned model: what it was tuned for
+TASK = "task.json"  # the task of a fine-tuned model
 RUN, MODEL, METRICS, RUN_INFO = "run.json", "model", "metrics.jsonl", "run_info.json"  # of a run's folder
-TAIL = 1 << 16  # bytes at the end of the metrics in which the last record is looked for
-MOST_NAMED = 5  # folders that stand beside one that is missing
-NEARLY_THE_SAME = 0.7  # of 1: below it names of two or three letters are near to each other by chance
+TAIL = 1 << 16  # bytes at the end of the metrics that are searched for the last record
+MOST_NAMED = 5  # neighbours of a missing folder that an error lists
+NEARLY_THE_SAME = 0.7  # similarity; with less, names of two or three letters match by chance
 Precision = Literal["float32", "bfloat16", "float16"]
+NOT_IN_TRANSFORMERS = "Hugging Face `transformers` cannot express this model: its layers are shared differently."
 
 
 @dataclass
-class Account:
-    """What became of every tensor of a source: none may be left over."""
+class TensorReport:
+    """What became of every tensor of a source; an unknown tensor is an error."""
 
     used: list[Pair] = field(default_factory=list)
     """Tensors that became parameters."""
     copies: list[str] = field(default_factory=list)
-    """Second copies of tied tensors, equal to the first."""
+    """Copies of tied tensors, equal to the original."""
     left_out: list[str] = field(default_factory=list)
-    """Tensors that hold nothing learned: buffers, optimizer state, a map that is the identity."""
+    """Tensors that hold nothing learned: buffers, optimizer state, an identity map."""
     fresh: list[str] = field(default_factory=list)
-    """Parameters that the source does not have, drawn at random."""
+    """Randomly initialized parameters that the source does not have."""
 
 
 def load(folder_or_name: str | Path, heads: Sequence[Head] | None = None) -> AlbertModel:
-    """A model from a folder, or from that of the run that made it; one that comes with openalbert
-    (`albert-base-wikibooks`), a fresh one by a preset's name, or one from Hugging Face's hub by `owner/name`.
+    """Load a model: a model folder, a run, a bundled checkpoint (`albert-base-wikibooks`), a preset (randomly
+    initialized), or `owner/name` on Hugging Face's hub.
 
-    A folder's model has the heads that the folder holds, a fresh one none. `heads` asks for others: those the
-    folder does not hold are drawn at random. Weights are fp32, whatever the file stores; the model is in eval mode.
+    A folder's model has the heads of the folder, a preset none. `heads` requests others: those that the folder does not
+    have are initialized at random. Weights are converted to fp32; the model is in eval mode.
     """
     name = str(folder_or_name)
-    if isinstance(folder_or_name, Path) and names_a_fresh_model(name):
-        name = f"./{name}"  # a path is no preset's name
+    if isinstance(folder_or_name, Path) and is_preset_or_recipe(name):
+        name = f"./{name}"  # a Path never names a preset
     if name in PRESETS:
         model = AlbertModel(PRESETS[name])
     else:
@@ -67,70 +67,69 @@ def load(folder_or_name: str | Path, heads: Sequence[Head] | None = None) -> Alb
 
 
 def local_folder(name: str) -> Path | None:
-    """A model folder by its path, by that of its run or, of one that comes with openalbert, by its name.
+    """The model folder for a path, a run's path, or the name of a bundled checkpoint.
 
-    The name of a preset or of a recipe is no folder: `./albert-base` is one.
+    The name of a preset or a recipe is never a folder; write `./albert-base` for a folder.
     """
-    if names_a_fresh_model(name):
+    if is_preset_or_recipe(name):
         return None
     path = Path(name)
     if not path.is_dir():
-        return included_folder(name)
+        return bundled_folder(name)
     if (path / CONFIG).exists() or not (path / RUN).is_file():
         return path
     if not (path / MODEL / CONFIG).is_file():
-        raise UserError(f"{path} is a run that has no model yet: {_how_far(path)}")
+        raise UserError(f"{path} is a run that has no model yet: {_progress(path)}")
     return path / MODEL
 
 
-def _how_far(run: Path) -> str:
-    """Where a run stands that has not ended, and what to do."""
+def _progress(run: Path) -> str:
+    """How far an unfinished run is, and what to do."""
     lines: list[bytes] = []
     with contextlib.suppress(FileNotFoundError), (run / METRICS).open("rb") as file:
         file.seek(max(0, (run / METRICS).stat().st_size - TAIL))
         lines = file.read().splitlines()
-    stands = "nothing is recorded of it"
+    state = "it has logged nothing"
     for line in lines:
         with contextlib.suppress(ValueError, KeyError, TypeError):
             record = json.loads(line)
             if record["kind"] == "train":
-                stands = f"it has come to step {record['step']:,}, {record['progress']:.1%} of its length"
+                state = f"it is at step {record['step']:,}, {record['progress']:.1%} of its budget"
     command = ""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         command = f" (`{json.loads((run / RUN_INFO).read_text(encoding='utf-8'))['command']}`)"
-    return f"{stands}; run its command again{command} and let it end, or name another model"
+    return f"{state}; run its command again{command} to finish it, or name another model"
 
 
 def find_folder(name: str, fresh: tuple[str, ...] = ()) -> Path:
-    """The folder of a model, wherever one is taken: by its path or its run's, of one that comes with openalbert by its
-    name, or from Hugging Face's hub.
+    """The folder of a model by its path or its run's, by the name of a bundled checkpoint, or from Hugging Face's hub.
 
-    `fresh` are names of models without weights that would have done as well.
+    `fresh` are names of presets that the caller accepts too, for the error message.
     """
     folder = local_folder(name)
     if folder is not None:
         return folder
     if name.count("/") == 1 and not name.startswith((".", "/", "~")) and not Path(name).parent.is_dir():
         return _download(name)
-    if names_a_fresh_model(name):
+    if is_preset_or_recipe(name):
         here = f"; the folder of that name is ./{name}" if Path(name).is_dir() else ""
         raise UserError(
             f"'{name}' is a {'preset' if name in PRESETS else 'recipe'}, a fresh model without a tokenizer: give a "
             f"trained one, such as {' or '.join(pretrained_names())}, or its folder{here}"
         )
     what = "neither a model folder nor a preset" if fresh else "no model folder"
-    beside = _models_beside(Path(name))
-    # Of a path the last word is compared: the rest is the same for all that stand there.
-    names = [*beside, *pretrained_names(), *fresh]
+    neighbours = _neighbour_models(Path(name))
+    # Only the last component of a path is compared.
+    names = [*neighbours, *pretrained_names(), *fresh]
     close = difflib.get_close_matches(Path(name).name, names, n=1, cutoff=NEARLY_THE_SAME)
     if close:
-        raise UserError(f"'{name}' is {what}: did you mean '{beside.get(close[0], close[0])}'?")
-    known = [*list(beside.values())[:MOST_NAMED], *pretrained_names(), *fresh]
+        raise UserError(f"'{name}' is {what}: did you mean '{neighbours.get(close[0], close[0])}'?")
+    known = [*list(neighbours.values())[:MOST_NAMED], *pretrained_names(), *fresh]
     raise UserError(f"'{name}' is {what}: known are: {', '.join(known)}")
 
 
-def _models_beside(missing: Path) -> dict[str, str]:
-    """The model folders where one is missing, by their names: those there, and those of the runs there."""
+def _neighbour_models(missing: Path) -> dict[str, str]:
+    """The model folders next to a missing one, and those of runs there, by name."""
     found: dict[str, str] = {}
     with contextlib.suppress(OSError):
         for child in sorted(missing.parent.iterdir()):
@@ -141,7 +140,7 @@ def _models_beside(missing: Path) -> dict[str, str]:
 
 
 def with_heads(model: AlbertModel, heads: Sequence[Head]) -> AlbertModel:
-    """The same encoder under these heads: what the model has of them is kept, the rest is drawn at random."""
+    """The same encoder with these heads: existing ones are kept, the others are initialized at random."""
     other = AlbertModel(model.config, heads)
     other.encoder = model.encoder
     for head in heads:
@@ -156,7 +155,7 @@ def _download(name: str) -> Path:
         from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
     except ImportError:
         raise UserError(
-            f"'{name}' is no folder here, and asking Hugging Face's hub needs: pip install 'openalbert[huggingface]'"
+            f"'{name}' is no folder here, and Hugging Face's hub needs: pip install 'openalbert[huggingface]'"
         ) from None
     try:
         return Path(snapshot_download(name, allow_patterns=["*.json", "*.safetensors", "spiece.model"]))
@@ -165,8 +164,8 @@ def _download(name: str) -> Path:
         raise UserError(f"'{name}' is no folder here, and Hugging Face's hub did not give it: {reason}") from None
 
 
-def read_model(folder: Path) -> tuple[AlbertModel, Account]:
-    """A model folder, openalbert's or Hugging Face's, and what became of its tensors."""
+def read_model(folder: Path) -> tuple[AlbertModel, TensorReport]:
+    """Read a model folder, openalbert's or Hugging Face's, with a report on its tensors."""
     values = _read_config_file(folder)
     weights = folder / (WEIGHTS if (folder / WEIGHTS).exists() else INDEX)
     return build(values, read_folder_tensors(folder), str(folder / CONFIG), str(weights))
@@ -178,15 +177,15 @@ def read_folder_config(folder: Path) -> AlbertConfig:
 
 
 def read_folder_heads(folder: Path) -> tuple[Head, ...]:
-    """The heads of a model folder, by the names of its tensors; those of pretraining where it has no weights."""
+    """The heads of a model folder by the names of its tensors; the pretraining heads where it has no weights."""
     values, names = _read_config_file(folder), read_tensor_names(folder)
     if not names and OWN_SECTION not in values:
         return PRETRAINING_HEADS
     return read_heads(values, names, str(folder / CONFIG))
 
 
-def is_for_a_task(folder: Path) -> bool:
-    """Whether a model folder has a head beside those of pretraining, as its config.json says: no weights are read."""
+def has_task_head(folder: Path) -> bool:
+    """Whether a model folder has a head for a task, by its config.json alone."""
     values = _read_config_file(folder)
     if OWN_SECTION in values:
         return any(head not in PRETRAINING_HEADS for head in read_heads(values, (), str(folder / CONFIG)))
@@ -198,7 +197,7 @@ def _read_config_file(folder: Path) -> dict[str, Any]:
     path = folder / CONFIG
     if not path.exists() and any(folder.glob("*.index")):
         raise UserError(
-            f"{folder}: this is a TensorFlow checkpoint: make a model folder of it with `openalbert convert`"
+            f"{folder}: this is a TensorFlow checkpoint: make a model folder from it with `openalbert convert`"
         )
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
@@ -213,14 +212,14 @@ def _read_config_file(folder: Path) -> dict[str, Any]:
 
 def build(
     values: dict[str, Any], tensors: dict[str, Tensor], config_file: str, where: str
-) -> tuple[AlbertModel, Account]:
-    """A model from the content of a config.json and the tensors beside it; `where` is the file that held them."""
+) -> tuple[AlbertModel, TensorReport]:
+    """Build a model from the content of a config.json and its tensors; `where` is the file that held them."""
     config = read_config(values, config_file)
-    account = Account()
-    if max(config.sharing.attention, config.sharing.ffn) > len(tensors):  # said before a million layers are made
+    report = TensorReport()
+    if max(config.sharing.attention, config.sharing.ffn) > len(tensors):  # checked before a million layers are made
         raise UserError(
             f"{where}: {CONFIG} asks for {config.sharing.attention} attention and {config.sharing.ffn} feed-forward "
-            f"parts, but there are only {len(tensors)} tensors"
+            f"blocks, but there are only {len(tensors)} tensors"
         )
     if OWN_SECTION in values:
         heads = read_heads(values, tensors, config_file)
@@ -228,37 +227,37 @@ def build(
     else:
         family: Family = values["model_type"]
         tensors = _with_prefix(tensors, family)
-        tensors = _without_copies(tensors, account, where)
-        config, tensors = _without_identity_map(config, tensors, account)
+        tensors = _without_copies(tensors, report, where)
+        config, tensors = _without_identity_map(config, tensors, report)
         heads = read_heads(values, tensors, config_file)
         pairs = name_pairs(family, config, heads)
     shapes = _shapes(config, heads)
     for pair in pairs:
         if pair.theirs not in tensors and _may_be_fresh(pair, heads):
-            account.fresh.append(pair.ours)
+            report.fresh.append(pair.ours)
         else:
             _check(tensors, pair, shapes[pair.ours], where)
-            account.used.append(pair)
+            report.used.append(pair)
     leftover = sorted(set(tensors) - {pair.theirs for pair in pairs})
     if leftover:
         raise UserError(
             f"{where}: the tensor '{leftover[0]}' is not part of this model ({len(leftover)} such): "
             + suggestion(leftover[0], [pair.theirs for pair in pairs])
         )
-    # Only now is memory taken: a wrong size in config.json was found by the shapes.
+    # Memory is allocated only after the shapes have confirmed the sizes in config.json.
     with torch.device("meta"):
         model = AlbertModel(config, heads)
     model.to_empty(device="cpu")
     parameters = dict(model.named_parameters())
     with torch.no_grad():
-        for pair in account.used:
+        for pair in report.used:
             parameter = parameters[pair.ours]
             target = parameter if pair.third is None else parameter.chunk(3)[pair.third]
             target.copy_(tensors[pair.theirs])  # fp32, whatever the file stores
-    if account.fresh:
-        warnings.warn(f"{where}: has no pooler, so a fresh one was drawn", InputWarning, stacklevel=2)
+    if report.fresh:
+        warnings.warn(f"{where}: has no pooler, so it was initialized at random", InputWarning, stacklevel=2)
         initialize(model.encoder.pooler, config.initializer_range)
-    return model, account
+    return model, report
 
 
 def _shapes(config: AlbertConfig, heads: Sequence[Head]) -> dict[str, torch.Size]:
@@ -267,13 +266,13 @@ def _shapes(config: AlbertConfig, heads: Sequence[Head]) -> dict[str, torch.Size
 
 
 def _with_prefix(tensors: dict[str, Tensor], family: Family) -> dict[str, Tensor]:
-    """A bare encoder of theirs is saved without the family's name before its tensors."""
+    """Their bare encoder is saved without the family's name before its tensors."""
     if "embeddings.word_embeddings.weight" not in tensors:
         return tensors
     return {f"{family}.{name}": tensor for name, tensor in tensors.items()}
 
 
-def _without_copies(tensors: dict[str, Tensor], account: Account, where: str) -> dict[str, Tensor]:
+def _without_copies(tensors: dict[str, Tensor], report: TensorReport, where: str) -> dict[str, Tensor]:
     kept = dict(tensors)
     for copy, original in TIED.items():
         if copy in kept and original in kept:
@@ -281,20 +280,20 @@ def _without_copies(tensors: dict[str, Tensor], account: Account, where: str) ->
                 raise UserError(
                     f"{where}: '{copy}' differs from '{original}': this model's output is not tied to its input"
                 )
-            account.copies.append(copy)
+            report.copies.append(copy)
             del kept[copy]
         elif copy in kept:
             kept[original] = kept.pop(copy)
     for name in BUFFERS:
         if kept.pop(name, None) is not None:
-            account.left_out.append(name)
+            report.left_out.append(name)
     return kept
 
 
 def _without_identity_map(
-    config: AlbertConfig, tensors: dict[str, Tensor], account: Account
+    config: AlbertConfig, tensors: dict[str, Tensor], report: TensorReport
 ) -> tuple[AlbertConfig, dict[str, Tensor]]:
-    """Where E = H their ALBERT still has a map: the identity stands for none, any other is kept."""
+    """Where E = H their ALBERT still has a map: drop it if it is the identity, else keep it."""
     weight, bias = tensors.get(f"{EMBEDDING_MAP}.weight"), tensors.get(f"{EMBEDDING_MAP}.bias")
     if config.embedding_size != config.hidden_size or weight is None or bias is None:
         return config, tensors
@@ -303,13 +302,13 @@ def _without_identity_map(
         and torch.equal(weight.float(), torch.eye(len(weight)))
         and not bias.any()
     ):
-        account.left_out += [f"{EMBEDDING_MAP}.weight", f"{EMBEDDING_MAP}.bias"]
+        report.left_out += [f"{EMBEDDING_MAP}.weight", f"{EMBEDDING_MAP}.bias"]
         return config, {name: tensor for name, tensor in tensors.items() if not name.startswith(EMBEDDING_MAP)}
     return replace(config, embedding_map="always"), tensors
 
 
 def _may_be_fresh(pair: Pair, heads: Sequence[Head]) -> bool:
-    """Their masked-LM and span models have no pooler, and need none."""
+    """Their masked-LM and span models have no pooler."""
     return pair.ours.startswith("encoder.pooler.") and {head.kind for head in heads} <= {"masked_lm", "span"}
 
 
@@ -328,8 +327,8 @@ def _check(tensors: dict[str, Tensor], pair: Pair, whole: torch.Size, where: str
         )
 
 
-def their_tensors(model: AlbertModel) -> dict[str, Tensor]:
-    """The model's parameters under the names that its folder uses."""
+def hugging_face_tensors(model: AlbertModel) -> dict[str, Tensor]:
+    """The model's parameters under the names in its folder."""
     parameters = {name: parameter.detach() for name, parameter in model.named_parameters()}
     family = family_of(model.config)
     if family is None:
@@ -344,11 +343,11 @@ def their_tensors(model: AlbertModel) -> dict[str, Tensor]:
     return tensors
 
 
-def refuse_to_replace_other_things(target: Path) -> None:
-    """Writing a model replaces a whole folder: it must be a model's, not somebody's home."""
+def check_replaceable(target: Path) -> None:
+    """Refuse to replace a folder that holds something other than a model."""
     is_model = (target / CONFIG).is_file() and any((target / name).is_file() for name in (WEIGHTS, INDEX))
     if target.is_dir() and not is_model and any(target.iterdir()):
-        raise UserError(f"{target} holds other things than a model, which would be removed: give another name")
+        raise UserError(f"{target} holds other things than a model, which would be deleted: give another name")
 
 
 def save(
@@ -359,24 +358,59 @@ def save(
     card: str | None = None,
     pretraining: Pretraining | None = None,
 ) -> None:
-    """Write a model folder: config.json, model.safetensors, README.md, the tokenizer's files if there is one, and
-    pretraining.json where it is known how much pretraining the weights have had.
+    """Write a model folder: config.json, model.safetensors, README.md, and the tokenizer's files and pretraining.json
+    where given.
 
-    A model that stood there is replaced, as a whole, when the new one is complete.
+    An existing model is replaced atomically when the new one is complete.
     """
     if tokenizer is not None and tokenizer.vocab_size > model.config.vocab_size:
         raise UserError(
             f"the tokenizer has {tokenizer.vocab_size} pieces, but the model has room for {model.config.vocab_size}"
         )
-    refuse_to_replace_other_things(folder)
+    check_replaceable(folder)
     dtype = getattr(torch, precision)
-    tensors = {name: tensor.to(dtype) for name, tensor in their_tensors(model).items()}
+    tensors = {name: tensor.to(dtype) for name, tensor in hugging_face_tensors(model).items()}
     with new_folder(folder) as aside:
         write_tensors(aside / WEIGHTS, tensors)
         values = write_config(model.config, model.head_list, precision)
         (aside / CONFIG).write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
-        (aside / "README.md").write_text(card or model_card(model), encoding="utf-8")
+        (aside / "README.md").write_text(card or plain_card(model), encoding="utf-8")
         if tokenizer is not None:
             write_tokenizer_files(tokenizer, aside, model.config.max_positions)
         if pretraining is not None:
             write_pretraining(aside, pretraining)
+
+
+def plain_card(model: AlbertModel) -> str:
+    """README.md of a model without a run; `report.model_card` writes the one of a run's model."""
+    family = family_of(model.config)
+    theirs = f'In Hugging Face `transformers`: `AutoModel.from_pretrained("this folder")` ({family}).'
+    return f"""---
+library_name: openalbert
+tags: [albert]
+---
+
+# A model in openalbert's format
+
+{size_table(model)}
+
+In openalbert: `openalbert.load("this folder")`. {theirs if family else NOT_IN_TRANSFORMERS}
+"""
+
+
+def size_table(model: AlbertModel) -> str:
+    """The sizes of a model as a Markdown table."""
+    config = model.config
+    heads = ", ".join(head.kind for head in model.head_list) or "none"
+    return f"""| | |
+|---|---|
+| parameters | {model.num_parameters():,} |
+| layers | {config.num_layers} |
+| hidden size | {config.hidden_size} |
+| attention heads | {config.num_heads} |
+| vocabulary | {config.vocab_size:,} pieces |
+| embedding size | {config.embedding_size} |
+| distinct attention blocks | {config.sharing.attention} |
+| distinct feed-forward blocks | {config.sharing.ffn} |
+| longest input | {config.max_positions} tokens |
+| output heads | {heads} |"""

@@ -1,4 +1,4 @@
-"""`openalbert models`: every model that has a name, what it costs and what it is for. Needs no torch."""
+"""`openalbert models`: the named models, their cost and purpose. Needs no torch."""
 
 import json as json_text
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 
 from openalbert.interop.config_json import read_config
 from openalbert.model.config import AlbertConfig
-from openalbert.model.cost import forward_flops_per_token, parameters_by_part
+from openalbert.model.cost import forward_flops_per_token, parameters_by_component
 from openalbert.model.presets import PRESETS, RECIPE_MODELS
 from openalbert.pretrained import PRETRAINED, pretrained_names
 
@@ -40,7 +40,7 @@ PURPOSE = {
 
 @dataclass(frozen=True)
 class Models:
-    """List the models that have a name: bundled checkpoints, recipes and presets."""
+    """List the named models: bundled checkpoints, recipes and presets."""
 
     json: bool = False
     """Print JSON for programs."""
@@ -48,14 +48,14 @@ class Models:
 
 @dataclass(frozen=True)
 class Entry:
-    """One model that has a name."""
+    """One named model."""
 
     name: str
     kind: str
     parameters: int
     """With both pretraining heads."""
     gigaflops: float
-    """The encoder's forward pass on one input of 128 tokens."""
+    """Forward pass of the encoder on one input of 128 tokens."""
     layers: int
     hidden_size: int
     max_positions: int
@@ -63,22 +63,21 @@ class Entry:
 
 
 def entries() -> Iterator[Entry]:
-    """Every model that has a name."""
+    """All named models."""
     bundled = {}
     for name in pretrained_names():
         path = PRETRAINED / name / "config.json"
         bundled[name] = read_config(json_text.loads(path.read_text(encoding="utf-8")), str(path))
     for kind, models in zip(KINDS, (bundled, RECIPE_MODELS, PRESETS), strict=True):
         for name, config in models.items():
-            yield entry(name, kind, config)
+            yield _entry(name, kind, config)
 
 
-def entry(name: str, kind: str, config: AlbertConfig) -> Entry:
-    """What there is to know of one model."""
+def _entry(name: str, kind: str, config: AlbertConfig) -> Entry:
     return Entry(
         name=name,
         kind=kind,
-        parameters=sum(parameters_by_part(config).values()),
+        parameters=sum(parameters_by_component(config).values()),
         gigaflops=LENGTH * forward_flops_per_token(config, LENGTH, 0.0) / 1e9,
         layers=config.num_layers,
         hidden_size=config.hidden_size,
@@ -88,7 +87,7 @@ def entry(name: str, kind: str, config: AlbertConfig) -> Entry:
 
 
 def list_models(settings: Models) -> None:
-    """Print the list: columns of plain text, the same in a terminal and in a pipe."""
+    """Print the list as plain text columns."""
     found = list(entries())
     if settings.json:
         print(json_text.dumps([asdict(one) for one in found], indent=2))
@@ -115,5 +114,5 @@ def in_short(count: int) -> str:
 
 
 def three_digits(number: float) -> str:
-    """Three digits that count, and never an exponent: 0.0272, 22.1, 2840."""
+    """Three significant digits, never an exponent: 0.0272, 22.1, 2840."""
     return f"{number:.0f}" if number >= 1000 else f"{number:#.3g}".rstrip(".")

@@ -1,4 +1,4 @@
-"""`openalbert show`: what a model costs in parameters, FLOPs and memory, beside what the paper prints."""
+"""`openalbert show`: parameters, FLOPs and memory of a model, compared with the paper."""
 
 import json as json_text
 from dataclasses import dataclass, field, replace
@@ -17,10 +17,10 @@ from openalbert.model.cost import (
     forward_flops_per_token,
     has_masked_lm,
     memory,
-    parameters_by_part,
+    parameters_by_component,
     training_flops_per_token,
 )
-from openalbert.model.presets import PAPER, PRESETS, RECIPE_MODELS, names_a_fresh_model
+from openalbert.model.presets import PAPER, PRESETS, RECIPE_MODELS, is_preset_or_recipe
 from openalbert.progress import plain_console
 
 LONGEST = 512  # tokens of a sequence, as in the paper
@@ -29,22 +29,21 @@ MASKED = 0.15  # of the tokens are scored by a masked-LM head
 
 @dataclass(frozen=True)
 class Show:
-    """Parameters by part, FLOPs and memory of a model; without a model, the table of all presets."""
+    """Parameters by component, FLOPs and memory of a model; without a model, the table of all presets."""
 
     preset: Positional[str] = ""
-    """A preset's name, that of a model which comes with openalbert, a model folder, a run, or `owner/name` on Hugging
-    Face's hub. Right after the verb."""
+    """The name of a preset or a bundled checkpoint, a model folder, a run, or `owner/name` on Hugging Face's hub. Right
+    after the verb."""
     model: AlbertConfig = field(default_factory=AlbertConfig)
-    """The configuration; what is given here changes the preset's."""
+    """The configuration; these options override the preset's."""
     length: int = LONGEST
-    """Tokens in a sequence, for FLOPs and activations; a model that takes fewer is shown at the longest that it does,
-    unless this is given."""
+    """Tokens in a sequence, for FLOPs and activations; by default at most the model's longest input."""
     batch: int = 32
     """Sequences in a training step, for the activations."""
     precision: Precision = "bf16"
     """Number format of activations and matrix products."""
     recompute: bool = False
-    """Keep only each layer's input in training and compute the rest again."""
+    """Store only each layer's input in training and recompute the rest."""
     json: bool = False
     """Print JSON for programs."""
 
@@ -55,7 +54,7 @@ class Show:
 
 
 def defaults_for(name: str) -> Show:
-    """The settings that follow from a preset's name or a model's."""
+    """The settings for a preset or a model."""
     if not name:
         return Show()
     config = config_of(name)
@@ -69,8 +68,8 @@ def config_of(name: str) -> AlbertConfig:
 
 
 def heads_of(name: str) -> tuple[Head, ...]:
-    """The heads that a model has; those of pretraining for a preset, a recipe and settings without a name."""
-    if not name or names_a_fresh_model(name):
+    """The heads of a model; the pretraining heads for a preset, a recipe and settings without a name."""
+    if not name or is_preset_or_recipe(name):
         return PRETRAINING_HEADS
     return read_folder_heads(find_folder(name))
 
@@ -81,21 +80,21 @@ def show(settings: Show) -> None:
         longest = max(config.max_positions for config in PRESETS.values())
         if settings.length > longest:
             raise UserError(f"length is {settings.length}, but no preset has more than {longest} positions: shorten it")
-        figures: Any = {name: describe(_of_preset(settings, name)) for name in PRESETS}
-        print_all(figures, settings) if not settings.json else print(json_text.dumps(figures, indent=2))
+        costs: Any = {name: describe(_of_preset(settings, name)) for name in PRESETS}
+        print_all(costs, settings) if not settings.json else print(json_text.dumps(costs, indent=2))
     else:
-        figures = describe(settings)
-        print_one(figures, settings) if not settings.json else print(json_text.dumps(figures, indent=2))
+        costs = describe(settings)
+        print_one(costs, settings) if not settings.json else print(json_text.dumps(costs, indent=2))
 
 
 def _of_preset(settings: Show, name: str) -> Show:
-    """For the table of all presets, the small ones at the longest input they take."""
+    """The settings for a row of the table; small presets are shown at their longest input."""
     config = PRESETS[name]
     return replace(settings, preset=name, model=config, length=min(settings.length, config.max_positions))
 
 
 def describe(settings: Show) -> dict[str, Any]:
-    """All figures of one model."""
+    """All costs of one model."""
     config, length = settings.model, settings.length
     if length > config.max_positions:
         raise UserError(
@@ -103,15 +102,15 @@ def describe(settings: Show) -> dict[str, Any]:
         )
     heads = heads_of(settings.preset)
     masked = MASKED if has_masked_lm(heads) else 0.0
-    parts = parameters_by_part(config, heads)
+    components = parameters_by_component(config, heads)
     used = memory(config, settings.batch, length, settings.precision, settings.recompute, heads)
     paper = PAPER.get(settings.preset) if PRESETS.get(settings.preset) == config else None
     return {
         "name": settings.preset or "own settings",
         "parameters": {
-            "encoder": encoder_parameters(parts),
-            "with_heads": sum(parts.values()),
-            "by_part": parts,
+            "encoder": encoder_parameters(components),
+            "with_heads": sum(components.values()),
+            "by_component": components,
             "in_the_paper": paper.parameters if paper else None,
         },
         "flops_per_token": {
@@ -138,28 +137,28 @@ def describe(settings: Show) -> dict[str, Any]:
     }
 
 
-def print_one(figures: dict[str, Any], settings: Show) -> None:
-    """One model as a person reads it."""
+def print_one(costs: dict[str, Any], settings: Show) -> None:
+    """Print the costs of one model as text."""
     console = plain_console()
     config, parameters, flops, used = (
         settings.model,
-        figures["parameters"],
-        figures["flops_per_token"],
-        figures["memory_bytes"],
+        costs["parameters"],
+        costs["flops_per_token"],
+        costs["memory_bytes"],
     )
     console.print(
-        Text(figures["name"], "bold").append(
+        Text(costs["name"], "bold").append(
             f": {config.num_layers} layers, {config.hidden_size} wide, "
             f"{config.num_heads} heads, feed-forward {config.ffn_size}, embedding {config.embedding_size}, "
-            f"vocabulary {config.vocab_size:,}, distinct attention parts {config.sharing.attention}, "
-            f"feed-forward parts {config.sharing.ffn}",
+            f"vocabulary {config.vocab_size:,}, distinct attention blocks {config.sharing.attention}, "
+            f"feed-forward blocks {config.sharing.ffn}",
             "not bold",
         )
     )
     table = Table("parameters", "", box=None, pad_edge=False)
     table.columns[1].justify = "right"
-    for part, count in parameters["by_part"].items():
-        table.add_row(part, f"{count:,}")
+    for component, count in parameters["by_component"].items():
+        table.add_row(component, f"{count:,}")
     table.add_row("encoder with pooler", f"{parameters['encoder']:,}", style="bold")
     if parameters["with_heads"] != parameters["encoder"]:
         table.add_row("with heads", f"{parameters['with_heads']:,}", style="bold")
@@ -177,12 +176,12 @@ def print_one(figures: dict[str, Any], settings: Show) -> None:
 
 
 def gigaflops(flops: float) -> str:
-    """In GFLOP, with three digits at least, however small the model."""
+    """In GFLOP, with at least three digits."""
     return f"{flops / 1e9:.3f}" if flops >= 1e8 else f"{flops / 1e9:.3g}"
 
 
-def print_all(figures: dict[str, dict[str, Any]], settings: Show) -> None:
-    """The table of all presets beside the paper's printed figures."""
+def print_all(costs: dict[str, dict[str, Any]], settings: Show) -> None:
+    """Print the table of all presets with the paper's numbers."""
     table = Table(
         title=f"All presets; FLOPs at length {settings.length}, or the longest input", box=None, pad_edge=False
     )
@@ -201,7 +200,7 @@ def print_all(figures: dict[str, dict[str, Any]], settings: Show) -> None:
         "\npaper",
     ):
         table.add_column(column, justify="left" if column == "preset" else "right")
-    for name, row in figures.items():
+    for name, row in costs.items():
         config = PRESETS[name]
         table.add_row(
             name,

@@ -1,8 +1,7 @@
-"""tokenizer.json and tokenizer_config.json: our tokenizer for Hugging Face, written out by hand, id for id the same.
+"""tokenizer.json and tokenizer_config.json: our tokenizer for Hugging Face, with the same ids.
 
-Hugging Face's own reading of a spiece.model is another tokenizer: it takes the symbols that SentencePiece was told to
-keep whole for added tokens, and does not split digit and comma again. What is left of a difference is told in
-docs/decisions/tokenizer-json.md.
+Hugging Face's own conversion of a spiece.model is another tokenizer: it makes user-defined symbols added tokens, and
+does not split digit and comma again. docs/decisions/tokenizer-json.md describes the remaining differences.
 """
 
 import functools
@@ -10,7 +9,6 @@ import json
 import struct
 import sys
 import unicodedata
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +16,14 @@ import sentencepiece
 
 from openalbert import atomic_io
 from openalbert.errors import UserError
-from openalbert.text.normalization import Treatment
+from openalbert.interop.protobuf import read_fields
+from openalbert.text.normalization import Normalization
 from openalbert.text.tokenizer import SPACE, SPECIAL_PIECES, Tokenizer
 
-NEVER = -1e4  # the score of a piece that must not be chosen: far below any sum over a word
+NEVER = -1e4  # the score of a piece that must not be chosen: far below the sum over any word
 
-# What is spelled like a special token or a byte only after normalisation (in wide letters, say) is text. It is cut, for
-# where `<` is unknown the whole piece would be chosen even with the lowest score.
+# What is spelled like a special token or a byte only after normalization (in wide letters, for example) is text. It is
+# split, because where `<` is unknown the whole piece would be chosen even with the lowest score.
 _FORGED = {
     "type": "Split",
     "pattern": {"Regex": r"<(?=(?:pad|unk|0x[0-9A-F]{2})>)|\[(?=(?:CLS|SEP|MASK)\])"},
@@ -36,27 +35,27 @@ _NORMAL, _USER_DEFINED = 1, 4  # kinds of entries in a SentencePiece model
 
 
 def write_tokenizer_files(tokenizer: Tokenizer, folder: Path, max_length: int) -> None:
-    """Write the files from which AutoTokenizer makes this tokenizer, and the SentencePiece model itself."""
-    whole = _tokenizer_json_text(tokenizer.model, tokenizer.treatment, tokenizer.where)
+    """Write the files from which AutoTokenizer loads this tokenizer, and the SentencePiece model itself."""
+    whole = _tokenizer_json_text(tokenizer.model, tokenizer.normalization, tokenizer.where)
     tokenizer.save(folder)
     atomic_io.write_text(folder / "tokenizer.json", whole)
     atomic_io.write_text(folder / "tokenizer_config.json", json.dumps(_config(tokenizer, max_length), indent=2) + "\n")
 
 
 @functools.lru_cache(maxsize=1)
-def _tokenizer_json_text(model: bytes, treatment: Treatment, where: str) -> str:
-    """tokenizer.json, made once for runs that write it again."""
-    return json.dumps(_tokenizer_json(Tokenizer(model, treatment, where)), ensure_ascii=False) + "\n"
+def _tokenizer_json_text(model: bytes, normalization: Normalization, where: str) -> str:
+    """tokenizer.json; cached, since a run writes it again with every model."""
+    return json.dumps(_tokenizer_json(Tokenizer(model, normalization, where)), ensure_ascii=False) + "\n"
 
 
 def _config(tokenizer: Tokenizer, max_length: int) -> dict[str, Any]:
     return {
-        # The class that takes tokenizer.json as it is; AlbertTokenizer would build another one from spiece.model.
+        # This class takes tokenizer.json as it is; AlbertTokenizer would build another tokenizer from spiece.model.
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
         "model_max_length": max_length,
-        "do_lower_case": not tokenizer.treatment.cased,
-        "keep_accents": tokenizer.treatment.keep_accents,
+        "do_lower_case": not tokenizer.normalization.cased,
+        "keep_accents": tokenizer.normalization.keep_accents,
         "pad_token": "<pad>",
         "unk_token": "<unk>",
         "cls_token": "[CLS]",
@@ -105,17 +104,17 @@ def _tokenizer_json(tokenizer: Tokenizer) -> dict[str, Any]:
 
 
 def _normalizers(tokenizer: Tokenizer) -> list[dict[str, Any]]:
-    """The treatment, then what SentencePiece's own normaliser does, step by step."""
+    """Our normalization, then the steps of SentencePiece's own normalizer."""
     steps: list[dict[str, Any]] = []
     removed, spaces = _removed_and_spaces(tokenizer)
     dropped = removed
-    if not tokenizer.treatment.keep_accents:
+    if not tokenizer.normalization.keep_accents:
         marks = _marks()
         dropped += marks
         steps += [{"type": "NFKD"}, _replace(f"[{marks}]+", "")]
-    # Metaspace knows the beginning of a text only by its first character: it must not vanish, so it becomes a space.
+    # Metaspace recognizes the start of a text only by its first character, which must not vanish: it becomes a space.
     steps.insert(1, _replace(f"\\A[{dropped}]+", " "))
-    if not tokenizer.treatment.cased:
+    if not tokenizer.normalization.cased:
         # Python lower-cases a sigma at the end of a word to its final form, Hugging Face's Lowercase does not.
         before = r"(?:(?<=\p{Cased})|(?<=\p{Cased}\p{Case_Ignorable}))"
         steps += [_replace(before + r"Σ(?!\p{Case_Ignorable}*\p{Cased})", "ς"), {"type": "Lowercase"}]
@@ -129,9 +128,9 @@ def _normalizers(tokenizer: Tokenizer) -> list[dict[str, Any]]:
 
 
 def _removed_and_spaces(tokenizer: Tokenizer) -> tuple[str, str]:
-    """The characters that go and those that count as spaces, by the treatment or by the model's own normaliser.
+    """The characters that are removed and those that count as spaces, by our normalization or by the model's own.
 
-    What a model does to controls and zero-width characters changed between versions of SentencePiece: it is asked.
+    The handling of control and zero-width characters changed between versions of SentencePiece, so the model is run.
     """
     removed, spaces = [], []
     for char in _unseen():
@@ -143,10 +142,10 @@ def _removed_and_spaces(tokenizer: Tokenizer) -> tuple[str, str]:
     return _ranges(removed), _ranges(spaces)
 
 
-# To go through all characters takes the better part of a second, which a process pays once.
+# Going through all characters takes almost a second, so the result is cached.
 @functools.cache
 def _unseen() -> list[str]:
-    """Spaces, controls and what else may go or count as a space."""
+    """Spaces, control characters, and others that may be removed or count as a space."""
     characters = map(chr, range(sys.maxunicode + 1))
     return [
         char
@@ -157,7 +156,7 @@ def _unseen() -> list[str]:
 
 @functools.cache
 def _marks() -> str:
-    """Accents that stand for themselves, as the inside of a character class."""
+    """Combining marks as the inside of a character class."""
     return _ranges([code for code in range(sys.maxunicode + 1) if unicodedata.combining(chr(code))])
 
 
@@ -177,18 +176,18 @@ def _ranges(codes: list[int]) -> str:
 
 
 def _scores(tokenizer: Tokenizer) -> list[tuple[str, float]]:
-    """Each piece with its score; what SentencePiece never takes from text, and what is split again, is out of reach."""
+    """Each piece with its score; control symbols and pieces that are split again get NEVER."""
     pieces, normalizer = _read_model(tokenizer.model)
     if normalizer != "nmt_nfkc":
         raise UserError(
-            f"{tokenizer.where} normalises text by the rule '{normalizer}', but tokenizer.json can only be written for "
-            "nmt_nfkc, which ALBERT's vocabularies have"
+            f"{tokenizer.where} normalizes text by the rule '{normalizer}', but tokenizer.json can only be written for "
+            "nmt_nfkc, the rule of ALBERT's vocabularies"
         )
     highest = max(score for _, score, kind in pieces if kind == _NORMAL)
     scores = []
     for number, (piece, score, kind) in enumerate(pieces):
         if kind == _USER_DEFINED:
-            # SentencePiece's rule; it is what makes such a symbol win over any piece that holds it.
+            # SentencePiece's rule; it makes such a symbol win over any piece that contains it.
             scores.append((piece, len(piece.encode()) * highest - 0.1))
         else:
             scores.append((piece, score if kind == _NORMAL and number not in tokenizer.splits else NEVER))
@@ -196,17 +195,17 @@ def _scores(tokenizer: Tokenizer) -> list[tuple[str, float]]:
 
 
 def _comma_cuts(tokenizer: Tokenizer) -> list[dict[str, Any]]:
-    """Cuts behind a comma that bring back what is lost with the pieces that are out of reach.
+    """Splits after a comma that restore the segmentation where pieces with score NEVER would have been chosen.
 
-    `▁11,` is split again into `▁11` and `,`. Where it is out of reach that is almost always what is chosen anyway; but
-    in 11,200 the piece `1,2` would be chosen, which SentencePiece passes over for `▁11,`. A model without these pieces
-    shows where, for a word that begins with one and goes on with up to three digits.
+    `▁11,` is split again into `▁11` and `,`. Without it, these two are almost always chosen anyway; but in 11,200 the
+    piece `1,2` would be chosen, which SentencePiece passes over for `▁11,`. A model without these pieces shows where
+    this happens, for a word that begins with such a piece and continues with up to three digits.
     """
     without = tokenizer.model
     heads = {}
     for number, split in tokenizer.splits.items():
         piece = tokenizer.pieces([number])[0]
-        tag = piece.encode() + b"\x15"  # the field of a score follows the field of its piece
+        tag = piece.encode() + b"\x15"  # the score follows the piece
         score = struct.pack("<f", tokenizer.processor.get_score(number))
         without = without.replace(tag + score, tag + struct.pack("<f", NEVER))
         if piece.startswith(SPACE):
@@ -228,47 +227,17 @@ def _comma_cuts(tokenizer: Tokenizer) -> list[dict[str, Any]]:
 
 
 def _read_model(model: bytes) -> tuple[list[tuple[str, float, int]], str]:
-    """Piece, score and kind of every entry of a SentencePiece model, and the name of its normaliser."""
+    """Piece, score and kind of every entry of a SentencePiece model, and the name of its normalizer."""
     pieces, normalizer = [], ""
-    for number, value in _fields(model):
+    for number, value in read_fields(model):
         if number == 1 and isinstance(value, bytes):
-            entry = {1: b"", 2: b"\0\0\0\0", 3: _NORMAL} | dict(_fields(value))
-            piece, score, kind = entry[1], entry[2], entry[3]
-            assert isinstance(piece, bytes)
-            assert isinstance(score, bytes)
-            assert isinstance(kind, int)
-            pieces.append((piece.decode(), struct.unpack("<f", score)[0], kind))
+            entry: dict[int, Any] = {1: b"", 2: 0, 3: _NORMAL} | dict(read_fields(value))
+            piece, score, kind = entry[1], struct.unpack("<f", entry[2].to_bytes(4, "little"))[0], entry[3]
+            pieces.append((piece.decode(), score, kind))
         elif number == 3 and isinstance(value, bytes):
-            name = dict(_fields(value)).get(1, b"")
-            normalizer = name.decode() if isinstance(name, bytes) else ""
+            settings: dict[int, Any] = dict(read_fields(value))
+            normalizer = settings.get(1, b"").decode()
     return pieces, normalizer
-
-
-def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """The fields of a protocol buffer, number and value; the protobuf package is not needed for so little."""
-    place = 0
-    while place < len(message):
-        key, place = _varint(message, place)
-        if key & 7 == 0:
-            value, place = _varint(message, place)
-            yield key >> 3, value
-            continue
-        if key & 7 == 2:
-            size, place = _varint(message, place)
-        else:
-            size = {1: 8, 5: 4}[key & 7]
-        yield key >> 3, message[place : place + size]
-        place += size
-
-
-def _varint(message: bytes, place: int) -> tuple[int, int]:
-    """A number of seven bits a byte, and where the next field begins."""
-    value = shift = 0
-    while message[place] >= 0x80:
-        value |= (message[place] & 0x7F) << shift
-        shift += 7
-        place += 1
-    return value | message[place] << shift, place + 1
 
 
 def _post_processor(tokenizer: Tokenizer) -> dict[str, Any]:

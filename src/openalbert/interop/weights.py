@@ -1,4 +1,4 @@
-"""Tensors on disk: safetensors files with a checksum of their own. No pickle is ever read."""
+"""Safetensors files with a checksum. No pickle is ever read."""
 
 import hashlib
 import json
@@ -14,23 +14,23 @@ from openalbert.errors import UserError
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
-CHECKSUM = "openalbert.sha256"  # in the file's own metadata: a file that others wrote has none, and is not checked
-PICKLES = ("*.bin", "*.pt", "*.pth", "*.pkl", "*.h5", "*.msgpack")  # and what else holds weights in unread formats
+CHECKSUM = "openalbert.sha256"  # in the file's metadata; files of other programs have none and are not checked
+PICKLES = ("*.bin", "*.pt", "*.pth", "*.pkl", "*.h5", "*.msgpack")  # formats that are not read
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
-    """Write tensors with a checksum over all their names, kinds, shapes and bytes."""
+    """Write tensors with a checksum over their names, types, shapes and bytes."""
     contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     save_file(contiguous, path, metadata={"format": "pt", CHECKSUM: _checksum(contiguous)})
     _sort_metadata(path)
-    # The library lets nobody else read what it writes; a model is for all whom the user's mask allows.
+    # The library creates files that only their owner can read; apply the user's umask instead.
     mask = os.umask(0)
     os.umask(mask)
     path.chmod(0o666 & ~mask)
 
 
 def _sort_metadata(path: Path) -> None:
-    """The library writes metadata in an order that changes from run to run; equal tensors shall give equal files."""
+    """Sort the metadata, whose order changes from run to run, so that equal tensors give equal files."""
     with path.open("r+b") as file:
         size = int.from_bytes(file.read(8), "little")
         header = json.loads(file.read(size))
@@ -42,7 +42,7 @@ def _sort_metadata(path: Path) -> None:
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Read every tensor of a safetensors file, and check them where the file has a checksum."""
+    """Read all tensors of a safetensors file, and verify its checksum if it has one."""
     try:
         with safe_open(path, "pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
@@ -81,7 +81,7 @@ def read_folder_tensors(folder: Path) -> dict[str, Tensor]:
 
 
 def read_tensor_names(folder: Path) -> set[str]:
-    """The names of a model folder's tensors, none of which is read; empty where it has no weights that are read."""
+    """The names of a model folder's tensors, without reading them; empty where it has no safetensors files."""
     try:
         if (folder / WEIGHTS).exists():
             with safe_open(folder / WEIGHTS, "pt") as file:

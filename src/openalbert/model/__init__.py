@@ -1,1 +1,1 @@
-"""What ALBERT is: its configuration, embedding, layers, how layers share them, and the heads on top."""
+"""The ALBERT model: configuration, embedding, layers with cross-layer sharing, and heads."""

@@ -1,4 +1,4 @@
-"""Everything the paper varies about the model, as one frozen configuration. Needs no torch."""
+"""The model configuration: every hyperparameter that the paper varies. Needs no torch."""
 
 import math
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from openalbert.errors import UserError
 
 Activation = Literal["gelu_tanh", "gelu_erf", "relu"]
 EmbeddingMap = Literal["where_sizes_differ", "always"]
-LARGEST = 10**8  # of any size: far beyond every model, and a matrix of two such sizes can still be counted in 64 bits
+LARGEST = 10**8  # limit for any size; the elements of a matrix of two such sizes still fit into 64 bits
 HeadKind = Literal[
     "masked_lm",
     "sentence_order",
@@ -21,33 +21,33 @@ HeadKind = Literal[
 ]
 
 
-def _refuse(wrong: bool, sentence: str) -> None:
-    if wrong:
-        raise UserError(sentence)
+def _refuse(is_wrong: bool, message: str) -> None:
+    if is_wrong:
+        raise UserError(message)
 
 
 @dataclass(frozen=True)
 class Sharing:
-    """How many distinct copies of each part the layers draw on. One copy means that every layer shares it.
+    """The number of distinct attention and feed-forward blocks. 1 means that all layers share one block.
 
     With L layers the paper's table is: all (1, 1), attention only (1, L), feed-forward only (L, 1), none (L, L);
-    groups of layers are (g, g). A layer norm belongs to the part it follows.
+    groups of layers are (g, g). A layer norm belongs to the block it follows.
     """
 
     attention: int = 1
-    """Distinct attention parts: 1 shares one among all layers, as many as there are layers shares nothing."""
+    """Distinct attention blocks: 1 is shared by all layers; the number of layers means no sharing."""
     ffn: int = 1
-    """Distinct feed-forward parts, counted in the same way."""
+    """Distinct feed-forward blocks, counted in the same way."""
 
 
-def part_of_layer(layer: int, num_parts: int, num_layers: int) -> int:
-    """Which of `num_parts` copies a layer uses: consecutive layers share one, in groups as equal as can be."""
-    return layer * num_parts // num_layers
+def block_of_layer(layer: int, num_blocks: int, num_layers: int) -> int:
+    """The index of the block that a layer uses: consecutive layers share one, in groups of nearly equal size."""
+    return layer * num_blocks // num_layers
 
 
 @dataclass(frozen=True)
 class AlbertConfig:
-    """One ALBERT, or one BERT: BERT is the ALBERT with embedding_size = hidden_size and nothing shared.
+    """Configuration of an ALBERT or a BERT; BERT is ALBERT with embedding_size = hidden_size and no sharing.
 
     The defaults are ALBERT-base, version 1.
     """
@@ -59,31 +59,31 @@ class AlbertConfig:
     hidden_size: int = 768
     """Width of the layers (H)."""
     num_layers: int = 12
-    """How many layers a token passes (L)."""
+    """Number of layers (L)."""
     num_heads: int = 12
-    """Attention heads of a layer; the paper makes each 64 wide."""
+    """Attention heads per layer; in the paper each has size 64."""
     ffn_size: int = 3072
-    """Inner width of the feed-forward part; the paper's is 4 times the hidden size."""
+    """Inner width of the feed-forward block; in the paper 4 times the hidden size."""
     sharing: Sharing = field(default_factory=Sharing)
-    """How many distinct copies of each part the layers draw on."""
+    """Number of distinct attention and feed-forward blocks."""
     max_positions: int = 512
-    """The longest input in tokens."""
+    """Longest input in tokens."""
     num_segments: int = 2
     """Segment types: first and second segment of an input."""
     activation: Activation = "gelu_tanh"
-    """Nonlinearity of feed-forward part and masked-LM head. Google's GELU is the tanh approximation."""
+    """Nonlinearity of the feed-forward block and the masked-LM head. Google's GELU is the tanh approximation."""
     hidden_dropout: float = 0.1
-    """Dropout after the embedding, the attention part and the feed-forward part."""
+    """Dropout after the embedding, the attention block and the feed-forward block."""
     attention_dropout: float = 0.1
     """Dropout of attention probabilities."""
     classifier_dropout: float = 0.1
-    """Dropout before the heads used in fine-tuning."""
+    """Dropout before the fine-tuning heads."""
     initializer_range: float = 0.02
-    """Standard deviation of the truncated normal that fresh weights are drawn from."""
+    """Standard deviation of the truncated normal distribution for initial weights."""
     layer_norm_epsilon: float = 1e-12
     """Added to the variance in every layer norm."""
     embedding_map: EmbeddingMap = "where_sizes_differ"
-    """Whether a linear map follows the embedding where E = H too, as Hugging Face's ALBERT has it."""
+    """Whether a linear map follows the embedding even where E = H, as in Hugging Face's ALBERT."""
 
     def __post_init__(self) -> None:
         for name in (
@@ -100,13 +100,13 @@ class AlbertConfig:
             _refuse(size < 1, f"{name} is {size}: it must be at least 1")
             _refuse(size > LARGEST, f"{name} is {size}: it must be at most {LARGEST}")
         for name in ("hidden_dropout", "attention_dropout", "classifier_dropout"):
-            share = getattr(self, name)
-            _refuse(not 0 <= share < 1, f"{name} is {share}: it is a share, at least 0 and below 1")
+            rate = getattr(self, name)
+            _refuse(not 0 <= rate < 1, f"{name} is {rate}: it must be at least 0 and below 1")
         for name in ("attention", "ffn"):
-            parts = getattr(self.sharing, name)
+            blocks = getattr(self.sharing, name)
             _refuse(
-                not 1 <= parts <= self.num_layers,
-                f"sharing.{name} is {parts}: {self.num_layers} layers can draw on 1 to {self.num_layers} parts",
+                not 1 <= blocks <= self.num_layers,
+                f"sharing.{name} is {blocks}: {self.num_layers} layers can have 1 to {self.num_layers} distinct blocks",
             )
         _refuse(
             self.hidden_size % self.num_heads != 0,
@@ -123,18 +123,18 @@ class AlbertConfig:
 
     @property
     def maps_embedding(self) -> bool:
-        """Whether a linear map E to H follows the embedding; without one the embedding is as wide as the layers."""
+        """Whether a linear map from E to H follows the embedding."""
         return self.embedding_size != self.hidden_size or self.embedding_map == "always"
 
 
 @dataclass(frozen=True)
 class Head:
-    """One job on top of the encoder."""
+    """One output head on top of the encoder."""
 
     kind: HeadKind
-    """What the head computes. A span model that may also say "no answer" has two heads: span and answerability."""
+    """What the head computes. A span model that can also predict "no answer" has two heads: span and answerability."""
     labels: tuple[str, ...] = ()
-    """Names of the classes, for classification and multi_label; the names of the values for regression."""
+    """Class names for classification and multi_label; names of the values for regression."""
 
     def __post_init__(self) -> None:
         _refuse(
@@ -142,7 +142,7 @@ class Head:
             f"a {self.kind} head needs the names of its classes in labels",
         )
         twice = next((label for label in self.labels if self.labels.count(label) > 1), None)
-        _refuse(twice is not None, f"the label '{twice}' stands twice in labels: each class needs its own name")
+        _refuse(twice is not None, f"the label '{twice}' occurs twice in labels: each class needs its own name")
 
     @property
     def num_outputs(self) -> int:

@@ -1,4 +1,4 @@
-"""What a model costs: parameters by part, FLOPs for a token, and memory for a training step. Needs no torch."""
+"""The cost of a model: parameters by component, FLOPs per token, memory of a training step. Needs no torch."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from openalbert.model.config import PRETRAINING_HEADS, AlbertConfig, Head
 
 Precision = Literal["bf16", "tf32", "fp32"]
 
-ENCODER_PARTS = (
+ENCODER_COMPONENTS = (
     "word embedding",
     "position and segment embedding",
     "embedding map",
@@ -18,8 +18,8 @@ ENCODER_PARTS = (
 )
 
 
-def parameters_by_part(config: AlbertConfig, heads: Sequence[Head] = PRETRAINING_HEADS) -> dict[str, int]:
-    """How many parameters each part of the encoder and each of these heads has."""
+def parameters_by_component(config: AlbertConfig, heads: Sequence[Head] = PRETRAINING_HEADS) -> dict[str, int]:
+    """Number of parameters of each component of the encoder and of each head."""
     embedding, hidden = config.embedding_size, config.hidden_size
     norm = 2 * hidden
     attention = 4 * _linear(hidden, hidden) + norm
@@ -32,27 +32,27 @@ def parameters_by_part(config: AlbertConfig, heads: Sequence[Head] = PRETRAINING
         config.sharing.ffn * ffn,
         _linear(hidden, hidden),
     )
-    by_part = dict(zip(ENCODER_PARTS, counts, strict=True))
+    by_component = dict(zip(ENCODER_COMPONENTS, counts, strict=True))
     for head in heads:
         if head.kind == "masked_lm":
-            # The word embedding is its output matrix too; only the bias is its own.
-            by_part["masked-LM head"] = _linear(hidden, embedding) + 2 * embedding + config.vocab_size
+            # The output matrix is tied to the word embedding; only the bias is its own.
+            by_component["masked-LM head"] = _linear(hidden, embedding) + 2 * embedding + config.vocab_size
         else:
-            by_part[f"{head.kind.replace('_', '-')} head"] = _linear(hidden, head.num_outputs)
-    return by_part
+            by_component[f"{head.kind.replace('_', '-')} head"] = _linear(hidden, head.num_outputs)
+    return by_component
 
 
 def _linear(width_in: int, width_out: int) -> int:
     return width_in * width_out + width_out
 
 
-def encoder_parameters(parts: dict[str, int]) -> int:
-    """Encoder with pooler, without heads: what the paper's tables count."""
-    return sum(parts[part] for part in ENCODER_PARTS)
+def encoder_parameters(by_component: dict[str, int]) -> int:
+    """Parameters of the encoder with pooler, without heads, as in the paper's tables."""
+    return sum(by_component[component] for component in ENCODER_COMPONENTS)
 
 
 def has_masked_lm(heads: Sequence[Head]) -> bool:
-    """Whether the vocabulary is scored."""
+    """Whether there is a masked-LM head."""
     return any(head.kind == "masked_lm" for head in heads)
 
 
@@ -62,7 +62,7 @@ def forward_flops_per_token(
     """Model FLOPs of the forward pass: a multiply-add counts as two, attention is included, every layer is computed at
     every position, and the vocabulary is scored at the masked positions only.
 
-    `depth` is the number of layers that are run, if it is not all of them.
+    `depth` is the number of layers that run; None means all.
     """
     hidden, embedding = config.hidden_size, config.embedding_size
     layer = 8 * hidden * hidden + 4 * hidden * config.ffn_size + 4 * length * hidden
@@ -76,8 +76,8 @@ def training_flops_per_token(
 ) -> float:
     """Model FLOPs of a training step: the forward pass, and twice that for the gradients of inputs and of weights.
 
-    Model FLOPs utilization (MFU) is this number times tokens a second, divided by the matmul rate of the device. It is
-    one formula for all implementations, whatever they leave out or compute in addition.
+    Model FLOPs utilization (MFU) is this number times tokens per second, divided by the matmul rate of the device. The
+    formula is the same for all implementations, whatever they skip or recompute.
     """
     return 3 * forward_flops_per_token(config, length, masked_fraction, depth)
 
@@ -87,10 +87,9 @@ def executed_training_flops(
 ) -> int:
     """FLOPs of the matrix products that a pretraining step executes for one sequence, forward and backward pass.
 
-    In the last layer only `computed` positions are worked out, with keys and values from all; the vocabulary is scored
-    at `scored` positions. Our step computes the masked positions and [CLS] and scores the masked ones; transformers
-    computes and scores all. Nothing that is computed a second time in the backward pass is counted, neither by
-    attention's kernel nor by recomputed activations.
+    The last layer computes only `computed` positions, with keys and values from all; the vocabulary is scored at
+    `scored` positions. Our step computes the masked positions and [CLS] and scores the masked ones; transformers
+    computes and scores all. Recomputation in the backward pass is not counted.
     """
     hidden, embedding = config.hidden_size, config.embedding_size
     keys_and_values = 4 * hidden * hidden * length
@@ -116,7 +115,7 @@ class Memory:
 
     @property
     def total(self) -> int:
-        """All of it."""
+        """The sum."""
         return self.weights + self.gradients + self.optimizer + self.activations
 
 
@@ -130,12 +129,12 @@ def memory(
     *,
     has_muon: bool = False,
 ) -> Memory:
-    """What a training step of `batch` sequences keeps at its peak.
+    """Peak memory of a training step of `batch` sequences.
 
     Weights, gradients and LAMB's two moments are fp32; with bf16 the matrix products use bf16 copies of the weights.
-    Muon has one moment for the matrices of the layers, in place of two.
+    Muon has one moment instead of two for the matrices of the layers.
     """
-    parameters = sum(parameters_by_part(config, heads).values())
+    parameters = sum(parameters_by_component(config, heads).values())
     width = 2 if precision == "bf16" else 4
     weights = parameters * (4 + 2 if precision == "bf16" else 4)
     return Memory(
@@ -147,7 +146,7 @@ def memory(
 
 
 def layer_matrix_parameters(config: AlbertConfig) -> int:
-    """How many parameters the matrices of attention and feed-forward have, without biases and layer norms."""
+    """Parameters of the attention and feed-forward matrices, without biases and layer norms."""
     attention = 4 * config.hidden_size * config.hidden_size
     ffn = 2 * config.hidden_size * config.ffn_size
     return config.sharing.attention * attention + config.sharing.ffn * ffn
@@ -156,13 +155,13 @@ def layer_matrix_parameters(config: AlbertConfig) -> int:
 def activation_bytes(
     config: AlbertConfig, tokens: int, width: int, recompute: bool, masked_fraction: float = 0.15
 ) -> int:
-    """What the backward pass needs from the forward pass, with attention that keeps no length x length matrix."""
+    """Activations that the backward pass needs, with attention that stores no length x length matrix."""
     hidden, ffn = config.hidden_size, config.ffn_size
     # Input, query, key, value, attention's result, and input and output of the first layer norm, then the second's
     # input: 8 of the hidden size. Before and after the nonlinearity: 2 of the feed-forward size.
     layer = width * (8 * hidden + 2 * ffn)
     if config.hidden_dropout > 0:
-        layer += 2 * hidden  # one byte for each number that a dropout kept or dropped
+        layer += 2 * hidden  # one byte of dropout mask per element
     layers = config.num_layers * layer
     if recompute:
         layers = config.num_layers * width * hidden + layer

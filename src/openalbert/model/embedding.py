@@ -8,9 +8,9 @@ from openalbert.model.config import AlbertConfig
 
 
 class FactorizedEmbedding(nn.Module):
-    """Word, position and segment embeddings and their layer norm live in E; one linear map takes them to H.
+    """Word, position and segment embeddings and their layer norm have size E; one linear map takes them to H.
 
-    Where E = H there is no map, and this is BERT's embedding.
+    Where E = H there is no map: this is BERT's embedding.
     """
 
     def __init__(self, config: AlbertConfig) -> None:
@@ -19,20 +19,20 @@ class FactorizedEmbedding(nn.Module):
         self.position = _table(config.max_positions, config.embedding_size)
         self.segment = _table(config.num_segments, config.embedding_size)
         self.norm = nn.LayerNorm(config.embedding_size, eps=config.layer_norm_epsilon)
-        # Google drops out in E, before the map; nothing is dropped after it.
+        # As in Google's code, dropout comes before the map, and there is none after it.
         self.dropout = nn.Dropout(config.hidden_dropout)
         self.map = nn.Linear(config.embedding_size, config.hidden_size) if config.maps_embedding else nn.Identity()
 
     def forward(
         self, ids: Int[Tensor, "*tokens"], segments: Int[Tensor, "*tokens"], positions: Int[Tensor, "*#tokens"]
     ) -> Float[Tensor, "*tokens hidden"]:
-        """Numbers become vectors of the hidden size."""
+        """Embed tokens."""
         embedded = self.word(ids) + self.position(positions) + self.segment(segments)
         mapped: Tensor = self.map(self.dropout(self.norm(embedded)))
         return mapped
 
 
 def _table(rows: int, size: int) -> nn.Embedding:
-    """An embedding whose weights the model will draw: torch's own draw is slow, and would load its compiler for it."""
+    """An embedding that the model will initialize: torch's own initialization is slow and loads its compiler."""
     table: nn.Embedding = nn.Embedding.from_pretrained(torch.empty(rows, size), freeze=False)
     return table

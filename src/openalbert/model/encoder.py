@@ -1,4 +1,4 @@
-"""The encoder: factorized embedding, layers that share their parts, and the pooler."""
+"""The encoder: factorized embedding, layers with shared blocks, and the pooler."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,22 +10,22 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from openalbert.errors import UserError
-from openalbert.model.config import AlbertConfig, part_of_layer
+from openalbert.model.config import AlbertConfig, block_of_layer
 from openalbert.model.embedding import FactorizedEmbedding
-from openalbert.model.layer import Attention, FeedForward, Halves
+from openalbert.model.layer import Attention, Bf16Copies, FeedForward
 from openalbert.model.packing import Layout, Rows
 
 
 @dataclass(frozen=True)
 class Encoded:
-    """What the encoder makes of a batch, padded (batch x length) or packed (tokens)."""
+    """The encoder's output for a batch, padded (batch x length) or packed (tokens)."""
 
     hidden: Float[Tensor, "*tokens hidden"]
-    """The last layer's output, of all tokens or of the asked ones."""
+    """Output of the last layer for all tokens, or for the requested ones."""
     pooled: Float[Tensor, "sequences hidden"]
-    """One vector for each sequence, made from its [CLS]."""
+    """One vector per sequence, from its [CLS]."""
     states: tuple[Float[Tensor, "*all_tokens hidden"], ...] = ()
-    """On request: what went into the first layer, then what came out of each."""
+    """On request: the input of the first layer, then the output of each layer."""
 
 
 def run_layer(
@@ -34,16 +34,16 @@ def run_layer(
     hidden: Tensor,
     layout: Layout,
     rows: Rows | None,
-    of_attention: Halves | None,
-    of_ffn: Halves | None,
+    attention_copies: Bf16Copies | None,
+    ffn_copies: Bf16Copies | None,
 ) -> Tensor:
-    """One layer: the attention part, then the feed-forward part."""
-    out: Tensor = ffn(attention(hidden, layout, rows, of_attention), of_ffn)
+    """One layer: the attention block, then the feed-forward block."""
+    out: Tensor = ffn(attention(hidden, layout, rows, attention_copies), ffn_copies)
     return out
 
 
 class AlbertEncoder(nn.Module):
-    """ALBERT up to its pooler. Depth is a run-time number: shared layers can be passed any number of times."""
+    """ALBERT up to its pooler. Depth is a run-time number, since shared layers can be repeated any number of times."""
 
     def __init__(self, config: AlbertConfig) -> None:
         super().__init__()
@@ -53,13 +53,13 @@ class AlbertEncoder(nn.Module):
         self.ffn = nn.ModuleList(FeedForward(config) for _ in range(config.sharing.ffn))
         self.pooler = nn.Linear(config.hidden_size, config.hidden_size)
         self.recomputes_activations = False
-        """In training, keep only what goes into each layer and compute the rest again on the way back."""
+        """In training, store only the input of each layer and recompute the rest in the backward pass."""
         self.run_layer = run_layer
-        """How a layer is run: as it is, or compiled. One compiled layer serves every depth."""
+        """The function that runs a layer, eager or compiled. One compiled layer serves every depth."""
         self.is_fused = False
-        """In training, whether linear maps and attention go by kernels of our own (fused.py)."""
+        """In training, whether linear maps and attention use our own kernels (fused_linear.py)."""
         self.attend_masked: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor] | None = None
-        """How attention heeds the mask of a padded batch in training, if not by torch's own means."""
+        """In training, attention over a padded batch if it is not torch's own."""
 
     def forward(
         self,
@@ -72,48 +72,50 @@ class AlbertEncoder(nn.Module):
     ) -> Encoded:
         """Encode a batch, through all layers or the first `depth` of them.
 
-        With `at` (batch x asked for padded batches, token numbers for packed ones) the last layer works only on these
-        positions and [CLS]; the result at them is the same.
+        With `at` (batch x asked for padded batches, token numbers for packed ones) the last layer computes only these
+        positions and [CLS]; the result there is the same.
         """
         depth = self.config.num_layers if depth is None else depth
         if not 1 <= depth <= self.config.num_layers:
-            raise UserError(f"depth is {depth}, but this model has 1 to {self.config.num_layers} layers to pass")
+            raise UserError(
+                f"depth is {depth}, but it must be from 1 to {self.config.num_layers}, the number of layers"
+            )
         if at is not None and all_states:
-            raise UserError("states of all layers need all positions: ask for either all_states or at")
+            raise UserError("all_states needs all positions: give either all_states or at")
         hidden = self.embedding(ids, segments, layout.positions(ids))
         states = [hidden]
-        halves = self._halves(depth)
+        copies = self._bf16_copies(depth)
         for layer in range(depth - 1):
-            hidden = self._layer(layer, hidden, layout, halves)
+            hidden = self._layer(layer, hidden, layout, copies)
             states.append(hidden)
         if at is None:
-            hidden = self._layer(depth - 1, hidden, layout, halves)
+            hidden = self._layer(depth - 1, hidden, layout, copies)
             states.append(hidden)
             return Encoded(hidden, self._pool(layout.first(hidden)), tuple(states) if all_states else ())
         rows = layout.first_and_asked(at)
-        first, hidden = rows.split(self._layer(depth - 1, hidden, layout, halves, rows))
+        first, hidden = rows.split(self._layer(depth - 1, hidden, layout, copies, rows))
         return Encoded(hidden, self._pool(first))
 
-    def _halves(self, depth: int) -> dict[nn.Module, Halves]:
+    def _bf16_copies(self, depth: int) -> dict[nn.Module, Bf16Copies]:
         if not (self.is_fused and torch.is_grad_enabled()):
             return {}
-        parts = dict.fromkeys(part for layer in range(depth) for part in self._parts(layer))
-        return {part: part.halves() for part in parts}
+        blocks = dict.fromkeys(block for layer in range(depth) for block in self._blocks(layer))
+        return {block: block.bf16_copies() for block in blocks}
 
-    def _parts(self, layer: int) -> tuple[Attention, FeedForward]:
-        attention = self.attention[part_of_layer(layer, len(self.attention), self.config.num_layers)]
-        ffn = self.ffn[part_of_layer(layer, len(self.ffn), self.config.num_layers)]
+    def _blocks(self, layer: int) -> tuple[Attention, FeedForward]:
+        attention = self.attention[block_of_layer(layer, len(self.attention), self.config.num_layers)]
+        ffn = self.ffn[block_of_layer(layer, len(self.ffn), self.config.num_layers)]
         return cast(Attention, attention), cast(FeedForward, ffn)
 
     def _layer(
-        self, layer: int, hidden: Tensor, layout: Layout, halves: dict[nn.Module, Halves], rows: Rows | None = None
+        self, layer: int, hidden: Tensor, layout: Layout, copies: dict[nn.Module, Bf16Copies], rows: Rows | None = None
     ) -> Tensor:
-        attention, ffn = self._parts(layer)
-        given = (attention, ffn, hidden, layout, rows, halves.get(attention), halves.get(ffn))
+        attention, ffn = self._blocks(layer)
+        arguments = (attention, ffn, hidden, layout, rows, copies.get(attention), copies.get(ffn))
         if self.recomputes_activations and self.training:
-            again: Tensor = checkpoint(self.run_layer, *given, use_reentrant=False)
-            return again
-        return self.run_layer(*given)
+            out: Tensor = checkpoint(self.run_layer, *arguments, use_reentrant=False)
+            return out
+        return self.run_layer(*arguments)
 
     def _pool(self, first: Tensor) -> Tensor:
         return torch.tanh(self.pooler(first))

@@ -1,19 +1,19 @@
-"""What stands on top of the encoder: the two pretraining heads and those for tasks. Each gives one tensor of scores."""
+"""The heads: two for pretraining and those for tasks. Each returns one tensor of logits."""
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from openalbert.model.activation import activate
 from openalbert.model.config import AlbertConfig, Head
 from openalbert.model.encoder import Encoded
+from openalbert.model.layer import activate
 
 
 class MaskedLm(nn.Module):
-    """H to E, nonlinearity, layer norm, then the word embedding itself as output matrix: tied, plus a bias of V.
+    """H to E, nonlinearity, layer norm, then the tied word embedding as output matrix, plus a bias of size V.
 
-    It scores every position it is given, so hand it the masked ones only.
+    It scores every position it is given: pass the masked ones only.
     """
 
     def __init__(self, config: AlbertConfig) -> None:
@@ -26,16 +26,16 @@ class MaskedLm(nn.Module):
     def forward(
         self, hidden: Float[Tensor, "*asked hidden"], words: Float[Tensor, "vocabulary embedding"]
     ) -> Float[Tensor, "*asked vocabulary"]:
-        """A score for every piece of the vocabulary at every position given."""
+        """Logits over the vocabulary at every position given."""
         normed = self.norm(activate(self.dense(hidden), self.activation))
         if torch.compiler.is_dynamo_compiling() and torch.is_grad_enabled():
-            # So the bias is added on the way into the loss; within the product it costs two passes over all scores.
+            # Here the bias is fused into the loss; within the product it costs two passes over all logits.
             return F.linear(normed, words).to(self.bias.dtype) + self.bias
         return F.linear(normed, words, self.bias)
 
 
 class OfSequence(nn.Module):
-    """A score or several for each sequence, from its pooled [CLS]: classes, values, a choice, answerability."""
+    """One or more logits per sequence, from its pooled [CLS]: classes, values, a choice, answerability."""
 
     def __init__(self, config: AlbertConfig, num_outputs: int, dropout: float) -> None:
         super().__init__()
@@ -43,22 +43,22 @@ class OfSequence(nn.Module):
         self.dense = nn.Linear(config.hidden_size, num_outputs)
 
     def forward(self, pooled: Float[Tensor, "sequences hidden"]) -> Float[Tensor, "sequences outputs"]:
-        """The scores of each sequence."""
-        scores: Tensor = self.dense(self.dropout(pooled))
-        return scores
+        """Logits of each sequence."""
+        logits: Tensor = self.dense(self.dropout(pooled))
+        return logits
 
 
 class Span(nn.Module):
-    """Where an answer begins and where it ends: two scores for each token."""
+    """Start and end of an answer: two logits per token."""
 
     def __init__(self, config: AlbertConfig) -> None:
         super().__init__()
         self.dense = nn.Linear(config.hidden_size, 2)
 
     def forward(self, hidden: Float[Tensor, "*tokens hidden"]) -> Float[Tensor, "*tokens 2"]:
-        """The scores of each token as first and as last of the answer."""
-        scores: Tensor = self.dense(hidden)
-        return scores
+        """Logits of each token as first and as last token of the answer."""
+        logits: Tensor = self.dense(hidden)
+        return logits
 
 
 def make_head(head: Head, config: AlbertConfig) -> nn.Module:
@@ -67,13 +67,13 @@ def make_head(head: Head, config: AlbertConfig) -> nn.Module:
         return MaskedLm(config)
     if head.kind == "span":
         return Span(config)
-    # Google trains sentence order without dropout; the heads of tasks have one.
+    # As in Google's code, the sentence-order head has no dropout.
     dropout = 0.0 if head.kind == "sentence_order" else config.classifier_dropout
     return OfSequence(config, head.num_outputs, dropout)
 
 
 def score(module: nn.Module, encoded: Encoded, words: Float[Tensor, "vocabulary embedding"]) -> Tensor:
-    """What a head makes of an encoded batch."""
+    """Apply a head to an encoded batch."""
     if isinstance(module, MaskedLm):
         return module(encoded.hidden, words)  # type: ignore[no-any-return]
     return module(encoded.hidden if isinstance(module, Span) else encoded.pooled)  # type: ignore[no-any-return]

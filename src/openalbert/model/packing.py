@@ -1,7 +1,7 @@
-"""Two input forms with one meaning: padded batches with a mask, and packed batches that hold no padding at all.
+"""The two layouts of a batch: padded with a mask, and packed without padding.
 
-Everything in the encoder but attention works on single tokens, so a layout is asked for three things only: the position
-of each token, attention within each sequence, and the rows that somebody asked for.
+Everything in the encoder except attention works on single tokens. So a layout provides three things only: the position
+of each token, attention within each sequence, and selection of the requested rows.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,14 +18,14 @@ from openalbert.errors import UserError
 
 @dataclass(frozen=True)
 class Padded:
-    """Batch x length, the sequences filled up to the longest one; `mask` is true where there is a real token."""
+    """Batch x length, padded to the longest sequence; `mask` is true for real tokens."""
 
     mask: Bool[Tensor, "batch length"] | None = None
     attend_masked: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor] | None = None
-    """In training, a faster way to heed the mask than torch's own, where there is one."""
+    """In training, a faster masked attention than torch's own, where there is one."""
 
     def positions(self, ids: Int[Tensor, "batch length"]) -> Int[Tensor, "1 length"]:
-        """Each token's place in its sequence."""
+        """Each token's position in its sequence."""
         return torch.arange(ids.shape[1], device=ids.device)[None]
 
     def attend(
@@ -37,19 +37,19 @@ class Padded:
     ) -> Float[Tensor, "batch asked heads size"]:
         """Attention of every query to the real tokens of its sequence."""
         query, key, value = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
-        if self.mask is not None and self.attend_masked is not None and self.goes_back_without_mask(dropout):
+        if self.mask is not None and self.attend_masked is not None and self.skips_mask_in_backward(dropout):
             return self.attend_masked(query, key, value, self.mask).transpose(1, 2)
         mask = None if self.mask is None else self.mask[:, None, None, :]
         mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout)
         return mixed.transpose(1, 2)
 
-    def goes_back_without_mask(self, dropout: float) -> bool:
-        """Whether attention takes the faster way (masked_attention.py, fused.py)."""
-        is_there = self.mask is not None and self.attend_masked is not None
-        return is_there and dropout == 0 and torch.is_grad_enabled()
+    def skips_mask_in_backward(self, dropout: float) -> bool:
+        """Whether attention uses our faster kernels (masked_attention.py, fused_linear.py)."""
+        has_both = self.mask is not None and self.attend_masked is not None
+        return has_both and dropout == 0 and torch.is_grad_enabled()
 
     def first_and_asked(self, at: Int[Tensor, "batch asked"]) -> "PaddedRows":
-        """The rows of [CLS] and of the asked positions, to be taken out before the last layer."""
+        """The rows of [CLS] and of the requested positions, to be selected in the last layer."""
         first = torch.zeros(at.shape[0], 1, dtype=at.dtype, device=at.device)
         return PaddedRows(torch.cat((first, at), 1))
 
@@ -60,7 +60,7 @@ class Padded:
 
 @dataclass(frozen=True)
 class PaddedRows:
-    """Some rows of a padded batch: [CLS] first, then the asked positions."""
+    """Some rows of a padded batch: [CLS] first, then the requested positions."""
 
     index: Int[Tensor, "batch rows"]
 
@@ -75,25 +75,25 @@ class PaddedRows:
     def split(
         self, hidden: Float[Tensor, "batch rows hidden"]
     ) -> tuple[Float[Tensor, "batch hidden"], Float[Tensor, "batch asked hidden"]]:
-        """[CLS] and the asked positions apart."""
+        """[CLS], and the requested positions."""
         return hidden[:, 0], hidden[:, 1:]
 
 
 @dataclass(frozen=True)
 class Packed:
-    """Sequences one after another in a single row of tokens; sequence i is starts[i] up to starts[i + 1].
+    """Sequences concatenated into one row of tokens; sequence i is starts[i] up to starts[i + 1].
 
-    `lengths` says the same as numbers of the host, so that no kernel has to be waited for to learn them.
+    `lengths` holds the same as Python numbers, so that nothing has to wait for the device to learn them.
     """
 
     starts: Int[Tensor, "sequences_and_end"]
     lengths: tuple[int, ...]
     total: int | None = None
-    """Tokens in all, where the lengths do not tell: a GPU needs to know of those only which is the longest."""
+    """Number of tokens, where `lengths` is not exact: a GPU needs only the longest length."""
 
     @property
     def num_sequences(self) -> int:
-        """How many there are."""
+        """Number of sequences."""
         return len(self.starts) - 1
 
     @classmethod
@@ -105,11 +105,11 @@ class Packed:
             )
         starts = torch.tensor((0, *lengths)).cumsum(0).int()
         if device is not None and torch.device(device).type == "cuda":
-            starts = starts.pin_memory()  # or the copy would wait for all that the device has yet to do
+            starts = starts.pin_memory()  # otherwise the copy would wait for all queued work of the device
         return cls(starts.to(device, non_blocking=True), tuple(lengths))
 
     def positions(self, ids: Int[Tensor, "tokens"]) -> Int[Tensor, "tokens"]:
-        """Each token's place in its sequence."""
+        """Each token's position in its sequence."""
         firsts = self._of_each_token(self.starts[:-1].long(), len(ids))
         return torch.arange(len(ids), device=ids.device) - firsts
 
@@ -122,19 +122,19 @@ class Packed:
 
     @cached_property
     def places(self) -> Int[Tensor, "sequences longest"]:
-        """Which token stands at each place of a padded copy; where a sequence has ended, its first one."""
+        """The token at each place of a padded copy; past the end of a sequence, its first one."""
         offsets = torch.arange(max(self.lengths), device=self.starts.device) * self.is_real
         return self.starts[:-1, None].long() + offsets
 
     @cached_property
     def filled_places(self) -> Int[Tensor, "tokens"]:
-        """Where in a padded copy, counted row by row, each token stands."""
+        """Each token's place in a padded copy, counted row by row."""
         longest, total = max(self.lengths), self.total or sum(self.lengths)
         gaps = torch.arange(self.num_sequences, device=self.starts.device) * longest - self.starts[:-1].long()
         return torch.arange(total, device=self.starts.device) + self._of_each_token(gaps, total)
 
     def _of_each_token(self, of_sequence: Int[Tensor, "sequences"], total: int) -> Int[Tensor, "tokens"]:
-        """A number of each sequence, for all of its tokens; that their count is known spares a look at the device."""
+        """Repeat a number of each sequence for its tokens; the known total avoids synchronizing with the device."""
         return of_sequence.repeat_interleave(self.starts.diff().long(), output_size=total)
 
     def attend(
@@ -148,9 +148,9 @@ class Packed:
         return _attend_within(self, self, query, key, value, dropout)
 
     def first_and_asked(self, at: Int[Tensor, "asked"]) -> "PackedRows":
-        """The rows of [CLS] and of the asked tokens (counted through the whole packed row)."""
+        """The rows of [CLS] and of the requested tokens (numbered through the whole packed row)."""
         firsts = self.starts[:-1].to(at.dtype)
-        if not len(at):  # [CLS] alone: one row of each sequence, which nobody has to be asked about
+        if not len(at):  # [CLS] alone: one row per sequence, known without synchronizing with the device
             each = torch.arange(self.num_sequences + 1, device=at.device)
             return PackedRows(firsts, each[:-1], Packed(each.int(), (1,) * self.num_sequences))
         rows, order = torch.cat((firsts, at)).sort(stable=True)
@@ -165,7 +165,7 @@ class Packed:
 
 @dataclass(frozen=True)
 class PackedRows:
-    """Some rows of a packed batch, in the order of their sequences; `order` leads back to the order asked for."""
+    """Some rows of a packed batch, in the order of their sequences; `order` restores the requested order."""
 
     index: Int[Tensor, "rows"]
     order: Int[Tensor, "rows"]
@@ -182,7 +182,7 @@ class PackedRows:
     def split(
         self, hidden: Float[Tensor, "rows hidden"]
     ) -> tuple[Float[Tensor, "sequences hidden"], Float[Tensor, "asked hidden"]]:
-        """[CLS] of each sequence, and the asked rows in the order they were asked for."""
+        """[CLS] of each sequence, and the requested rows in the requested order."""
         asked_order = torch.empty_like(hidden).index_copy(0, self.order, hidden)
         num_sequences = self.layout.num_sequences
         return asked_order[:num_sequences], asked_order[num_sequences:]
@@ -195,7 +195,7 @@ Rows = PaddedRows | PackedRows
 def _attend_within(
     queries: Packed, keys: Packed, query: Tensor, key: Tensor, value: Tensor, dropout: float
 ) -> Float[Tensor, "rows heads size"]:
-    """Attention within each sequence of a packed batch, by the best means at hand."""
+    """Attention within each sequence of a packed batch, by the fastest method available."""
     if query.device.type == "cpu":
         return attend_one_by_one(queries, keys, query, key, value, dropout)
     if dropout == 0 and query.dtype in (torch.bfloat16, torch.float16):
@@ -206,7 +206,7 @@ def _attend_within(
 def attend_one_by_one(
     queries: Packed, keys: Packed, query: Tensor, key: Tensor, value: Tensor, dropout: float
 ) -> Float[Tensor, "rows heads size"]:
-    """A call for each sequence: on the CPU it costs microseconds beside the milliseconds of the matrix products."""
+    """One call per sequence: on the CPU it costs microseconds, compared with milliseconds for the matrix products."""
     pieces = zip(query.split(queries.lengths), key.split(keys.lengths), value.split(keys.lengths), strict=True)
     return torch.cat([Padded().attend(q[None], k[None], v[None], dropout)[0] for q, k, v in pieces])
 
@@ -215,7 +215,7 @@ def attend_by_packed_kernel(
     queries: Packed, keys: Packed, query: Tensor, key: Tensor, value: Tensor
 ) -> Float[Tensor, "rows heads size"]:
     """PyTorch's kernel for sequences of mixed lengths: half precision on a GPU, without dropout."""
-    # Its module brings torch's compiler along, a second to import: only those pay who use it.
+    # Imported here because it loads torch's compiler, which takes a second.
     from torch.nn.attention.varlen import varlen_attn
 
     longest_query, longest_key = max(queries.lengths), max(keys.lengths)
@@ -227,9 +227,6 @@ def attend_by_packed_kernel(
 def attend_on_padded_copy(
     queries: Packed, keys: Packed, query: Tensor, key: Tensor, value: Tensor, dropout: float
 ) -> Float[Tensor, "rows heads size"]:
-    """For what the packed kernel does not know, dropout and fp32: attention alone works on a padded copy.
-
-    There the fused kernel drops out attention probabilities as it does for padded batches; all the rest stays packed.
-    """
+    """Attention on a padded copy, for what the packed kernel does not support: dropout and fp32."""
     mixed = Padded(keys.is_real).attend(query[queries.places], key[keys.places], value[keys.places], dropout)
     return mixed.flatten(0, 1)[queries.filled_places]

@@ -1,4 +1,4 @@
-"""Every model of the paper by name (its Table 1), and small ones for tests and first tries. Needs no torch."""
+"""The models of the paper by name (its Table 1), and small ones for tests and experiments. Needs no torch."""
 
 from dataclasses import dataclass, replace
 
@@ -46,7 +46,7 @@ PRESETS: dict[str, AlbertConfig] = {
 # The models of the pretraining recipes (recipes/pretraining.py), by the recipe's name.
 RECIPE_MODELS: dict[str, AlbertConfig] = {
     "albert-xxlarge-final": PRESETS["albert-xxlarge"],
-    "albert-base-budget": replace(PRESETS["albert-base-v2"], max_positions=128),  # no more than are trained
+    "albert-base-budget": replace(PRESETS["albert-base-v2"], max_positions=128),  # as many as are trained
     "albert-demo": AlbertConfig(
         embedding_size=64,
         hidden_size=64,
@@ -56,40 +56,40 @@ RECIPE_MODELS: dict[str, AlbertConfig] = {
         max_positions=128,
         hidden_dropout=0.0,
         attention_dropout=0.0,
-        # Google's 0.02 belongs to a width of 768; in layers this narrow, wider first weights went with faster learning.
+        # Google's 0.02 is for a width of 768; layers this narrow learned faster with larger initial weights.
         initializer_range=0.05,
     ),
 }
 
 
 @dataclass(frozen=True)
-class PaperFigures:
-    """What the paper prints beside a model in its Tables 1 and 2."""
+class PaperCost:
+    """Size and speed of a model as printed in the paper's Tables 1 and 2."""
 
     parameters: str
     speedup: str
 
 
-PAPER: dict[str, PaperFigures] = {
-    "albert-base": PaperFigures("12M", "5.6x"),
-    "albert-large": PaperFigures("18M", "1.7x"),
-    "albert-xlarge": PaperFigures("60M", "0.6x"),
-    "albert-xxlarge": PaperFigures("235M", "0.3x"),
-    "bert-base": PaperFigures("108M", "4.7x"),
-    "bert-large": PaperFigures("334M", "1.0"),
-    "bert-xlarge": PaperFigures("1270M", ""),
+PAPER: dict[str, PaperCost] = {
+    "albert-base": PaperCost("12M", "5.6x"),
+    "albert-large": PaperCost("18M", "1.7x"),
+    "albert-xlarge": PaperCost("60M", "0.6x"),
+    "albert-xxlarge": PaperCost("235M", "0.3x"),
+    "bert-base": PaperCost("108M", "4.7x"),
+    "bert-large": PaperCost("334M", "1.0"),
+    "bert-xlarge": PaperCost("1270M", ""),
 }
 
-PAPER_TOKENS = 125_000 * 4096 * 512  # that each of these models read (section 4.1: steps, batch, length)
+PAPER_TOKENS = 125_000 * 4096 * 512  # seen by each of these models (section 4.1: steps, batch, length)
 
 
-def names_a_fresh_model(name: str) -> bool:
-    """Whether a name is a preset's or a recipe's: it then wins over a folder of that name in the current directory."""
+def is_preset_or_recipe(name: str) -> bool:
+    """Whether this names a preset or a recipe, which takes precedence over a folder of that name."""
     return name in PRESETS or name in RECIPE_MODELS
 
 
 def preset(name: str) -> AlbertConfig:
-    """The configuration a name stands for."""
+    """The configuration of a preset."""
     if name not in PRESETS:
         raise UserError(f"'{name}' is not a preset: {suggestion(name, PRESETS)}")
     return PRESETS[name]

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-Words = TypeVar("Words", npt.NDArray[np.int64], Tensor)
+Ints = TypeVar("Ints", npt.NDArray[np.int64], Tensor)
 """64-bit integers, in either library."""
 
 _GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)
@@ -40,7 +40,7 @@ class Stream(IntEnum):
     SKIP = 11
 
 
-def mix(x: Words) -> Words:
+def mix(x: Ints) -> Ints:
     """SplitMix64's finaliser: every bit of the result hangs on every bit of `x`, and no two `x` give the same."""
     # `>>` keeps the sign, so the bits that it would smear are cut off. In place: fresh memory costs more than the work.
     for shift, cut, factor in ((30, 0x3FFFFFFFF, _FIRST), (27, 0x1FFFFFFFFF, _SECOND)):
@@ -63,7 +63,7 @@ def root(seed: int, epoch: int, stream: Stream) -> int:
     return int(key[0])
 
 
-def bits(key: Words | int, position: Words) -> Words:
+def bits(key: Ints | int, position: Ints) -> Ints:
     """64 random bits for each position under a key; `key` is one number or fits the shape of `position`."""
     # Element `position` of the SplitMix64 sequence that starts at `key`: mix(key + (position + 1) * golden), seeking
     # costs nothing. The complement says the same in one operation less, and keeps torch.compile from taking the
@@ -72,7 +72,7 @@ def bits(key: Words | int, position: Words) -> Words:
     return mix(start + key)
 
 
-def below(drawn: Words, limit: Words | int) -> Words:
+def below(drawn: Ints, limit: Ints | int) -> Ints:
     """A number from 0 to limit - 1 out of the upper 32 bits. The bias is at most limit / 2**32: not to be seen."""
     return (((drawn >> 32) & _LOW_32) * limit) >> 32
 

@@ -70,7 +70,7 @@ class NgramMasking:
         return [weight / sum(weights) for weight in weights]
 
 
-class Vocabulary(NamedTuple):
+class MaskingVocabulary(NamedTuple):
     """What masking has to know of the vocabulary."""
 
     word_starts: Bool[Tensor, "vocabulary"]
@@ -94,7 +94,7 @@ def mask(
     first_length: Int64[Tensor, "batch"],
     second_length: Int64[Tensor, "batch"],
     keys: Int64[Tensor, "batch 2"],
-    vocabulary: Vocabulary,
+    vocabulary: MaskingVocabulary,
     settings: NgramMasking,
 ) -> Masked:
     """Hide tokens of `[CLS] first [SEP] second [SEP]`, or of `[CLS] first [SEP]` where the second segment is empty.

@@ -14,7 +14,7 @@ class Score(NamedTuple):
     loss_sum: Float[Tensor, ""]
     """Cross entropy in nats, fp32; the loss of a step is this divided by the predictions of the whole step."""
     predictions: Int[Tensor, ""]
-    right: Int[Tensor, ""]
+    correct: Int[Tensor, ""]
 
     @property
     def mean(self) -> Float[Tensor, ""]:
@@ -24,7 +24,7 @@ class Score(NamedTuple):
     @property
     def accuracy(self) -> Float[Tensor, ""]:
         """Share of right answers; 0 where nothing was predicted."""
-        return self.right / self.predictions.clamp(min=1)
+        return self.correct / self.predictions.clamp(min=1)
 
 
 def score(
@@ -37,5 +37,5 @@ def score(
     # Rows to leave out become rows that cross entropy ignores: the shapes stay fixed.
     targets = torch.where(valid, labels, -100).flatten()
     loss_sum = F.cross_entropy(flat, targets, ignore_index=-100, reduction="sum")
-    right = (flat.detach().argmax(-1) == targets).sum()
-    return Score(loss_sum, valid.sum(), right)
+    correct = (flat.detach().argmax(-1) == targets).sum()
+    return Score(loss_sum, valid.sum(), correct)

@@ -22,7 +22,7 @@ from jaxtyping import Bool, Float, Int, Int64, Shaped
 from torch import Tensor
 
 from openalbert.errors import UserError
-from openalbert.objectives.keyed_random import Stream, Words, below, bits, chance, coin_flips, root
+from openalbert.objectives.keyed_random import Ints, Stream, below, bits, chance, coin_flips, root
 from openalbert.objectives.score import Score, score
 
 SPECIAL_TOKENS = 3  # [CLS] first [SEP] second [SEP]; an example of one segment has no second [SEP]
@@ -119,7 +119,7 @@ class Pairs:
         )
 
 
-def example_length(first: Words, second: Words) -> Words:
+def example_length(first: Ints, second: Ints) -> Ints:
     """Tokens of `[CLS] first [SEP] second [SEP]`, and of `[CLS] first [SEP]` where the second segment is empty."""
     return first + second + (SPECIAL_TOKENS - 1) + (second > 0)
 

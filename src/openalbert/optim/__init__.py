@@ -1,1 +1,1 @@
-"""How ALBERT learns: LAMB and AdamW, which parameters are decayed, the schedules and the budget of a run."""
+"""Optimizers (LAMB, AdamW, Muon), learning-rate and depth schedules, and the budget of a run."""

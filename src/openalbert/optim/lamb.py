@@ -1,42 +1,44 @@
-"""LAMB as ALBERT was trained with it (section 4.1; You et al., arXiv 1904.00962), for all tensors at once."""
+"""LAMB as ALBERT was trained with it (section 4.1; You et al., arXiv 1904.00962), multi-tensor."""
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 from torch import Tensor, nn
 from torch.optim import Optimizer
-
-from openalbert.optim.lamb_chunks import DEVICE_TYPE, kernel_fits
 
 if TYPE_CHECKING:
     from openalbert.optim.lamb_kernel import Gradients, Table, Tables
 
-NORM_CLAMP = 10.0  # what the public LAMBs that clamp the norm of a weight clamp it to
-FOREVER = 1e9  # a number of steps after which a bias correction is 1
+NORM_CLAMP = 10.0  # the limit in public LAMBs that clamp the norm of a weight
+CHUNK = 8192  # elements per program of a kernel, a multiple of 4
+DEVICE_TYPE = "cuda"  # where the kernels run
+FOREVER = 1e9  # a step count at which bias correction is 1
 
 
 class Lamb(Optimizer):
-    """Adam's direction plus decay, scaled tensor by tensor to the norm of the weight: w ← w − lr·ratio·update.
+    """Adam's direction plus decay, scaled per tensor to the norm of the weight: w ← w − lr·ratio·update.
 
     update = m / (√v + epsilon) + decay·w and ratio = ‖w‖ / ‖update‖, or 1 where either norm is 0. A group with
     `adapted` false (layer norms and biases) keeps ratio 1. There is no bias correction. All this is as in Google's
-    code: test_lamb_follows_an_fp64_oracle_for_a_hundred_steps. The flags are what other public LAMBs do differently.
+    code: test_lamb_follows_an_fp64_oracle_for_a_hundred_steps. The flags are variants of other public LAMBs.
 
-    A parameter with the attribute `stacked` = n counts as n tensors, its equal parts along the first axis: query, key
-    and value lie in one matrix for speed, and each has its own ratio all the same.
+    A parameter with the attribute `stacked` = n counts as n tensors of equal size along the first axis: query, key and
+    value are one matrix for speed, but each has its own ratio.
 
-    `found_inf`, as torch's own fused optimizers have it, is a number on the device: while it is 1, a step changes
-    no finite number. So a step can be refused without waiting for the device to learn whether it must be.
+    `found_inf`, as in torch's fused optimizers, is a number on the device: while it is 1, a step changes no finite
+    number. So a step can be skipped without synchronizing with the device.
 
-    The state (m, v) is fp32 even for bf16 weights, is made at once, and is only ever written in place; nothing in
-    `step` waits for the device. With `capturable` the learning rate is a tensor on the device as well, so that one
-    CUDA graph of the step serves all steps: set it through `set_learning_rate`. Move the model to its device first.
+    The state (m, v) is fp32 even for bf16 weights, is allocated at once, and is only written in place; nothing in
+    `step` waits for the device. With `capturable` the learning rate is a tensor on the device too, so that one CUDA
+    graph of the step serves all steps: set it with `set_learning_rate`. Move the model to its device first.
 
-    For fp32 weights on a GPU the step is Triton's (lamb_kernel), the same to rounding: test_lamb_on_gpu. Where Triton
-    cannot, and for all else, it is torch's foreach; so it is for an optimizer whose `may_use_kernel` is set to False.
+    For fp32 weights on a GPU the step uses Triton kernels (lamb_kernel), equal up to rounding: test_lamb_on_gpu.
+    Otherwise, or with `may_use_kernel` = False, it uses torch's foreach functions.
     """
 
     found_inf: Float[Tensor, ""] | None = None
@@ -71,7 +73,7 @@ class Lamb(Optimizer):
         super().__init__(params, defaults)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Take up parameters and make their state at once: a checkpoint is then complete from the first step on."""
+        """Add parameters and allocate their state, so that a checkpoint is complete from the first step on."""
         super().add_param_group(param_group)
         group = self.param_groups[-1]
         devices = {parameter.device for parameter in group["params"]}
@@ -94,8 +96,7 @@ class Lamb(Optimizer):
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over settings and state. The tensors stay where they are, and what they are: torch's own way would give
-        new ones, in the precision of the weights."""
+        """Load settings and state in place; torch's own method would make tensors in the precision of the weights."""
         before = [dict(group) for group in self.param_groups]
         states = [[self.state[parameter] for parameter in group["params"]] for group in before]
         super().load_state_dict(state_dict)
@@ -117,7 +118,7 @@ class Lamb(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """Update every parameter that has a gradient; one without is left alone, without decay."""
+        """Update every parameter that has a gradient; the others are unchanged, without decay."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -137,9 +138,9 @@ class Lamb(Optimizer):
         is_adapted = group["adapted"] or group["adapt_everything"]
         if group["bias_correction"]:
             group["step"] += 1 if self.found_inf is None else (self.found_inf <= 0).long()
-        found = self._find_table(number, parameters, gradients, m, v, stacked)
-        if found is not None:
-            table, places = found
+        tables = self._find_table(number, parameters, gradients, m, v, stacked)
+        if tables is not None:
+            table, places = tables
             table.step(
                 places,
                 self.found_inf,
@@ -151,7 +152,7 @@ class Lamb(Optimizer):
                 is_adapted=is_adapted,
                 highest_norm=NORM_CLAMP if group["clamp_norm"] else math.inf,
             )
-            torch.autograd.graph.increment_version(parameters)  # of what Triton writes autograd knows nothing
+            torch.autograd.graph.increment_version(parameters)  # autograd does not see what Triton writes
             return
 
         weights = [in_precision_of(mean, parameter) for parameter, mean in zip(parameters, m, strict=True)]
@@ -161,7 +162,7 @@ class Lamb(Optimizer):
         if group["bias_correction"]:
             step = torch.zeros_like(step) + group["step"]
 
-        # torch's fused Adam with rate −1 adds m / (√v + epsilon) to what it finds: one pass for what would be ten.
+        # torch's fused Adam with rate −1 adds m / (√v + epsilon) to its argument: one pass instead of ten.
         updates = torch._foreach_mul(weights, group["weight_decay"])
         torch._fused_adam_(
             updates,
@@ -180,13 +181,12 @@ class Lamb(Optimizer):
             found_inf=None if self.found_inf is None else (self.found_inf > 0).float(),
         )
         if is_adapted:
-            weight_parts = unstacked(weights, stacked)
-            update_parts = unstacked(updates, stacked)
-            scales = _trust_ratios(weight_parts, update_parts, group["clamp_norm"]) * rate
-            if self.found_inf is not None:  # 0, even where a ratio is no finite number
+            weight_tensors, update_tensors = unstacked(weights, stacked), unstacked(updates, stacked)
+            scales = _trust_ratios(weight_tensors, update_tensors, group["clamp_norm"]) * rate
+            if self.found_inf is not None:  # 0, even where a ratio is not finite
                 scales = scales.masked_fill(self.found_inf > 0, 0.0)
-            # A scale for each tensor that only the device knows: the one pass that is a kernel for each tensor.
-            torch._foreach_addcmul_(weight_parts, update_parts, list(scales.unbind()), value=-1.0)
+            # The scales are on the device: this is the one pass that launches a kernel for each tensor.
+            torch._foreach_addcmul_(weight_tensors, update_tensors, list(scales.unbind()), value=-1.0)
         else:
             torch._foreach_mul_(updates, rate)
             torch._foreach_sub_(weights, updates)
@@ -196,7 +196,7 @@ class Lamb(Optimizer):
             torch._foreach_copy_([parameter for parameter, _ in copies], [weight for _, weight in copies])
 
     def has_kernel(self) -> bool:
-        """Whether Triton can take the step on the weights' device: it is tried. All processes of a run must agree."""
+        """Whether Triton works on the weights' device: it is tried. All processes of a run must agree."""
         device = self.param_groups[0]["params"][0].device
         if device.type == DEVICE_TYPE and self._tables is None:
             try:
@@ -205,7 +205,7 @@ class Lamb(Optimizer):
                 self._tables = Tables(device)
             except torch.OutOfMemoryError:
                 raise
-            except Exception:  # there may be no Triton, or no compiler, driver or folder for it
+            except Exception:  # Triton, its compiler, driver or cache folder may be missing
                 return False
         return self._tables is not None
 
@@ -218,11 +218,11 @@ class Lamb(Optimizer):
         v: Sequence[Tensor],
         stacked: Sequence[int],
     ) -> "tuple[Table, Gradients] | None":
-        """What the kernels need for a step of the group; none if the step is foreach's."""
+        """What the kernels need for a step of the group; None if the step uses foreach."""
         if not (self.may_use_kernel and kernel_fits(weights, gradients, m, v)):
             return None
         if self._tables is None:
-            if torch.cuda.is_current_stream_capturing():  # no time to compile
+            if torch.cuda.is_current_stream_capturing():  # too late to compile
                 return None
             self.may_use_kernel = self.has_kernel()
         return self._tables.find(number, weights, gradients, m, v, stacked) if self._tables is not None else None
@@ -238,17 +238,56 @@ def _trust_ratios(weights: list[Tensor], updates: list[Tensor], clamp_norm: bool
 
 
 def unstacked(tensors: Sequence[Tensor], stacked: list[int]) -> list[Tensor]:
-    """The tensors of the paper as views: three for a stacked query, key and value, one for the most."""
+    """The separate tensors as views: three for a stacked query, key and value, one for most."""
     return [
-        part
+        view
         for tensor, count in zip(tensors, stacked, strict=True)
-        for part in (tensor.chunk(count) if count > 1 else (tensor,))
+        for view in (tensor.chunk(count) if count > 1 else (tensor,))
     ]
 
 
 def in_precision_of(state: Tensor, tensor: Tensor | None) -> Tensor:
-    """A tensor in the precision and the order in memory of the optimizer's state for it."""
+    """A tensor in the precision and memory layout of its optimizer state."""
     assert tensor is not None
     if tensor.dtype == state.dtype and tensor.stride() == state.stride():
         return tensor
     return torch.empty_like(state).copy_(tensor)
+
+
+@dataclass(frozen=True)
+class Chunks:
+    """Tensors cut into chunks for the kernels. A unit has its own trust ratio; a stacked parameter has several."""
+
+    rows: Int64[np.ndarray, "chunks 4"]
+    """of each chunk: its tensor, its offset there, its number of elements, and its unit"""
+    bounds: Int64[np.ndarray, " bounds"]
+    """the first chunk of each unit, and the number of all chunks"""
+
+
+def cut(sizes: Int64[np.ndarray, " tensors"], stacked: Int64[np.ndarray, " tensors"], chunk: int = CHUNK) -> Chunks:
+    """Cut tensors of these sizes, each of `stacked` equal units, so that no chunk lies in two units."""
+    tensors = np.repeat(np.arange(len(sizes)), stacked)
+    unit_sizes = (sizes // stacked)[tensors]
+    begins = (np.arange(len(tensors)) - (np.cumsum(stacked) - stacked)[tensors]) * unit_sizes
+    chunks = -(-unit_sizes // chunk)
+    bounds = np.concatenate(([0], np.cumsum(chunks)))
+    units = np.repeat(np.arange(len(chunks)), chunks)
+    before = (np.arange(len(units)) - bounds[units]) * chunk
+    left = np.minimum(unit_sizes[units] - before, chunk)
+    return Chunks(np.stack((tensors[units], begins[units] + before, left, units), axis=1), bounds)
+
+
+def kernel_fits(
+    weights: Sequence[Tensor], gradients: Sequence[Tensor], m: Sequence[Tensor], v: Sequence[Tensor]
+) -> bool:
+    """Whether the kernels support these tensors: all plain fp32, contiguous, on one GPU."""
+    device = weights[0].device
+    return device.type == DEVICE_TYPE and all(
+        type(tensor) in (Tensor, nn.Parameter)
+        and tensor.dtype == torch.float32
+        and tensor.device == device
+        and tensor.shape == weight.shape
+        and tensor.is_contiguous()
+        for weight, *others in zip(weights, gradients, m, v, strict=True)
+        for tensor in (weight, *others)
+    )

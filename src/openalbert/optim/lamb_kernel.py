@@ -1,9 +1,9 @@
-"""LAMB's step on a GPU in two passes over all tensors of a group: 40 bytes a parameter, where foreach moves 56.
+"""LAMB's step on a GPU in two passes over all tensors of a group: 40 bytes per parameter, compared with 56 for foreach.
 
-The first pass brings m and v up to date and sums the squares of weight and update, chunk by chunk; the update itself is
-not written, the second pass computes it again. No sum depends on which program is first: the same bits every time.
+The first pass updates m and v and sums the squares of weight and update, chunk by chunk; the update itself is not
+stored, the second pass recomputes it. No sum depends on the order of programs: the result is deterministic.
 
-Shapes are not written in signatures here: what checks them in tests would stand between Triton and its kernels.
+Signatures have no shapes here: the run-time checks in tests would come between Triton and its kernels.
 """
 
 import itertools
@@ -16,16 +16,16 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from openalbert.optim.lamb_chunks import cut
+from openalbert.optim.lamb import cut
 
-# 8 elements a thread: two vectors of 16 bytes from each tensor are under way at a time.
+# 8 elements per thread: two vectors of 16 bytes of each tensor are in flight at a time.
 BLOCK, WARPS = 1024, 4
 
 
 @triton.jit
 def _pointer(address: tl.tensor, begin: tl.tensor, is_aligned: tl.constexpr) -> tl.tensor:
     pointer = tl.load(address).to(tl.pointer_type(tl.float32)) + begin
-    if is_aligned:  # of an address that is read from memory Triton knows nothing, and would load numbers one by one
+    if is_aligned:  # Triton knows nothing of an address read from memory, and would not vectorize the load
         pointer = tl.multiple_of(pointer, 16)
     return pointer
 
@@ -34,7 +34,7 @@ def _pointer(address: tl.tensor, begin: tl.tensor, is_aligned: tl.constexpr) -> 
 def _pointers(
     addresses: tl.tensor, number: tl.tensor, begin: tl.tensor, is_aligned: tl.constexpr
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
-    """To weight, m and v of a chunk."""
+    """Pointers to weight, m and v of a chunk."""
     own = addresses + 3 * number
     return (
         _pointer(own, begin, is_aligned),
@@ -45,7 +45,7 @@ def _pointers(
 
 @triton.jit
 def _size(row: tl.tensor, found_inf: tl.tensor, is_aligned: tl.constexpr) -> tl.tensor:
-    """The elements of a chunk; none if the step is refused."""
+    """The number of elements of a chunk; 0 if the step is skipped."""
     size = tl.where(tl.load(found_inf) > 0, 0, tl.load(row + 2)).to(tl.int32)
     if is_aligned:
         size = tl.multiple_of(size, 4)
@@ -76,7 +76,7 @@ def _average(
     is_aligned: tl.constexpr,
     block: tl.constexpr,
 ) -> None:
-    """The first pass, one program a chunk: new m and v, and the sums of squares of weight and update."""
+    """The first pass, one program per chunk: new m and v, and the sums of squares of weight and update."""
     row = chunks + 4 * tl.program_id(0).to(tl.int64)
     number, begin = tl.load(row), tl.load(row + 1)
     w_pointer, m_pointer, v_pointer = _pointers(addresses, number, begin, is_aligned)
@@ -111,9 +111,9 @@ def _scale(
     highest_norm: tl.tensor,
     block: tl.constexpr,
 ) -> None:
-    """Between the passes, one program a part: its chunks' sums in their order, its trust ratio, times the rate."""
-    part = tl.program_id(0)
-    first, last = tl.load(bounds + part), tl.load(bounds + part + 1)
+    """Between the passes, one program per unit: the sum over its chunks in order, its trust ratio, times the rate."""
+    unit = tl.program_id(0)
+    first, last = tl.load(bounds + unit), tl.load(bounds + unit + 1)
     w_squares = tl.zeros((block,), tl.float32)
     u_squares = tl.zeros((block,), tl.float32)
     for start in range(first, last, block):
@@ -122,10 +122,10 @@ def _scale(
         u_squares += tl.load(squares + 2 * lanes + 1, lanes < last, 0.0)
     w_norm = tl.sqrt_rn(tl.sum(w_squares))
     u_norm = tl.sqrt_rn(tl.sum(u_squares))
-    w_norm = tl.where(w_norm > highest_norm, highest_norm, w_norm)  # and what is no number stays none
+    w_norm = tl.where(w_norm > highest_norm, highest_norm, w_norm)  # NaN stays NaN
     has_ratio = (w_norm != 0) & (u_norm != 0)
     ratio = tl.where(has_ratio, tl.div_rn(w_norm, tl.where(has_ratio, u_norm, 1.0)), 1.0)
-    tl.store(scales + part, ratio * tl.load(rate))
+    tl.store(scales + unit, ratio * tl.load(rate))
 
 
 @triton.jit
@@ -140,7 +140,7 @@ def _move(
     is_aligned: tl.constexpr,
     block: tl.constexpr,
 ) -> None:
-    """The second pass, one program a chunk: the weights take their step."""
+    """The second pass, one program per chunk: the weights are updated."""
     row = chunks + 4 * tl.program_id(0).to(tl.int64)
     number, begin = tl.load(row), tl.load(row + 1)
     w_pointer, m_pointer, v_pointer = _pointers(addresses, number, begin, is_aligned)
@@ -157,17 +157,17 @@ def _move(
 
 
 class Table:
-    """Where the tensors of a group lie, on the device, as the kernels read it. It is never written again."""
+    """The addresses of a group's tensors, on the device, as the kernels read them. Immutable."""
 
     def __init__(self, key: tuple[int, ...], device: torch.device) -> None:
-        """Of each tensor the key has its elements, its parts, and the addresses of weight, m and v."""
+        """The key has of each tensor its size, its number of stacked units, and the addresses of weight, m and v."""
         self.key = key
         sizes, stacked, *addresses = np.array(key, dtype=np.int64).reshape(-1, 5).T
         chunks = cut(sizes, stacked)
-        self.num_chunks, self.num_parts = len(chunks.rows), len(chunks.bounds) - 1
+        self.num_chunks, self.num_units = len(chunks.rows), len(chunks.bounds) - 1
         self.chunks, self.bounds = _send(chunks.rows, device), _send(chunks.bounds, device)
         self.addresses = _send(np.stack(addresses, axis=1), device)
-        # With sizes that vectors divide every chunk begins where a vector does.
+        # With sizes that are multiples of a vector every chunk begins at a vector.
         self.is_aligned = not any((each % 16).any() for each in addresses) and not (chunks.rows[:, 1:3] % 4).any()
 
     def step(
@@ -183,13 +183,13 @@ class Table:
         is_adapted: bool,
         highest_norm: float = math.inf,
     ) -> None:
-        """Take the step; with its number, on the device, means are corrected for their start at zero."""
+        """Take the step; with its number, on the device, the means are bias-corrected."""
         device = self.chunks.device
         found_inf = torch.zeros((), device=device) if found_inf is None else found_inf
         corrections = torch.ones(2, device=device) if step is None else _corrections(step, betas)
         rate = (torch.ones((), device=device) * rate).float()
         squares = torch.empty(2 * self.num_chunks, device=device)
-        scales = torch.empty(self.num_parts, device=device) if is_adapted else rate.repeat(self.num_parts)
+        scales = torch.empty(self.num_units, device=device) if is_adapted else rate.repeat(self.num_units)
         is_aligned = self.is_aligned and gradients.are_aligned
         averaging = [number for beta in betas for number in (float(beta), 1.0 - beta)]
         epsilon, decay = float(epsilon), float(decay)
@@ -209,7 +209,7 @@ class Table:
                 num_warps=WARPS,
             )
             if is_adapted:
-                _scale[(self.num_parts,)](self.bounds, squares, rate, scales, highest_norm, block=256, num_warps=4)
+                _scale[(self.num_units,)](self.bounds, squares, rate, scales, highest_norm, block=256, num_warps=4)
             _move[(self.num_chunks,)](
                 self.chunks,
                 self.addresses,
@@ -225,7 +225,7 @@ class Table:
 
 
 class Gradients:
-    """Where the gradients lie, on the device: apart from the rest, as they may lie elsewhere in every step."""
+    """The addresses of the gradients, on the device: separate, since they may change in every step."""
 
     def __init__(self, key: tuple[int, ...], device: torch.device) -> None:
         self.key = key
@@ -234,12 +234,12 @@ class Gradients:
 
 
 class Tables:
-    """The tables of an optimizer's groups, kept from step to step as long as the tensors stay where they are."""
+    """The tables of an optimizer's groups, reused as long as the tensors do not move."""
 
     def __init__(self, device: torch.device) -> None:
-        """Compile and load the kernels, by steps of a few zeros; it raises what Triton raises where it cannot."""
+        """Compile and load the kernels by steps on a few zeros; raises what Triton raises if it fails."""
         self._found: dict[int, tuple[Table, Gradients]] = {}
-        self._recorded: list[tuple[Table, Gradients]] = []
+        self._captured: list[tuple[Table, Gradients]] = []
         for size in (4, 3):  # aligned, and not
             w, g, m, v = torch.zeros(4, size, device=device)
             table = Table((size, 1, *_addresses((w, m, v))), device)
@@ -255,26 +255,26 @@ class Tables:
         v: Sequence[Tensor],
         stacked: Sequence[int],
     ) -> tuple[Table, Gradients] | None:
-        """The group's tables, made where needed; none if that is needed within a CUDA graph, which cannot make any."""
+        """The group's tables, made where needed; None if that is needed during CUDA graph capture, which cannot."""
         device = weights[0].device
         sizes = [weight.numel() for weight in weights]
         columns = zip(sizes, stacked, *map(_addresses, (weights, m, v)), strict=True)
         key, of_gradients = tuple(itertools.chain.from_iterable(columns)), _addresses(gradients)
         table, places = self._found.get(group, (None, None))
-        # Equal keys, equal tables: it does not matter whether they were made for these tensors.
+        # Equal keys mean equal tables, even if they were made for other tensors.
         table = table if table is not None and table.key == key else None
         places = places if places is not None and places.key == of_gradients else None
         if torch.cuda.is_current_stream_capturing():
             if table is None or places is None:
                 return None
-            self._recorded.append((table, places))  # the graph reads them as long as it lives
+            self._captured.append((table, places))  # kept alive for the graph, which reads them
         found = table or Table(key, device), places or Gradients(of_gradients, device)
         self._found[group] = found
         return found
 
 
 def _corrections(step: Tensor, betas: tuple[float, float]) -> Tensor:
-    """What m and √v are multiplied with at this step; in fp64, as 1 − beta of a beta near 1 has few digits in fp32."""
+    """Bias-correction factors of m and √v; in fp64, since 1 − beta has few digits in fp32 for a beta near 1."""
     of_m, of_v = (1.0 - torch.pow(beta, step.double()) for beta in betas)
     return torch.stack((of_m.reciprocal(), of_v.rsqrt())).float()
 
@@ -284,8 +284,5 @@ def _addresses(tensors: Sequence[Tensor]) -> tuple[int, ...]:
 
 
 def _send(numbers: np.ndarray, device: torch.device) -> Tensor:
-    """To the device without waiting for it.
-
-    Torch keeps the pinned memory from being used again until the copy is done, although nothing here refers to it.
-    """
+    """Copy to the device without waiting. Torch does not reuse the pinned memory until the copy is done."""
     return torch.from_numpy(np.ascontiguousarray(numbers)).pin_memory().to(device, non_blocking=True)

@@ -1,7 +1,7 @@
 """Muon for the matrices of the layers (Jordan et al., 2024), with LAMB or AdamW for everything else.
 
-A gradient of a matrix has a few large singular values and many small ones. Muon makes all of them about 1 before it
-takes the step, so that rare directions are learned as fast as frequent ones. One state tensor for each matrix.
+The gradient of a matrix has a few large singular values and many small ones. Muon makes all of them about 1 before the
+step, so that rare directions are learned as fast as frequent ones. It has one state tensor per matrix.
 """
 
 import itertools
@@ -19,12 +19,12 @@ from openalbert.optim.settings import NewtonSchulz
 
 Coefficients = Sequence[tuple[float, float, float]]
 
-SMALLEST_NORM = 1e-12  # below it a matrix counts as zero and is not scaled up to norm 1
+SMALLEST_NORM = 1e-12  # a matrix with a smaller norm counts as zero
 
-# x ← a·x + b·(x·xᵀ)·x + c·(x·xᵀ)²·x. Jordan's numbers are the same in every iteration. They end with singular values
-# between about 0.7 and 1.2 and not at 1, for the sake of the smallest ones, which grow fastest so.
+# x ← a·x + b·(x·xᵀ)·x + c·(x·xᵀ)²·x. Jordan's coefficients are the same in every iteration. They lead to singular
+# values between about 0.7 and 1.2 rather than exactly 1, so that the smallest ones grow fastest.
 QUINTIC = (3.4445, -4.7750, 2.0315)
-# Algorithm 1 of Amsel et al., arXiv 2505.16932: the best polynomial for each iteration, then Newton-Schulz's own.
+# Algorithm 1 of Amsel et al., arXiv 2505.16932: the optimal polynomial for each iteration, then Newton-Schulz's own.
 POLAR_EXPRESS = (
     (8.28721201814563, -23.595886519098837, 17.300387312530933),
     (4.107059111542203, -2.9478499167379106, 0.5448431082926601),
@@ -35,14 +35,14 @@ POLAR_EXPRESS = (
     (1.8750014808534479, -1.2500016453999487, 0.3750001645474248),
 )
 POLAR_EXPRESS_LAST = (1.875, -1.25, 0.375)
-POLAR_EXPRESS_MARGIN = 1.01  # as published: rounding to bf16 must not carry a singular value out of their interval
+POLAR_EXPRESS_MARGIN = 1.01  # as published: rounding to bf16 must not move a singular value out of the interval
 
 
 def coefficients(kind: NewtonSchulz, iterations: int) -> Coefficients:
-    """The polynomials of so many iterations."""
+    """The coefficients of each iteration."""
     if kind == "quintic":
         return (QUINTIC,) * iterations
-    # Every iteration leaves the next one a margin; before the first one stands the same margin for its input.
+    # Every iteration leaves the next one a margin; the first one has the same margin for its input.
     margins = [POLAR_EXPRESS_MARGIN**2, *itertools.repeat(POLAR_EXPRESS_MARGIN, len(POLAR_EXPRESS) - 1)]
     safe = [(a / s, b / s**3, c / s**5) for (a, b, c), s in zip(POLAR_EXPRESS, margins, strict=True)]
     return tuple(itertools.islice(itertools.chain(safe, itertools.repeat(POLAR_EXPRESS_LAST)), iterations))
@@ -51,9 +51,9 @@ def coefficients(kind: NewtonSchulz, iterations: int) -> Coefficients:
 def orthogonalize(
     matrices: Float[Tensor, "batch rows columns"], polynomials: Coefficients
 ) -> Float[Tensor, "batch rows columns"]:
-    """Bring all singular values near 1. The matrices should not be taller than wide: the products are smaller so.
+    """Bring all singular values near 1. Wide matrices need smaller products than tall ones.
 
-    A GPU computes in bf16, which is exact enough: the result goes into the weights times a small rate. A CPU keeps the
+    A GPU computes in bf16, which is precise enough since the result is multiplied by a small rate. A CPU keeps the
     precision of the input. A matrix of zeros stays zero.
     """
     norms = torch.linalg.vector_norm(matrices, dim=(1, 2), keepdim=True)
@@ -70,12 +70,12 @@ def orthogonalize(
 class Muon(Optimizer):
     """Nesterov momentum, made orthogonal: w ← w − lr·decay·w − lr·√max(1, rows/columns)·orthogonal(g + momentum·m).
 
-    m ← momentum·m + g comes first. A parameter with the attribute `stacked` = n counts as n matrices, its equal parts
-    along the first axis, as in Lamb. Matrices of one shape, and those of that shape turned round, go through the
-    iterations as one batch: test_muon_follows_an_fp64_oracle_for_a_hundred_steps.
+    m ← momentum·m + g comes first. A parameter with the attribute `stacked` = n counts as n matrices, stacked along the
+    first axis, as in Lamb. Matrices of one shape or its transpose go through the iterations as one batch:
+    test_muon_follows_an_fp64_oracle_for_a_hundred_steps.
 
     `found_inf` and `capturable` are as in Lamb: while `found_inf` is 1 a step changes no finite number, and nothing in
-    `step` waits for the device. The state is fp32 even for bf16 weights, is made at once, and is only ever written in
+    `step` waits for the device. The state is fp32 even for bf16 weights, is allocated at once, and is only written in
     place.
     """
 
@@ -97,7 +97,7 @@ class Muon(Optimizer):
         super().__init__(params, defaults)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Take up matrices and make their state at once: a checkpoint is then complete from the first step on."""
+        """Add matrices and allocate their state, so that a checkpoint is complete from the first step on."""
         super().add_param_group(param_group)
         group = self.param_groups[-1]
         if group["capturable"]:
@@ -113,7 +113,7 @@ class Muon(Optimizer):
 
     @torch.no_grad()
     def step(self) -> None:  # type: ignore[override]
-        """Update every matrix that has a gradient; one without is left alone, without decay."""
+        """Update every matrix that has a gradient; the others are unchanged, without decay."""
         for group in self.param_groups:
             pairs = zip(group["params"], group["stacked"], strict=True)
             learning = [(parameter, count) for parameter, count in pairs if parameter.grad is not None]
@@ -130,14 +130,14 @@ class Muon(Optimizer):
             torch._foreach_sub_([weights[place] for place in places], steps)
 
     def _directions(self, parameters: list[nn.Parameter], momentum: float) -> list[Tensor]:
-        """Bring the momentum up to date, and give Nesterov's look ahead; zeros if the step is refused."""
+        """Update the momentum and return Nesterov's direction; zeros if the step is skipped."""
         states = [self.state[parameter]["momentum"] for parameter in parameters]
         gradients = [
             in_precision_of(state, parameter.grad) for parameter, state in zip(parameters, states, strict=True)
         ]
         directions = [torch.empty_like(state) for state in states]
         torch._foreach_zero_(directions)
-        # torch's fused SGD with rate −1 adds Nesterov's direction to what it finds: one pass, which found_inf stops.
+        # torch's fused SGD with rate −1 adds Nesterov's direction to its argument: one pass, which respects found_inf.
         torch._fused_sgd_(
             directions,
             gradients,
@@ -155,7 +155,7 @@ class Muon(Optimizer):
 
 
 def _places_by_shape(matrices: Sequence[Tensor]) -> list[list[int]]:
-    """The places of matrices that are one batch, the tall ones of each batch last."""
+    """Indices of the matrices of each batch, the tall ones of each batch last."""
     batches: dict[tuple[int, ...], list[int]] = {}
     for place in sorted(range(len(matrices)), key=lambda place: _is_tall(matrices[place])):
         batches.setdefault(tuple(sorted(matrices[place].shape)), []).append(place)
@@ -163,7 +163,7 @@ def _places_by_shape(matrices: Sequence[Tensor]) -> list[list[int]]:
 
 
 def _orthogonal_steps(directions: list[Tensor], polynomials: Coefficients, rate: float | Tensor) -> list[Tensor]:
-    """What is subtracted from weights of one shape, up to their orientation; the tall ones come last."""
+    """The steps of weights of one shape or its transpose; the tall ones come last."""
     batch = torch.stack([direction.mT if _is_tall(direction) else direction for direction in directions])
     steps = orthogonalize(batch, polynomials).to(batch.dtype) * rate
     num_wide = sum(not _is_tall(direction) for direction in directions)
@@ -194,7 +194,7 @@ class MuonWithRest:
 
     @property
     def found_inf(self) -> Tensor | None:
-        """1 on the device to refuse the next step, as in Lamb."""
+        """1 on the device to skip the next step, as in Lamb."""
         return self.muon.found_inf
 
     @found_inf.setter
@@ -203,7 +203,7 @@ class MuonWithRest:
         self.rest.found_inf = found_inf  # type: ignore[union-attr]
 
     def step(self) -> None:
-        """Take the step of both."""
+        """Take a step of both."""
         self.muon.step()
         self.rest.step()
 

@@ -1,4 +1,4 @@
-"""The settings of an optimizer, without torch: the command line reads them before torch is loaded (section 4.1)."""
+"""Optimizer settings (section 4.1). No torch, because the command line reads them before torch is loaded."""
 
 import math
 from dataclasses import dataclass
@@ -16,38 +16,38 @@ _OF_MUON = ("matrix_learning_rate", "momentum", "rest", "newton_schulz", "newton
 
 @dataclass(frozen=True)
 class OptimizerSettings:
-    """Which optimizer learns, and with what numbers. The defaults are the paper's LAMB."""
+    """The optimizer and its hyperparameters. The defaults are the paper's LAMB."""
 
     kind: Literal["lamb", "adamw", "muon"] = "lamb"
     """lamb as ALBERT used it for pretraining; adamw, with bias correction, as for fine-tuning; or muon for the matrices
     of the layers, with one of the two for everything else"""
     learning_rate: float = 0.00176
-    """the highest learning rate, which the schedule scales; the paper's belongs to its batch of 4096. With muon it is
-    that of everything but the matrices of the layers"""
+    """the highest learning rate, which the schedule scales; the paper's is for its batch of 4096. With muon it applies
+    to everything but the matrices of the layers"""
     betas: tuple[float, float] = (0.9, 0.999)
     """how much of the running mean of the gradient, and of its square, is kept at each step"""
     epsilon: float = 1e-6
-    """added to the root of the mean square, against a division by zero"""
+    """added to the root of the mean square to avoid division by zero"""
     weight_decay: float = 0.01
     """decay of every matrix; layer norms and biases are never decayed"""
     clip_norm: float = 1.0
-    """the gradients of all parameters together are scaled down to this norm"""
+    """gradients are scaled down to this global norm"""
     bias_correction: bool = False
-    """LAMB variant: correct the running means for their start at zero"""
+    """LAMB variant: bias correction of the running means"""
     adapt_everything: bool = False
-    """LAMB variant: take a trust ratio for layer norms and biases too"""
+    """LAMB variant: use a trust ratio for layer norms and biases too"""
     clamp_norm: bool = False
-    """LAMB variant: count the norm of a weight as 10 at most"""
+    """LAMB variant: clamp the norm of a weight to 10"""
     matrix_learning_rate: float = 0.01
-    """Muon: the highest learning rate of the matrices of the layers; schedule and batch scale it like the other"""
+    """Muon: the highest learning rate of the matrices of the layers; scaled like learning_rate"""
     momentum: float = 0.95
-    """Muon: how much of the momentum is kept at each step; Nesterov's"""
+    """Muon: Nesterov momentum"""
     rest: Literal["lamb", "adamw"] = "lamb"
-    """Muon: what trains embeddings, heads, layer norms and biases"""
+    """Muon: the optimizer of embeddings, heads, layer norms and biases"""
     newton_schulz: NewtonSchulz = "quintic"
-    """Muon: the polynomials that make an update orthogonal, Jordan's quintic or those of Polar Express"""
+    """Muon: the polynomials that orthogonalize an update, Jordan's quintic or Polar Express"""
     newton_schulz_iterations: int = 5
-    """Muon: how many of them are applied"""
+    """Muon: number of iterations"""
 
     def __post_init__(self) -> None:
         for name in ("learning_rate", "matrix_learning_rate", "weight_decay"):
@@ -68,24 +68,24 @@ class OptimizerSettings:
         has_lamb = "lamb" in (self.kind, self.rest if self.kind == "muon" else None)
         if not has_lamb and (given := self._given(_OF_LAMB)):
             used = "adamw" if self.kind == "adamw" else "muon with adamw for the rest"
-            raise UserError(f"{given[0]} is a variant of lamb but the optimizer is {used}: leave it out or take lamb")
+            raise UserError(f"{given[0]} is a variant of lamb but the optimizer is {used}: leave it out or use lamb")
         if self.kind != "muon" and (given := self._given(_OF_MUON)):
-            raise UserError(f"{given[0]} belongs to muon but the optimizer is {self.kind}: leave it out or take muon")
+            raise UserError(f"{given[0]} belongs to muon but the optimizer is {self.kind}: leave it out or use muon")
 
     def _given(self, names: tuple[str, ...]) -> list[str]:
-        """Those of the settings that are not at their default."""
+        """The settings that are not at their default."""
         return [name for name in names if getattr(self, name) != getattr(type(self), name)]
 
 
 def scaled_learning_rate(rate: float, batch: int, reference_batch: int = PAPER_BATCH) -> float:
-    """The learning rate for another batch, by the square-root rule: with LAMB the noise of a step goes as 1/√batch."""
+    """The learning rate for another batch size by the square-root rule: gradient noise is proportional to 1/√batch."""
     if batch < 1 or reference_batch < 1:
         raise UserError(f"batch is {batch} and its reference is {reference_batch}: a batch has 1 sequence or more")
     return rate * math.sqrt(batch / reference_batch)
 
 
 def scaling_sentence(rate: float, batch: int, reference_batch: int = PAPER_BATCH) -> str:
-    """What `scaled_learning_rate` did, for the user to read."""
+    """Explain what `scaled_learning_rate` did."""
     scaled = scaled_learning_rate(rate, batch, reference_batch)
     return (
         f"learning rate {scaled:.4g} for batch {batch}: "

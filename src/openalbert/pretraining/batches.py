@@ -89,7 +89,7 @@ def make_batch(
     """All that happens on the device, without a look at any value: it can be compiled, and recorded as a graph."""
     ids = sentence_order.assemble(tokens, rows[:, :4], objective.max_length, Tokenizer.cls_id, Tokenizer.sep_id)
     first_length, second_length, swapped = rows[:, 1], rows[:, 3], rows[:, 4]
-    vocabulary = ngram_masking.Vocabulary(word_starts, Tokenizer.mask_id)
+    vocabulary = ngram_masking.MaskingVocabulary(word_starts, Tokenizer.mask_id)
     masked = ngram_masking.mask(ids, first_length, second_length, rows[:, 5:], vocabulary, objective.masked_lm)
     place = torch.arange(objective.max_length, device=rows.device)
     lengths = sentence_order.example_length(first_length, second_length)

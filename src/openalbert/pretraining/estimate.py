@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from openalbert.model.cost import memory, parameters_by_part, training_flops_per_token
+from openalbert.model.cost import memory, parameters_by_component, training_flops_per_token
 from openalbert.pretraining.settings import Pretrain
 from openalbert.train.device import Device
 from openalbert.train.estimate import Needs, checkpoint_bytes, estimate
@@ -20,7 +20,7 @@ def estimate_run(
         settings.speed.recompute,
         has_muon=settings.optimizer.kind == "muon",
     )
-    weights = 4 * sum(parameters_by_part(settings.model).values())
+    weights = 4 * sum(parameters_by_component(settings.model).values())
     return estimate(
         settings.budget,
         settings.depths,

@@ -13,12 +13,11 @@ import tyro
 from jaxtyping import Bool, Int
 
 from openalbert import atomic_io
-from openalbert.errors import UserError, a_full_disk_is_told
+from openalbert.errors import UserError, explain_full_disk
 from openalbert.pretraining.batches import Batches, Objective, PretrainingBatch
 from openalbert.pretraining.inspect_view import SIGNS, picture_of, print_examples, print_figures
 from openalbert.progress import plain_console
-from openalbert.text.manifest import PICTURE
-from openalbert.text.shards import ShardSet, open_shards
+from openalbert.text.shards import PICTURE, ShardSet, open_shards
 from openalbert.text.tokenizer import Tokenizer
 
 SAMPLE = 2000
@@ -56,7 +55,7 @@ def inspect(settings: Inspect) -> None:
     tokenizer = Tokenizer.load(shards.tokenizer_folder)
     figures = _figures(shards, batches, tokenizer)
     picture = settings.out or settings.folder / PICTURE
-    with a_full_disk_is_told(picture, "or say with --out where the picture shall go"):
+    with explain_full_disk(picture, "or say with --out where the picture shall go"):
         atomic_io.write_bytes(picture, picture_of(figures))
     shown = min(settings.examples, batches.examples_per_epoch)
     examples = _examples(batches.examples(np.arange(shown)), tokenizer) if shown else []

@@ -28,7 +28,7 @@ from openalbert.pretraining.loss import evaluate, pretraining, unigram_entropy
 from openalbert.pretraining.settings import FREE_TO_CHANGE, Pretrain
 from openalbert.pretraining.setup import compiled_part, first_parts, fitted, is_recorded, make_model, open_heldout
 from openalbert.pretraining.stability import Watch
-from openalbert.report.pretrained_card import pretrained_card
+from openalbert.report.model_card import pretrained_card
 from openalbert.text.shards import open_shards
 from openalbert.text.tokenizer import Tokenizer
 from openalbert.train import checkpoint

@@ -14,13 +14,12 @@ from openalbert.model.cost import memory
 from openalbert.model.encoder import run_layer
 from openalbert.model.kernels.fused_linear import can_fuse
 from openalbert.model.kernels.masked_attention import attend_masked, can_attend_masked
-from openalbert.model.positions import continued
+from openalbert.model.positions import extend_positions
 from openalbert.model.presets import PRESETS
 from openalbert.pretraining.batches import Batches
 from openalbert.pretraining.settings import Pretrain
 from openalbert.pretraining.warm_start import InitialModel, check_vocabulary, source_of
-from openalbert.text.manifest import read_manifest
-from openalbert.text.shards import ShardSet, open_shards
+from openalbert.text.shards import ShardSet, open_shards, read_manifest
 from openalbert.train.device import CPU_MEMORY, MEMORY_FRACTION, Device
 
 POSITIONS = "encoder.embedding.position.weight"
@@ -116,7 +115,7 @@ def take_weights(model: AlbertModel, source: InitialModel, length: int) -> None:
     with torch.no_grad():
         for name, parameter in own.items():
             if name in weights:
-                parameter.copy_(continued(positions, len(parameter)) if name == POSITIONS else weights[name])
+                parameter.copy_(extend_positions(positions, len(parameter)) if name == POSITIONS else weights[name])
 
 
 def open_heldout(settings: Pretrain, shards: ShardSet, device: Device) -> Batches | None:

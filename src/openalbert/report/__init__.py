@@ -1,1 +1,1 @@
-"""Runs to look at: one offline page of curves and facts, for one run or several side by side."""
+"""Pages and model cards of runs: reading a run back, charts, error analysis."""

@@ -1,24 +1,40 @@
-"""What became of a split's examples, closer than one figure says: by class, which for which, and the worst mistakes.
+"""The error analysis of a split: metrics by class, the confusion matrix and the worst mistakes, and their section.
 
-It is written as error_analysis.json into a run, so that its page can be drawn when neither data nor model are at hand.
+It is written as error_analysis.json into a run, so that its page can be drawn without the data and the model.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
+
+import numpy as np
 
 from openalbert import atomic_io
 from openalbert.errors import UserError
-from openalbert.formatting import counted
+from openalbert.formatting import NOTHING, counted, percent_of, were
+from openalbert.report.charts import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, scale_for, ticks
+from openalbert.report.html import Markup, element, joined, table
 from openalbert.settings import from_json, to_json
+from openalbert.tasks.label_checks import describe_never_predicted
 from openalbert.tasks.task import Kind
 
 ERROR_ANALYSIS = "error_analysis.json"
+OPEN_AT_FIRST = 10  # mistakes that are shown before a fold
+DENSE_FROM = 9  # classes from which on a confusion matrix has small cells
+MOST_NAMED = 10  # classes in a sentence
+MISTAKE_ORDER: dict[Kind, str] = {
+    "classification": "Sorted by margin: the probability of the predicted class minus that of the actual one.",
+    "multiple_choice": "Sorted by margin: the probability of the predicted option minus that of the actual one.",
+    "multi_label": "Sorted by the sum of the probability errors of the wrong labels.",
+    "question_answering": "Sorted by the probability of the predicted answer minus twice its F1.",
+    "regression": "Sorted by absolute error.",
+}
 
 
 @dataclass(frozen=True)
 class Mark:
-    """A stretch of a text that stands out: what is right, or what was predicted."""
+    """A span of a text to highlight: an actual or the predicted answer."""
 
     kind: str
     """gold or predicted."""
@@ -28,7 +44,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class Shown:
-    """A text of an example, as a person reads it."""
+    """A text of an example."""
 
     name: str
     """What it is to the example: text, second text, passage, question, option."""
@@ -38,80 +54,80 @@ class Shown:
 
 @dataclass(frozen=True)
 class Mistake:
-    """An example that was answered wrongly."""
+    """An example with a wrong prediction."""
 
     id: str
     texts: tuple[Shown, ...]
     gold: str
-    """What is right, in words."""
+    """The actual label or answer."""
     predicted: str
-    """What the model says, in words."""
-    how_sure: str
-    """How sure it was, in words."""
+    """The predicted label or answer."""
+    confidence: str
+    """The probabilities of both, or the error."""
     row: int | None = None
     """The number of its row in its file, from 1, the header not counted; None where that is not known."""
 
     @property
     def place(self) -> str:
-        """Where a person finds it. An id that only counts the rows from 0 says nothing more than the row."""
+        """Its id and row in its file; an id that only counts the rows is left out."""
         if self.row is None:
             return f"id {self.id}"
         return f"row {self.row:,}" if self.id == str(self.row - 1) else f"id {self.id}, row {self.row:,}"
 
 
 @dataclass(frozen=True)
-class Part:
-    """Figures of some of the examples: of a class, of a kind of question."""
+class Group:
+    """Metrics of some of the examples: of a class, of a kind of question."""
 
     name: str
     num_examples: int
-    figures: dict[str, float]
+    metrics: dict[str, float]
     """In percent."""
 
 
 @dataclass(frozen=True)
 class ErrorAnalysis:
-    """A closer look at one split."""
+    """The error analysis of one split."""
 
     task: str
     kind: Kind
     split: str
     main_metric: str
     scores: dict[str, float]
-    """The task's own figures, in percent."""
+    """The task's metrics, in percent."""
     num_examples: int
     intervals: dict[str, tuple[float, float]] = field(default_factory=dict)
-    """The 95 % interval of each score that has one: on few examples."""
+    """The 95 % interval of each metric that has one: on few examples."""
     never_predicted: dict[str, int] = field(default_factory=dict)
     """Classes that occur and were never predicted, with the number of their examples."""
     num_models: int = 1
     """More than one: an ensemble."""
     num_truncated: int = 0
-    """Examples of which something had to be left out to fit."""
+    """Examples that were longer than the model's input."""
     excluded: dict[str, int] = field(default_factory=dict)
-    """Why rows were left out, and how many."""
+    """Why rows were excluded, and how many."""
     null_threshold: str = ""
-    """Where a question may have no answer: above which null score it has none, and where that number is from."""
+    """Where a question may have no answer: above which null score it has none, and how that number was fitted."""
     labels: tuple[str, ...] = ()
     confusion: tuple[tuple[int, ...], ...] = ()
-    """For classes: how often each (row) was taken for each (column)."""
+    """For classes: how often each class (row) was predicted as each (column)."""
     values: tuple[tuple[float, float], ...] = ()
-    """For regression: what is right beside what was predicted, of some examples."""
-    parts_title: str = ""
-    """What the parts are: classes, options, kinds of questions."""
-    parts: tuple[Part, ...] = ()
+    """For regression: actual and predicted value of some examples."""
+    grouped_by: str = ""
+    """What the groups are: class, option, first word of the question."""
+    groups: tuple[Group, ...] = ()
     mistakes: tuple[Mistake, ...] = ()
-    """The worst first."""
+    """The worst first, see MISTAKE_ORDER."""
     num_mistakes: int = 0
 
 
 def write_error_analyses(folder: Path, analyses: Sequence[ErrorAnalysis]) -> None:
-    """Put the findings of some splits into a run; the first one is of the split that decides."""
+    """Write the error analyses of some splits into a run; the first one is of the split that decides."""
     atomic_io.write_text(folder / ERROR_ANALYSIS, to_json(_Several(tuple(analyses))))
 
 
 def read_error_analyses(folder: Path) -> tuple[ErrorAnalysis, ...]:
-    """The findings of a run; none where it has not come to its end."""
+    """The error analyses of a run; none where it has not come to its end."""
     path = folder / ERROR_ANALYSIS
     if not path.is_file():
         return ()
@@ -130,16 +146,193 @@ class _Several:
 def written_scores(
     scores: Mapping[str, float], main_metric: str, intervals: Mapping[str, Sequence[float]] | None = None
 ) -> str:
-    """The figures in one line, the main one first, with their intervals where they have one."""
+    """The metrics in one line, the main one first, with their intervals where they have one."""
     names = sorted(scores, key=lambda name: name != main_metric)
     return ", ".join(f"{name} {with_interval(scores[name], (intervals or {}).get(name))}" for name in names)
 
 
 def with_interval(score: float, interval: Sequence[float] | None) -> str:
-    """A score with its interval, if it has one: `97.44 [86.82, 99.55]`."""
+    """A metric with its interval, if it has one: `97.44 [86.82, 99.55]`."""
     return f"{score:.2f}" + (f" [{interval[0]:.2f}, {interval[1]:.2f}]" if interval is not None else "")
 
 
-def explained(num_examples: int) -> str:
-    """What the brackets mean, as a sentence."""
+def explain_intervals(num_examples: int) -> str:
+    """What the brackets mean."""
     return f"in brackets: 95 % intervals, from {counted(num_examples, 'example')}"
+
+
+def never_predicted_sentences(analysis: ErrorAnalysis) -> list[str]:
+    """The classes that occur and were never predicted: a sentence each, or one on all of them where they are many."""
+    missing = sorted(analysis.never_predicted.items(), key=lambda one: -one[1])
+    if len(missing) <= 3:
+        return describe_never_predicted(analysis.kind, analysis.never_predicted, analysis.num_examples)
+    named = ", ".join(f"{name} ({count:,})" for name, count in missing[:MOST_NAMED])
+    more = f" and {len(missing) - MOST_NAMED:,} more" if len(missing) > MOST_NAMED else ""
+    return [f"{len(missing):,} of {len(analysis.labels):,} classes were never predicted (examples): {named}{more}"]
+
+
+def error_section(analysis: ErrorAnalysis) -> Markup:
+    """The error analysis of one split, for the page."""
+    models = f", {analysis.num_models} models averaged" if analysis.num_models > 1 else ""
+    scores = written_scores(analysis.scores, analysis.main_metric, analysis.intervals).replace("_", " ")
+    never = never_predicted_sentences(analysis)
+    blocks = []
+    if analysis.confusion:
+        blocks.append(element("div", element("h3", "Confusion matrix"), confusion(analysis)))
+    if analysis.groups:
+        blocks.append(element("div", element("h3", f"By {analysis.grouped_by}"), _groups(analysis)))
+    if analysis.values:
+        blocks.append(element("div", element("h3", "Predicted vs. actual"), scatter(analysis.values)))
+    is_dense = len(analysis.confusion) >= DENSE_FROM
+    return element(
+        "section",
+        element("h2", f"Error analysis: {analysis.split}"),
+        element("p", f"{counted(analysis.num_examples, 'example')}{models}: {scores}."),
+        *([element("ul", *(element("li", sentence) for sentence in never), class_="notes")] if never else []),
+        *_remarks(analysis),
+        *([element("div", *blocks, class_=None if is_dense else "columns")] if blocks else []),
+        _mistakes(analysis),
+    )
+
+
+def _remarks(analysis: ErrorAnalysis) -> list[Markup]:
+    sentences = []
+    if analysis.num_truncated:
+        number = analysis.num_truncated
+        of_all = percent_of(number, max(1, analysis.num_examples))
+        sentences.append(
+            f"{counted(number, 'example')} ({of_all}) {were(number)} too long for the model and truncated."
+        )
+    sentences += [f"{count:,} excluded: {reason}." for reason, count in analysis.excluded.items()]
+    if analysis.intervals:
+        sentences.append(
+            "In brackets: 95 % intervals (Wilson's for accuracy, a bootstrap over examples for the others)."
+        )
+    if analysis.null_threshold:
+        sentences.append(f"A question has no answer above this null score: {analysis.null_threshold}.")
+    return [element("p", sentence, class_="soft") for sentence in sentences]
+
+
+def confusion(analysis: ErrorAnalysis) -> Markup:
+    """A row for each actual class, a column for each predicted one, shaded by the fraction of the row.
+
+    With many classes the cells are small, zeros are blank and the fractions are shown under the pointer.
+    """
+    is_dense = len(analysis.confusion) >= DENSE_FROM
+    head = element(
+        "tr",
+        element("th", "actual ↓  predicted →", scope="col", class_="corner"),
+        *(element("th", label, scope="col") for label in analysis.labels),
+    )
+    rows = []
+    for number, (label, counts) in enumerate(zip(analysis.labels, analysis.confusion, strict=True)):
+        total = sum(counts)
+        cells = []
+        for column, count in enumerate(counts):
+            fraction = count / total if total else 0.0
+            percent = f"{100 * fraction:.1f} %"
+            cells.append(
+                element(
+                    "td",
+                    f"{count:,}" if count or not is_dense else "",
+                    *([] if is_dense else [element("small", percent)]),
+                    class_="hit" if column == number else "miss",
+                    style=f"--fraction:{fraction:.3f}",
+                    title=f"{label} as {analysis.labels[column]}: {percent}" if is_dense and count else None,
+                )
+            )
+        rows.append(element("tr", element("th", label, scope="row"), *cells))
+    look = "matrix dense" if is_dense else "matrix"
+    body = element("table", element("thead", head), element("tbody", *rows), class_=look)
+    return element("div", body, class_="scroll")
+
+
+def _groups(analysis: ErrorAnalysis) -> Markup:
+    names = list(dict.fromkeys(name for group in analysis.groups for name in group.metrics))
+    rows = [
+        [group.name, f"{group.num_examples:,}"]
+        + [f"{group.metrics[name]:.1f}" if name in group.metrics else NOTHING for name in names]
+        for group in analysis.groups
+    ]
+    return table([analysis.grouped_by, "examples", *(name.replace("_", " ") for name in names)], rows)
+
+
+def scatter(values: Sequence[tuple[float, float]]) -> Markup:
+    """A dot for each example, the predicted value over the actual one, and the diagonal."""
+    points = np.array(values, np.float64)
+    finite = points[np.isfinite(points).all(1)]
+    both = scale_for(finite.ravel(), LEFT, RIGHT)
+    across, up = both, scale_for(finite.ravel(), BOTTOM, TOP)
+    lines = []
+    for value in ticks(both):
+        x, y = round(across.place(value), 1), round(up.place(value), 1)
+        lines.append(element("line", x1=LEFT, x2=RIGHT, y1=y, y2=y))
+        lines.append(element("text", f"{value:g}", x=LEFT - 6, y=y + 4, text_anchor="end"))
+        lines.append(element("text", f"{value:g}", x=x, y=BOTTOM + 17, text_anchor="middle"))
+    lines.append(element("text", "actual", x=(LEFT + RIGHT) / 2, y=HEIGHT - 8, text_anchor="middle", class_="unit"))
+    places = zip(across(finite[:, 0]).tolist(), up(finite[:, 1]).tolist(), strict=True)
+    dots = "".join(f"M{x:.1f} {y:.1f}h0" for x, y in places)
+    picture = element(
+        "svg",
+        element("g", *lines, class_="axis"),
+        element("line", class_="level", x1=LEFT, y1=BOTTOM, x2=RIGHT, y2=TOP),
+        element("path", class_="run-0 cloud", d=dots),
+        viewBox=f"0 0 {WIDTH:g} {HEIGHT:g}",
+        role="img",
+        aria_label=f"Predicted vs. actual values, {counted(len(finite), 'example')}.",
+    )
+    return element("figure", element("figcaption", "predicted"), picture, class_="single")
+
+
+def _mistakes(analysis: ErrorAnalysis) -> Markup:
+    if not analysis.mistakes:
+        return joined(element("h3", "Mistakes"), element("p", "None."))
+    title = "Largest errors" if analysis.kind == "regression" else "Worst mistakes"
+    note = f"{len(analysis.mistakes):,} of {analysis.num_mistakes:,}. {MISTAKE_ORDER[analysis.kind]}"
+    if any(mistake.row is not None for mistake in analysis.mistakes):
+        note += " Rows are counted from 1, without the file's header."
+    legend = []
+    if any(text.marks for mistake in analysis.mistakes for text in mistake.texts):
+        looks = {"gold": "actual", "predicted": "predicted", "gold predicted": "both"}
+        legend.append(element("p", *(joined(element("mark", word, class_=look), " ") for look, word in looks.items())))
+    shown = [_mistake(mistake) for mistake in analysis.mistakes]
+    rest = shown[OPEN_AT_FIRST:]
+    more = [element("details", element("summary", f"{len(rest):,} more"), *rest)] if rest else []
+    return joined(element("h3", title), element("p", note, class_="soft"), *legend, *shown[:OPEN_AT_FIRST], *more)
+
+
+def _mistake(mistake: Mistake) -> Markup:
+    labels = element(
+        "p",
+        element("span", "actual: ", class_="soft"),
+        element("b", mistake.gold, class_="gold"),
+        element("span", " predicted: ", class_="soft"),
+        element("b", mistake.predicted, class_="predicted"),
+        class_="labels",
+    )
+    alone = len(mistake.texts) == 1
+    texts = [
+        element("p", *([] if alone else [element("span", f"{shown.name}: ", class_="soft")]), marked(shown))
+        for shown in mistake.texts
+    ]
+    footer = element("p", f"{mistake.confidence} · {mistake.place}", class_="remark")
+    return element("article", labels, *texts, footer, class_="mistake")
+
+
+def marked(shown: Shown) -> Markup:
+    """A text with its marks; where an actual and a predicted one overlap, the span has both looks."""
+    text = shown.text
+    borders = {0, len(text)}
+    for mark in shown.marks:
+        borders |= {max(0, min(mark.start, len(text))), max(0, min(mark.end, len(text)))}
+    places = sorted(borders)
+    pieces: list[str] = []
+    for start, end in pairwise(places):
+        kinds = sorted({mark.kind for mark in shown.marks if _covers(mark, start, end)})
+        piece = text[start:end]
+        pieces.append(element("mark", piece, class_=" ".join(kinds)) if kinds else piece)
+    return element("span", *pieces, class_="text")
+
+
+def _covers(mark: Mark, start: int, end: int) -> bool:
+    return mark.start <= start and end <= mark.end

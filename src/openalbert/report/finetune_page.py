@@ -1,148 +1,99 @@
-"""The page of fine-tuning runs: scores beside the paper's, curves, a closer look at what went wrong, and all facts."""
+"""The page of fine-tuning runs: scores compared with the paper's, curves, error analysis and all metadata."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from openalbert import formatting
-from openalbert.formatting import NOTHING, count, counted, duration, moment, number, percent, percent_of
+from openalbert.formatting import NOTHING, count, counted, duration, moment, number, percent_of, present
 from openalbert.model.presets import PAPER_TOKENS
 from openalbert.report import charts
-from openalbert.report.charts import Line, Picture
-from openalbert.report.error_page import error_section
-from openalbert.report.finetuning_reader import (
-    SEEDS,
-    FinetuningRecord,
+from openalbert.report.error_analysis import error_section, read_error_analyses
+from openalbert.report.html import Markup, document, element, joined, table
+from openalbert.report.pretrain_page import about, curves_section, differences, notes, swatch, tile, unfinished
+from openalbert.report.run_reader import SEEDS, RunRecord, read_finetuning_runs, read_values
+from openalbert.report.summary import (
+    hardware,
     initialized_from,
-    pretrained,
-    read_finetuning_runs,
-    read_values,
+    last_step,
+    pretraining_of,
+    tokens_seen,
+    training_seconds,
 )
-from openalbert.report.html import Markup, element, joined, table
-from openalbert.report.pretrain_page import document, pictures_section
-from openalbert.report.run_reader import RunRecord
-from openalbert.report.sections import about, differences, swatch
-from openalbert.report.summary import hardware, last_step, tokens_seen, training_seconds
-from openalbert.tasks.paper_scores import on_what, reported
-from openalbert.tasks.selection import rank_of
+from openalbert.tasks.metrics import rank_of
+from openalbert.tasks.paper_scores import compare_dev_sets, reported
 
 
 def finetuning_page(folders: Sequence[Path], now: datetime) -> str:
-    """The whole page."""
-    records = read_finetuning_runs(folders)
-    runs = [record.run for record in records]
-    pictures, data = charts.draw(runs, _pictures_for(records))
+    """The page of some fine-tuning runs."""
+    runs = read_finetuning_runs(folders)
+    figures, values = charts.draw(runs)
+    is_one_folder, is_one_run = len(folders) == 1, len(runs) == 1
     name = folders[0].resolve().name
-    alone = len(records) == 1
-    title = f"{len(runs)} fine-tuning runs compared" if len(folders) > 1 else f"{records[0].task} · {name}"
-    best = _best(records)
-    looks = best.analyses if best is not None and len(folders) == 1 else ()
+    title = f"{runs[0].task} · {name}" if is_one_folder else f"{len(runs)} fine-tuning runs compared"
+    best = _best(runs)
+    analyses = read_error_analyses(best.folder) if best is not None and is_one_folder else ()
     sections = [
-        *([_beside_the_paper(records, folders)] if len(folders) == 1 else []),
-        pictures_section(runs, pictures),
-        *(error_section(one) for one in looks),
-        *([differences(runs)] if len(folders) > 1 else []),
-        *(about(one.run, alone, _data(one.run), _remarks(one.run)) for one in _first_of_each(records)),
+        *([_paper_section(runs, folders[0])] if is_one_folder else []),
+        curves_section(runs, figures),
+        *map(error_section, analyses),
+        *([] if is_one_folder else [differences(runs)]),
+        *(about(run, is_one_run, _data(run), _remarks(run)) for run in _first_of_each(runs)),
     ]
-    headline = _headline(records[0], now) if alone else _several(records, folders, now)
-    return document(title, headline, sections, [run.name for run in runs], data, now)
+    headline = _headline(runs[0], now) if is_one_run else _several(runs, folders, now)
+    return document(title, headline, sections, values, now)
 
 
-def _first_of_each(records: Sequence[FinetuningRecord]) -> list[FinetuningRecord]:
-    """Runs that differ by their seed alone have the same data and settings: one of them says it."""
-    seen: dict[str, FinetuningRecord] = {}
-    for record in records:
-        folder = record.run.folder
-        seen.setdefault(str(folder.parent if folder.name.startswith("seed-") else folder), record)
-    return list(seen.values())
+def _first_of_each(runs: Sequence[RunRecord]) -> list[RunRecord]:
+    """One run of each folder: runs that differ by their seed alone have the same data and settings."""
+    first: dict[str, RunRecord] = {}
+    for run in runs:
+        folder = run.folder.parent if run.folder.name.startswith("seed-") else run.folder
+        first.setdefault(str(folder), run)
+    return list(first.values())
 
 
-def _best(records: Sequence[FinetuningRecord]) -> FinetuningRecord | None:
-    """The run with the best main figure on the split that decides; of several, none that collapsed."""
-    done = [
-        record for record in records if record.by_split and not (len(records) > 1 and record.scores.get("collapsed"))
-    ]
-    return max(done, key=lambda record: rank_of(record.scores)) if done else None
+def _best(runs: Sequence[RunRecord]) -> RunRecord | None:
+    """The run with the best main metric on the split that decides; of several, none that collapsed."""
+    done = [run for run in runs if run.by_split and not (len(runs) > 1 and run.scores.get("collapsed"))]
+    return max(done, key=lambda run: rank_of(run.scores)) if done else None
 
 
-def _pictures_for(records: Sequence[FinetuningRecord]) -> list[Picture]:
-    known = {picture.name: picture for picture in charts.PICTURES}
-    metrics = list(dict.fromkeys(name for record in records for name in record.metrics))
-    of_heads = [
-        name
-        for name in dict.fromkeys(name for record in records for name in record.run.train.columns)
-        if name.endswith("_acc") and name not in known and name not in metrics
-    ]
-    first = Picture("loss", "Training loss", "", formatting.number, lines=_baseline)
-    scored = [Picture(name, _readable(name), "% on the dev set", formatting.number) for name in metrics]
-    right = [
-        Picture(name, f"Right in training, {name.removesuffix('_acc').replace('_', ' ')}", "%", percent, "percent")
-        for name in of_heads
-        if any(record.run.train.has(name) and np.nanmax(record.run.train.columns[name]) > 0 for record in records)
-    ]
-    rest = [known[name] for name in ("lr", "grad_norm", "tokens_per_second", "mfu")]
-    return [*scored[:1], first, *scored[1:], *right, *rest]
-
-
-def _baseline(run: RunRecord) -> list[Line]:
-    level = formatting.present(run.info("baseline_loss"))
-    return [] if level is None else [Line("without the text", level)]
-
-
-def _readable(name: str) -> str:
-    words = name.replace("_", " ")
-    return words[:1].upper() + words[1:]
-
-
-def _headline(record: FinetuningRecord, now: datetime) -> list[Markup]:
-    run = record.run
-    parameters = formatting.present(run.info("parameters"))
+def _headline(run: RunRecord, now: datetime) -> list[Markup]:
+    parameters = present(run.info("parameters"))
     what = f"{parameters:,.0f} parameters, " if parameters is not None else ""
     examples = run.info("data", "train_examples")
-    state = "finished" if run.is_finished else "no end recorded"
+    state = "finished" if run.is_finished else "unfinished"
     sentence = (
-        f" {what}tuned from {initialized_from(run) or 'weights drawn at random'} on "
+        f" {what}fine-tuned from {initialized_from(run) or 'weights drawn at random'} on "
         f"{count(examples)} example{'' if examples == 1 else 's'}: {counted(last_step(run), 'step')}, "
-        f"{count(tokens_seen(run))} "
-        f"tokens in {duration(training_seconds(run))} of training, on {hardware(run)}. "
-        f"Before that it was {pretrained(run)}."
+        f"{count(tokens_seen(run))} tokens in {duration(training_seconds(run))} of training, on {hardware(run)}. "
+        f"Before that it was {pretraining_of(run)}."
     )
     if run.info("started"):
         sentence += f" Started {moment(run.info('started'))}."
-    return [element("p", element("span", state, class_="state"), sentence), *_notes([record], now), *_tiles(record)]
+    scores = []
+    if run.by_split:
+        main_metric, intervals = str(run.scores.get("main_metric")), run.scores.get("intervals", {})
+        scores = [tiles(run.task, run.shape, run.by_split, main_metric, intervals)]
+        if (step := present(run.scores.get("step"))) is not None:
+            scores.append(element("p", f"The model folder has the weights of step {step:,.0f}.", class_="remark"))
+    return [element("p", element("span", state, class_="state"), sentence), *notes(_warnings([run], now)), *scores]
 
 
-def _notes(records: Sequence[FinetuningRecord], now: datetime) -> list[Markup]:
-    said = []
-    for record in records:
-        run, before = record.run, f"{record.run.name}: " if len(records) > 1 else ""
-        if not run.is_finished:
-            ago = (
-                f", written {duration(max(0.0, now.timestamp() - run.written))} before this page" if run.written else ""
-            )
-            said.append(
-                f"{before}The run is still going, or was stopped: the last record is of step {last_step(run):,}{ago}."
-            )
-        if record.scores.get("collapsed"):
-            said.append(f"{before}This run collapsed, and its scores are no result: {record.scores['collapsed']}.")
-        elif attempts := record.scores.get("attempts"):
+def _warnings(runs: Sequence[RunRecord], now: datetime) -> list[str]:
+    sentences = []
+    for run in runs:
+        of_run = unfinished(run, now)
+        if run.scores.get("collapsed"):
+            of_run.append(f"This run collapsed, and its scores are no result: {run.scores['collapsed']}.")
+        elif attempts := run.scores.get("attempts"):
             times = "once" if len(attempts) == 1 else f"{len(attempts)} times"
-            said.append(f"{before}It collapsed {times} and was tried again at a lower rate: {attempts[-1]['reason']}.")
-        said += [f"{before}{remark}" for remark in run.remarks]
-    return [element("ul", *(element("li", note) for note in said), class_="notes")] if said else []
-
-
-def _tiles(record: FinetuningRecord) -> list[Markup]:
-    if not record.by_split:
-        return []
-    step = formatting.present(record.scores.get("step"))
-    where = f"The weights of step {step:,.0f}, which the model folder has." if step is not None else ""
-    main_metric, intervals = str(record.scores.get("main_metric")), record.scores.get("intervals", {})
-    shown = tiles(record.task, record.shape, record.by_split, main_metric, intervals)
-    return [shown, element("p", where, class_="remark")]
+            reason = attempts[-1]["reason"]
+            of_run.append(f"It collapsed {times} and was run again at a lower learning rate: {reason}.")
+        before = f"{run.name}: " if len(runs) > 1 else ""
+        sentences += [f"{before}{sentence}" for sentence in [*of_run, *run.remarks]]
+    return sentences
 
 
 def tiles(
@@ -152,137 +103,127 @@ def tiles(
     main_metric: str,
     intervals: Mapping[str, Mapping[str, Sequence[float]]],
 ) -> Markup:
-    """The figures of each split, the main one first, with their intervals and the paper's beside them."""
-    rows = reported(task, shape)[:1]
+    """The metrics of each split, the main one first, with their intervals and the paper's."""
+    paper = reported(task, shape)[:1]
     shown = []
     for split, scores in by_split.items():
         for metric in sorted(scores, key=lambda name: name != main_metric):
             ends = intervals.get(split, {}).get(metric)
-            beside = [f"{row.model}: {row.scores[metric]:.1f}" for row in rows if metric in row.scores]
-            beside += [f"95 % interval: {ends[0]:.1f} to {ends[1]:.1f}"] if ends is not None else []
-            shown.append(
-                element(
-                    "div",
-                    element("dt", f"{metric.replace('_', ' ')} on {split}"),
-                    element("dd", f"{scores[metric]:.2f}", class_="big"),
-                    *(element("dd", text, class_="beside") for text in beside),
-                    class_="tile",
-                )
-            )
+            levels = [f"{row.model}: {row.scores[metric]:.1f}" for row in paper if metric in row.scores]
+            levels += [f"95 % interval: {ends[0]:.1f} to {ends[1]:.1f}"] if ends is not None else []
+            shown.append(tile(f"{metric.replace('_', ' ')} on {split}", f"{scores[metric]:.2f}", levels))
     return element("dl", *shown, class_="tiles")
 
 
-def _beside_the_paper(records: Sequence[FinetuningRecord], folders: Sequence[Path]) -> Markup:
-    first = records[0]
-    who, found = "this model", first.by_split
-    if len(records) > 1:
-        who = f"median of {counted(len(records), 'run')}"
-        summary = read_values(folders[0] / SEEDS).get("figures", {})
-        found = {split: {name: one["median"] for name, one in metrics.items()} for split, metrics in summary.items()}
-    sizes = {split: formatting.present(first.run.info("data", "scored", split)) for split in found}
+def _paper_section(runs: Sequence[RunRecord], folder: Path) -> Markup:
+    first = runs[0]
+    model, scores = "this model", first.by_split
+    if len(runs) > 1:
+        model = f"median of {counted(len(runs), 'run')}"
+        summary = read_values(folder / SEEDS).get("figures", {})
+        scores = {split: {name: one["median"] for name, one in metrics.items()} for split, metrics in summary.items()}
+    sizes = {split: present(first.info("data", "scored", split)) for split in scores}
     numbers = {split: None if size is None else int(size) for split, size in sizes.items()}
-    return beside_the_paper(first.task, who, found, numbers, first.shape, pretrained(first.run))
+    return compared_with_the_paper(first.task, model, scores, numbers, first.shape, pretraining_of(first))
 
 
-def beside_the_paper(
+def compared_with_the_paper(
     task: str,
-    who: str,
+    model: str,
     by_split: Mapping[str, Mapping[str, float]],
     num_examples: Mapping[str, int | None],
     shape: str,
     pretraining: str = "",
 ) -> Markup:
-    """The scores over the paper's own; nothing for a task that it does not have."""
+    """The scores above the paper's; nothing for a task that the paper does not have."""
     paper = reported(task, shape)
     if not paper or not by_split:
         return Markup("")
     metrics = list(dict.fromkeys(name for row in paper for name in row.scores))
-    rows = [(f"{who}, {split}", count(num_examples[split]), scores) for split, scores in by_split.items()]
+    rows = [(f"{model}, {split}", count(num_examples[split]), scores) for split, scores in by_split.items()]
     body = [
         [name, number, *(f"{scores[metric]:.1f}" if metric in scores else NOTHING for metric in metrics)]
         for name, number, scores in [*rows, *((row.model, NOTHING, row.scores) for row in paper)]
     ]
-    read = f"This one was {pretraining}. " if pretraining else ""
-    note = f"The paper's models read {count(PAPER_TOKENS)} tokens in pretraining or more. {read}"
-    note += on_what(task, num_examples)
+    this = f"This one was {pretraining}. " if pretraining else ""
+    note = f"The paper's models were pretrained on {count(PAPER_TOKENS)} tokens or more. {this}"
+    note += compare_dev_sets(task, num_examples)
     head = ["", "examples", *(metric.replace("_", " ") for metric in metrics)]
     return element(
         "section",
-        element("h2", "Beside the paper"),
+        element("h2", "Compared with the paper"),
         element("div", table(head, body), class_="wrapping"),
         element("p", note, class_="remark"),
     )
 
 
-def _several(records: Sequence[FinetuningRecord], folders: Sequence[Path], now: datetime) -> list[Markup]:
-    """A row for each run, and for several seeds what they come to."""
-    metrics = list(dict.fromkeys(name for record in records for name in _final(record)))
+def _several(runs: Sequence[RunRecord], folders: Sequence[Path], now: datetime) -> list[Markup]:
+    """A row for each run, and for several seeds their median, mean and spread."""
+    finals: list[Mapping[str, float]] = [next(iter(run.by_split.values()), {}) for run in runs]
+    metrics = list(dict.fromkeys(name for final in finals for name in final))
     rows = []
-    for index, record in enumerate(records):
-        final = _final(record)
-        attempts = record.scores.get("attempts") or []
-        note = "collapsed" if record.scores.get("collapsed") else "tried again" if attempts else ""
+    for index, (run, final) in enumerate(zip(runs, finals, strict=True)):
+        note = "collapsed" if run.scores.get("collapsed") else "run again" if run.scores.get("attempts") else ""
         rows.append(
             [
-                joined(swatch(index), record.run.name),
-                record.task,
+                joined(swatch(index), run.name),
+                run.task,
                 *(f"{final[metric]:.2f}" if metric in final else NOTHING for metric in metrics),
-                number(record.scores.get("learning_rate"), 2),
-                f"{last_step(record.run):,}",
-                duration(training_seconds(record.run)),
+                number(run.scores.get("learning_rate"), 2),
+                f"{last_step(run):,}",
+                duration(training_seconds(run)),
                 note,
             ]
         )
+    sentences = []
     if len(folders) == 1:
-        summary = read_values(folders[0] / SEEDS)
-        collapsed = sum(bool(record.scores.get("collapsed")) for record in records)
-        of_all = f"of all {len(records)} runs, {collapsed} of which collapsed" if collapsed else ""
-        lines = [("figures", line, of_all) for line in ("median", "mean", "spread")]
-        if 0 < collapsed < len(records):
-            lines.append(("figures_without_collapsed", "median", "without the collapsed"))
-        for which, line, note in lines:
-            of_split: Mapping[str, Any] = next(iter(summary.get(which, {}).values()), {})
-            told = [of_split.get(metric, {}).get(line) for metric in metrics]
-            cells = [NOTHING if figure is None else f"{figure:.2f}" for figure in told]
-            if of_split:
-                rows.append([element("b", line), "", *cells, "", "", "", note])
-    head = ["run", "task", *(metric.replace("_", " ") for metric in metrics), "rate", "steps", "training time", ""]
-    best = _best(records)
-    said = []
-    if best is not None and len(folders) == 1:
-        said = [
-            element("p", f"The best is {best.run.name}: the model folder has its weights, the closer look is at it.")
-        ]
-    if len(folders) == 1 and best is None and all(record.by_split for record in records):
-        said = [element("p", "All runs collapsed: there is no result.")]
-    return [table(head, rows, numbers_from=2), *said, *_notes(records, now)]
+        rows += _seed_rows(runs, read_values(folders[0] / SEEDS), metrics)
+        best = _best(runs)
+        if best is not None:
+            sentences.append(f"The best is {best.name}: the model folder has its weights, the error analysis is of it.")
+        elif all(run.by_split for run in runs):
+            sentences.append("All runs collapsed: there is no result.")
+    head = ["run", "task", *(metric.replace("_", " ") for metric in metrics), "lr", "steps", "training time", ""]
+    paragraphs = [element("p", sentence) for sentence in sentences]
+    return [table(head, rows, numbers_from=2), *paragraphs, *notes(_warnings(runs, now))]
 
 
-def _final(record: FinetuningRecord) -> Mapping[str, float]:
-    """The figures of the split that decides."""
-    return next(iter(record.by_split.values()), {})
+def _seed_rows(runs: Sequence[RunRecord], summary: Mapping[str, Any], metrics: Sequence[str]) -> list[list[str]]:
+    collapsed = sum(bool(run.scores.get("collapsed")) for run in runs)
+    of_all = f"of all {len(runs)} runs, {collapsed} of which collapsed" if collapsed else ""
+    lines = [("figures", line, of_all) for line in ("median", "mean", "spread")]
+    if 0 < collapsed < len(runs):
+        lines.append(("figures_without_collapsed", "median", "without the collapsed"))
+    rows: list[list[str]] = []
+    for key, line, note in lines:
+        of_split: Mapping[str, Any] = next(iter(summary.get(key, {}).values()), {})
+        values = [of_split.get(metric, {}).get(line) for metric in metrics]
+        cells = [NOTHING if value is None else f"{value:.2f}" for value in values]
+        if of_split:
+            rows.append([element("b", line), "", *cells, "", "", "", note])
+    return rows
 
 
 def _data(run: RunRecord) -> Markup:
-    examples = formatting.present(run.info("data", "train_examples"))
-    truncated = formatting.present(run.info("data", "train_truncated"))
+    examples = present(run.info("data", "train_examples"))
+    truncated = present(run.info("data", "train_truncated"))
     of_all = f" ({percent_of(int(truncated), int(examples))})" if truncated is not None and examples else ""
     scored = run.info("data", "scored")
     rows = [
-        ["begun with", f"{initialized_from(run) or 'weights drawn at random'}, {pretrained(run)}"],
+        ["initialized from", f"{initialized_from(run) or 'weights drawn at random'}, {pretraining_of(run)}"],
         ["training examples", count(examples)],
         ["sequences", count(run.info("data", "train_sequences"))],
         ["tokens", count(run.info("data", "train_tokens"))],
-        ["too long, and cut", count(truncated) + of_all],
+        ["too long and truncated", count(truncated) + of_all],
         *([f"scored on: {split}", count(size)] for split, size in (scored.items() if isinstance(scored, dict) else ())),
-        ["batch", count(run.info("batch_size"))],
+        ["batch size", count(run.info("batch_size"))],
     ]
     return table(["", ""], rows)
 
 
 def _remarks(run: RunRecord) -> list[Markup]:
-    said = run.info("data", "remarks")
-    if not isinstance(said, list) or not said:
+    remarks = run.info("data", "remarks")
+    if not isinstance(remarks, list) or not remarks:
         return []
-    lines = [element("li", str(remark)) for remark in said]
+    lines = [element("li", str(remark)) for remark in remarks]
     return [element("details", element("summary", "How the data were read"), element("ul", *lines))]

@@ -1,7 +1,7 @@
-// The values under the pointer, and every fold open on paper. The pictures themselves need no script.
+// Shows the values under the pointer, and opens every fold for printing. The charts themselves need no script.
 "use strict";
 const page = JSON.parse(document.getElementById("curves").textContent);
-const [LEFT, RIGHT, WIDTH] = page.places;
+const [LEFT, RIGHT, WIDTH] = page.frame;
 
 const axis = () => document.querySelector("input[name=x]:checked").value;
 const plain = (value, digits) => value.toLocaleString("en", { maximumSignificantDigits: digits });
@@ -23,15 +23,15 @@ function nearest(places, wanted) {
 function row(label, value, colour) {
   const line = document.createElement("div");
   const name = document.createElement("span");
-  const figure = document.createElement("b");
+  const number = document.createElement("b");
   name.textContent = label;
-  figure.textContent = value;
+  number.textContent = value;
   if (colour !== undefined) name.className = "run-" + (colour % page.colours);
-  line.append(name, figure);
+  line.append(name, number);
   return line;
 }
-for (const figure of document.querySelectorAll("figure[data-picture]")) {
-  const picture = page.pictures[Number(figure.dataset.picture)];
+for (const figure of document.querySelectorAll("figure[data-chart]")) {
+  const chart = page.charts[Number(figure.dataset.chart)];
   const svg = figure.querySelector("svg");
   const pointer = figure.querySelector("line.pointer");
   const box = document.createElement("div");
@@ -45,15 +45,15 @@ for (const figure of document.querySelectorAll("figure[data-picture]")) {
     const place = (event.clientX - frame.left) / frame.width * WIDTH;
     if (place < LEFT || place > RIGHT) return hide();
     const unit = axis();
-    const wanted = (place - LEFT) / (RIGHT - LEFT) * picture.ends[unit];
+    const wanted = (place - LEFT) / (RIGHT - LEFT) * chart.ends[unit];
     const rows = [];
-    for (const curve of picture.curves) {
+    for (const curve of chart.curves) {
       const i = nearest(curve[unit], wanted);
       if (i < 0 || curve.y[i] === null) continue;
-      // A run that ended before this place has nothing to say here.
-      if (i === curve.y.length - 1 && wanted - curve[unit][i] > 0.02 * picture.ends[unit]) continue;
+      // A run that ended before this place has no value here.
+      if (i === curve.y.length - 1 && wanted - curve[unit][i] > 0.02 * chart.ends[unit]) continue;
       const name = (page.runs.length > 1 ? page.runs[curve.run] + ", " : "") + (curve.heldOut ? "held out" : "training");
-      rows.push(row(name + " at " + counted(curve[unit][i], unit), written(curve.y[i], picture.write), curve.run));
+      rows.push(row(name + " at " + counted(curve[unit][i], unit), written(curve.y[i], chart.kind), curve.run));
     }
     box.replaceChildren(...rows);
     box.hidden = rows.length === 0;

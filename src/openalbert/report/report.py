@@ -1,4 +1,4 @@
-"""`openalbert report`: the page of pretraining runs or of fine-tuning runs, whichever the folders hold."""
+"""`openalbert report`: the page of pretraining or fine-tuning runs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,13 +10,12 @@ from tyro.conf import Positional, arg
 from openalbert import atomic_io
 from openalbert.errors import UserError
 from openalbert.progress import Work
-from openalbert.report.error_analysis import ErrorAnalysis
-from openalbert.report.error_page import error_section
-from openalbert.report.finetune_page import beside_the_paper, finetuning_page, tiles
-from openalbert.report.finetuning_reader import is_finetuning
-from openalbert.report.html import element
-from openalbert.report.pretrain_page import document, now, page
-from openalbert.report.run_reader import METRICS, read_runs
+from openalbert.report import charts
+from openalbert.report.error_analysis import ErrorAnalysis, error_section
+from openalbert.report.finetune_page import compared_with_the_paper, finetuning_page, tiles
+from openalbert.report.html import document, element, now
+from openalbert.report.pretrain_page import pretraining_page
+from openalbert.report.run_reader import METRICS, is_finetuning, read_runs
 
 
 @dataclass(frozen=True)
@@ -24,7 +23,7 @@ class Report:
     """Curves, settings, data, hardware and throughput of one run, or a comparison of several, as one HTML page."""
 
     runs: Annotated[Positional[tuple[Path, ...]], arg(metavar="RUN [RUN ...]")]
-    """Folders of runs, as `openalbert pretrain` writes them."""
+    """Folders of runs, as `openalbert pretrain` and `openalbert finetune` write them."""
     out: Path | None = None
     """The page. Not given: report.html in the run's folder, or here where there are several runs."""
 
@@ -44,15 +43,12 @@ class Report:
 
 def report(settings: Report) -> None:
     """Write the page and print where it is."""
-    tuned = [is_finetuning(folder) for folder in settings.runs]
-    if not any(tuned):
-        _write_pretraining_report(settings.runs, settings.target)
-        print(settings.target)
-        return
-    if not all(tuned):
-        one, other = settings.runs[tuned.index(True)], settings.runs[tuned.index(False)]
-        raise UserError(f"{one} is a run of fine-tuning and {other} is not: only runs of one kind can be compared")
-    write_report(settings.runs, settings.target)
+    kinds = [is_finetuning(folder) for folder in settings.runs]
+    if any(kinds) and not all(kinds):
+        one, other = settings.runs[kinds.index(True)], settings.runs[kinds.index(False)]
+        raise UserError(f"{one} is a fine-tuning run and {other} is not: only runs of one kind can be compared")
+    write = write_report if all(kinds) else _write_pretraining_report
+    write(settings.runs, settings.target)
     print(settings.target)
 
 
@@ -61,7 +57,7 @@ def _write_pretraining_report(folders: Sequence[Path], target: Path) -> None:
     with Work("reading metrics", total=total or None, unit="MB", scale=1e6) as work:
         runs = read_runs(folders, work.advance)
     atomic_io.make_folder(target.parent)
-    atomic_io.write_text(target, page(runs, now()))
+    atomic_io.write_text(target, pretraining_page(runs, now()))
 
 
 def write_report(folders: Sequence[Path], target: Path) -> None:
@@ -71,14 +67,15 @@ def write_report(folders: Sequence[Path], target: Path) -> None:
 
 
 def evaluation_page(names: Sequence[str], shape: str, analyses: Sequence[ErrorAnalysis], pretraining: str = "") -> str:
-    """The page of an evaluation: what came out, beside the paper, and a closer look."""
+    """The page of an evaluation: scores, compared with the paper, and the error analysis of each split."""
     first = analyses[0]
-    who = names[0] if len(names) == 1 else f"{len(names)} models averaged: {', '.join(names)}"
+    models = names[0] if len(names) == 1 else f"{len(names)} models averaged: {', '.join(names)}"
     by_split = {one.split: one.scores for one in analyses}
     intervals = {one.split: one.intervals for one in analyses}
-    headline = [element("p", f"{who}."), tiles(first.task, shape, by_split, first.main_metric, intervals)]
-    name = "this model" if len(names) == 1 else "the ensemble"
+    headline = [element("p", f"{models}."), tiles(first.task, shape, by_split, first.main_metric, intervals)]
+    model = "this model" if len(names) == 1 else "the ensemble"
     numbers = {one.split: one.num_examples for one in analyses}
-    beside = beside_the_paper(first.task, name, by_split, numbers, shape, pretraining)
-    sections = [beside, *map(error_section, analyses)]
-    return document(f"{first.task} · evaluation", headline, sections, [], [], now())
+    paper = compared_with_the_paper(first.task, model, by_split, numbers, shape, pretraining)
+    sections = [paper, *map(error_section, analyses)]
+    _, values = charts.draw([])
+    return document(f"{first.task} · evaluation", headline, sections, values, now())

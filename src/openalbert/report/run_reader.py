@@ -1,12 +1,14 @@
-"""A run's folder as its reader sees it: settings, facts, and of the metrics all that is whole.
+"""Runs read back from their folders: settings, run info, metrics and, of fine-tuning runs, scores.
 
-A run may still be going, or may have been killed while it wrote: what cannot be read is left out and said in a remark.
+A run may still be in progress, or may have been killed while it wrote: what cannot be read is skipped and noted in
+`RunRecord.remarks`.
 """
 
+import contextlib
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,14 +18,23 @@ import numpy as np
 from jaxtyping import Bool, Float64
 
 from openalbert.errors import UserError
+from openalbert.interop.config_json import read_config
+from openalbert.settings import from_dict
+from openalbert.tasks.data.source import TaskSource
+from openalbert.tasks.paper_scores import shape_of
 
 SETTINGS, RUN_INFO, METRICS = "run.json", "run_info.json", "metrics.jsonl"
+SCORES, SEEDS, CONFIG = "scores.json", "seeds.json", Path("model") / "config.json"
 LINES_AT_ONCE = 20_000
-TRAIN_FIELDS = (
-    "step tokens progress loss mlm_loss mlm_acc sop_loss sop_acc nsp_loss nsp_acc "
-    "lr grad_norm depth skipped seconds tokens_per_second mfu"
-).split()
-EVALUATION_FIELDS = ("step tokens examples mlm_loss mlm_acc perplexity sop_loss sop_acc nsp_loss nsp_acc").split()
+FIELDS = {
+    "train": (
+        "step tokens progress loss mlm_loss mlm_acc sop_loss sop_acc nsp_loss nsp_acc "
+        "lr grad_norm depth skipped seconds tokens_per_second mfu"
+    ).split(),
+    "evaluation": "step tokens examples mlm_loss mlm_acc perplexity sop_loss sop_acc nsp_loss nsp_acc".split(),
+}
+"""Columns that are always there. Other fields with numbers are added as they are found."""
+NOT_METRICS = ("kind", "step", "tokens", "split", "seconds", "examples")
 
 
 @dataclass(frozen=True)
@@ -36,15 +47,15 @@ class Records:
         return len(self.columns["step"])
 
     def has(self, name: str) -> bool:
-        """Is there any figure of this name?"""
-        return bool(np.isfinite(self.columns[name]).any())
+        """Whether any record has a finite value of this name."""
+        return name in self.columns and bool(np.isfinite(self.columns[name]).any())
 
     def last(self, name: str) -> float | None:
-        """What the last record says, which may be that it is not a number; None where no record ever gave a figure."""
+        """The value of the last record, which may be NaN; None where no record has a finite one."""
         return float(self.columns[name][-1]) if self.has(name) else None
 
     def median(self, name: str) -> float | None:
-        """The middle of all finite values."""
+        """The median of all finite values."""
         finite = self.columns[name][np.isfinite(self.columns[name])]
         return float(np.median(finite)) if len(finite) else None
 
@@ -55,7 +66,7 @@ class Records:
 
 @dataclass(frozen=True)
 class Event:
-    """Something worth a sentence that happened in a run."""
+    """An event of a run: a skipped step, a change of depth, a collapse."""
 
     step: int
     what: str
@@ -64,7 +75,7 @@ class Event:
 
 @dataclass(frozen=True)
 class RunRecord:
-    """All that a run's folder tells."""
+    """A pretraining or fine-tuning run, read back from its folder."""
 
     name: str
     folder: Path
@@ -77,6 +88,8 @@ class RunRecord:
     """Sentences on what is missing or damaged."""
     written: float | None
     """When the metrics were last written to, in seconds since 1970."""
+    scores: Mapping[str, Any]
+    """scores.json of a fine-tuning run; empty for a pretraining run and while a run is in progress."""
 
     def info(self, *path: str) -> Any:
         """A value of run_info.json, None where there is none."""
@@ -87,20 +100,51 @@ class RunRecord:
 
     @property
     def is_finished(self) -> bool:
-        """Did the run come to its end? The truth beside the estimate is the last thing it writes."""
+        """Whether the run came to its end: the actual time and memory are the last values that it writes."""
         return isinstance(self.info("actual"), dict)
 
     @property
     def model_name(self) -> str:
-        """The preset that the run began from."""
+        """The preset of a pretraining run."""
         return str(self.settings.get("preset") or "a model of its own")
 
+    @property
+    def is_finetuning(self) -> bool:
+        """Whether this is a fine-tuning run."""
+        return "task" in self.settings
+
+    @property
+    def task(self) -> str:
+        """The name of a fine-tuning run's task."""
+        return str(self.info("task", "name") or self.settings.get("task") or "a task")
+
+    @property
+    def task_metrics(self) -> list[str]:
+        """The metrics of a fine-tuning run's evaluations, the main one first."""
+        main = str(self.info("task", "main_metric"))
+        names = [name for name in self.evaluation.columns if name not in NOT_METRICS and "_loss" not in name]
+        return sorted(filter(self.evaluation.has, names), key=lambda name: name != main)
+
+    @property
+    def by_split(self) -> Mapping[str, Mapping[str, float]]:
+        """The final metrics of a fine-tuning run for each split."""
+        found = self.scores.get("scores")
+        return found if isinstance(found, dict) else {}
+
+    @property
+    def shape(self) -> str:
+        """The paper's model that a fine-tuning run's model has the shape of, "" for none."""
+        try:
+            return shape_of(read_config(read_values(self.folder / CONFIG), str(CONFIG)))
+        except UserError:
+            return ""
+
     def seconds_at(self, steps: Float64[np.ndarray, "n"]) -> Float64[np.ndarray, "n"]:
-        """Training time at these steps, between two records in proportion."""
+        """Training time at these steps, interpolated between records."""
         return self._at(steps, "seconds")
 
     def tokens_at(self, steps: Float64[np.ndarray, "n"]) -> Float64[np.ndarray, "n"]:
-        """Tokens seen at these steps, between two records in proportion."""
+        """Tokens seen at these steps, interpolated between records."""
         return self._at(steps, "tokens")
 
     def _at(self, steps: Float64[np.ndarray, "n"], name: str) -> Float64[np.ndarray, "n"]:
@@ -111,47 +155,51 @@ class RunRecord:
         amounts = np.concatenate([[0.0], self.train.columns[name][known]])
         return np.asarray(np.interp(steps, places, amounts), np.float64)
 
+    def metrics_table(self) -> dict[str, list[Any]]:
+        """The train and evaluation records as columns, ready for `pandas.DataFrame`: `kind`, `step`, then each metric
+        that any record has, NaN where a record lacks it. `seconds` is the training time up to the step."""
+        kinds = {"train": self.train, "evaluation": self.evaluation}
+        names = dict.fromkeys(name for records in kinds.values() for name in records.columns if records.has(name))
+        steps = np.concatenate([records.columns["step"] for records in kinds.values()])
+        order = np.argsort(steps, kind="stable")
+        labels = np.repeat(list(kinds), [len(records) for records in kinds.values()])
+        table: dict[str, list[Any]] = {"kind": labels[order].tolist(), "step": steps[order].astype(np.int64).tolist()}
+        for name in names:
+            columns = [records.columns.get(name, np.full(len(records), np.nan)) for records in kinds.values()]
+            if name == "seconds":
+                columns[1] = self.seconds_at(self.evaluation.columns["step"])
+            if name != "step":
+                table[name] = np.concatenate(columns)[order].tolist()
+        return table
 
-def read_runs(
-    folders: Sequence[Path], advance: Callable[[float], None] = lambda size: None, more_fields: Sequence[str] = ()
-) -> list[RunRecord]:
-    """The runs of these folders, each under a name that no other has; `advance` is told of bytes read.
 
-    `more_fields` are those that records may have beside the ones of pretraining.
-    """
+def read_runs(folders: Sequence[Path], advance: Callable[[float], None] = lambda size: None) -> list[RunRecord]:
+    """The runs of these folders, each under a name that no other has; `advance` gets the number of bytes read."""
     whole = [Path(os.path.abspath(folder)) for folder in folders]  # noqa: PTH100  (resolve() would follow links)
     repeated = {str(folder) for folder in whole if whole.count(folder) > 1}
     if repeated:
         raise UserError(f"{min(repeated)} is named twice: name each run once")
     names = [folder.name for folder in whole]
     return [
-        read_run(folder, folder.name if names.count(folder.name) == 1 else str(folder), advance, more_fields)
-        for folder in whole
+        read_run(folder, folder.name if names.count(folder.name) == 1 else str(folder), advance) for folder in whole
     ]
 
 
-def read_run(
-    folder: Path,
-    name: str | None = None,
-    advance: Callable[[float], None] = lambda size: None,
-    more_fields: Sequence[str] = (),
-) -> RunRecord:
-    """The run of a folder; a folder that is none is refused."""
+def read_run(folder: Path, name: str | None = None, advance: Callable[[float], None] = lambda size: None) -> RunRecord:
+    """The run of a folder."""
     remarks: list[str] = []
     settings = _settings(folder)
-    run_info = _run_info(folder / RUN_INFO, remarks)
-    fields = {
-        kind: tuple(dict.fromkeys((*known, *more_fields)))
-        for kind, known in (("train", TRAIN_FIELDS), ("evaluation", EVALUATION_FIELDS))
-    }
-    reader = _Metrics(remarks, advance, fields)
+    run_info = read_values(folder / RUN_INFO)
+    if not run_info:
+        remarks.append(f"{RUN_INFO} is missing or damaged: hardware, data and unigram entropy are not known.")
+    reader = _Metrics(remarks, advance)
     metrics = folder / METRICS
     written = None
     try:
         written = metrics.stat().st_mtime
         reader.read(metrics)
     except FileNotFoundError:
-        remarks.append(f"There is no {METRICS} yet: nothing has been recorded.")
+        remarks.append(f"There is no {METRICS} yet: nothing has been logged.")
     return RunRecord(
         name=name or folder.name,
         folder=folder,
@@ -162,7 +210,60 @@ def read_run(
         events=tuple(reader.events),
         remarks=tuple(remarks),
         written=written,
+        scores=read_values(folder / SCORES),
     )
+
+
+def read_finetuning_runs(folders: Sequence[Path]) -> list[RunRecord]:
+    """The fine-tuning runs of these folders; a folder of several seeds gives the run of each."""
+    each = []
+    for folder in folders:
+        each += _seeds(folder) or [folder]
+    return [
+        replace(run, name=f"{folder.parent.name}/{folder.name}") if len(folders) > 1 and folder not in folders else run
+        for folder, run in zip(each, read_runs(each), strict=True)
+    ]
+
+
+def seed_folders(folder: Path) -> list[Path]:
+    """The runs of several seeds that a folder holds, by their seed."""
+    return sorted(
+        (path.parent for path in folder.glob(f"seed-*/{SETTINGS}")), key=lambda path: (len(path.name), path.name)
+    )
+
+
+def _seeds(folder: Path) -> list[Path]:
+    """The runs of the seeds that the last call asked for, without those that an earlier call left."""
+    found = seed_folders(folder)
+    asked = read_values(folder / SETTINGS)
+    first, count = asked.get("seed"), asked.get("seeds")
+    if not isinstance(first, int) or not isinstance(count, int):
+        return found
+    return [path for path in found if path.name in {f"seed-{first + number}" for number in range(count)}]
+
+
+def is_finetuning(folder: Path) -> bool:
+    """Whether this folder holds a fine-tuning run."""
+    return "task" in read_values(folder / SETTINGS)
+
+
+def examples_of(model: Path) -> TaskSource | None:
+    """The data of a fine-tuning run, by its folder or that of its model; None where they are not known."""
+    for folder in (model, model.parent):
+        source = read_values(folder / SETTINGS).get("source")
+        if isinstance(source, dict):
+            with contextlib.suppress(UserError):
+                return from_dict(source, TaskSource, str(folder / SETTINGS))
+    return None
+
+
+def read_values(path: Path) -> dict[str, Any]:
+    """The JSON object of a file; empty where there is none, or a damaged one."""
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return values if isinstance(values, dict) else {}
 
 
 def settings_tree(run: RunRecord) -> Any:
@@ -181,38 +282,22 @@ def _settings(folder: Path) -> dict[str, Any]:
     try:
         settings = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise UserError(f"{path} is not JSON, so nothing is known of this run: {error}") from None
+        raise UserError(f"{path} is not JSON, so this run cannot be read: {error}") from None
     if not isinstance(settings, dict):
         raise UserError(f"{path}: a JSON object of settings was expected")
     return settings
 
 
-def _run_info(path: Path, remarks: list[str]) -> dict[str, Any]:
-    try:
-        run_info = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        remarks.append(f"There is no {RUN_INFO}: the hardware, the data and the unigram plateau are not known.")
-        return {}
-    except ValueError:
-        run_info = None
-    if not isinstance(run_info, dict):
-        remarks.append(f"{RUN_INFO} is damaged: the hardware, the data and the unigram plateau are not known.")
-        return {}
-    return run_info
-
-
 @dataclass
 class _Metrics:
-    """What the lines of metrics.jsonl come to, a block of lines at a time, so that a long run fits into memory."""
+    """The content of metrics.jsonl, read a block of lines at a time, so that a long run fits into memory."""
 
     remarks: list[str]
     advance: Callable[[float], None]
-    fields: dict[str, tuple[str, ...]]
-    """What is kept of each kind of record."""
     events: list[Event] = field(default_factory=list)
     blocks: dict[str, list[dict[str, Float64[np.ndarray, "_"]]]] = field(default_factory=dict)
     collapses: dict[str, list[int]] = field(default_factory=dict)
-    """For each kind: how many of its records were written before each collapse, after which a run begins again."""
+    """For each kind: how many of its records were written before each collapse, after which a run starts over."""
 
     def read(self, path: Path) -> None:
         damaged: list[int] = []
@@ -233,14 +318,14 @@ class _Metrics:
                 self.advance(float(sum(map(len, lines))))
         if cut:
             self.remarks.append(
-                f"The last line of {METRICS} is cut off, by a kill or since the run is writing it: it is left out."
+                f"The last line of {METRICS} is cut off, by a kill or because the run is writing it: it is skipped."
             )
         if damaged:
             what = f"line {damaged[0]}" if len(damaged) == 1 else f"{len(damaged):,} lines, the first is {damaged[0]}"
-            self.remarks.append(f"{METRICS} is damaged ({what}): what cannot be read is left out.")
+            self.remarks.append(f"{METRICS} is damaged ({what}): what cannot be read is skipped.")
 
     def _add(self, records: list[dict[str, Any]]) -> None:
-        for kind, names in self.fields.items():
+        for kind, known in FIELDS.items():
             if any(record.get("what") == "collapsed" for record in records):
                 before = sum(len(block["step"]) for block in self.blocks.get(kind, []))
                 for record in records:
@@ -249,17 +334,21 @@ class _Metrics:
                         self.collapses.setdefault(kind, []).append(before)
             some = [record for record in records if record["kind"] == kind]
             if some:
+                found = (name for record in some for name in record if name not in NOT_METRICS)
+                names = dict.fromkeys([*known, *found])
                 self.blocks.setdefault(kind, []).append({name: _column(some, name) for name in names})
         for record in records:
             if record["kind"] == "event":
                 self.events.append(Event(int(record["step"]), str(record.get("what", "")), str(record.get("text", ""))))
 
     def records(self, kind: str) -> Records:
-        """Everything of one kind; of steps that were recorded again after a restart or collapse, the later record."""
+        """All records of one kind; of steps that were logged again after a restart or collapse, the later record."""
         blocks = self.blocks.get(kind, [])
-        records = Records(
-            {name: np.concatenate([np.zeros(0), *(block[name] for block in blocks)]) for name in self.fields[kind]}
-        )
+        columns = {}
+        for name in dict.fromkeys([*FIELDS[kind], *(name for block in blocks for name in block)]):
+            pieces = [block.get(name, np.full(len(block["step"]), np.nan)) for block in blocks]
+            columns[name] = np.concatenate([np.zeros(0), *pieces])
+        records = Records(columns)
         if not len(records):
             return records
         steps = records.columns["step"]
@@ -274,7 +363,7 @@ class _Metrics:
 
 
 def _ended_by(collapses: Sequence[int], steps: Float64[np.ndarray, "n"]) -> Bool[np.ndarray, "n"]:
-    """Which records a collapse made void: it comes before the first of their step, or of an earlier one, that follows.
+    """Which records a collapse made void: it lies between them and the next record of the same or an earlier step.
 
     `collapses` are how many records were written before each.
     """

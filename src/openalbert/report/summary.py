@@ -1,37 +1,40 @@
-"""What a run came to, in figures: the page and the model card take them from here, so that they say the same."""
+"""The numbers and sentences about a run that its page and its model card share."""
 
 import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from openalbert.errors import UserError
 from openalbert.formatting import count, duration, number, percent, present
-from openalbert.interop.pretraining_json import PretrainingStage
-from openalbert.report.run_reader import RUN_INFO, Records, RunRecord
+from openalbert.interop.pretraining_json import NONE, Pretraining, PretrainingStage
+from openalbert.model.presets import PAPER_TOKENS
+from openalbert.report.run_reader import CONFIG, RUN_INFO, Records, RunRecord
 from openalbert.settings import from_dict
 
 
 @dataclass(frozen=True)
 class Result:
-    """One figure beside what it is to be compared with."""
+    """A metric and the levels to compare it with."""
 
     name: str
     value: float | None
-    written: str
+    text: str
     levels: dict[str, str]
-    """What it is to be compared with: the unigram plateau and chance, as far as they are known."""
+    """The unigram model and chance, as far as they are known."""
 
 
 def last_step(run: RunRecord) -> int:
-    """The last step that anything is recorded of."""
+    """The last step that was logged."""
     return int(max(run.train.last("step") or 0, run.evaluation.last("step") or 0))
 
 
 def tokens_seen(run: RunRecord) -> float | None:
-    """Tokens read up to the last record."""
+    """Tokens seen up to the last record."""
     actual = present(run.info("actual", "tokens"))
     found = [records.last("tokens") for records in (run.train, run.evaluation)]
     return (
@@ -42,13 +45,13 @@ def tokens_seen(run: RunRecord) -> float | None:
 
 
 def training_seconds(run: RunRecord) -> float | None:
-    """Time of training, all restarts together."""
+    """Training time, summed over restarts."""
     hours = present(run.info("actual", "hours"))
     return run.train.last("seconds") if hours is None else 3600 * hours
 
 
-def passes(run: RunRecord) -> float | None:
-    """How often the training tokens were seen: those that the objective can use, of the last data that it read."""
+def epochs(run: RunRecord) -> float | None:
+    """Epochs over the usable training tokens of the run's last dataset."""
     tokens, all_tokens = tokens_seen(run), present(run.info("data", "train_tokens"))
     if tokens is not None:
         tokens -= present(run.info("data", "from_tokens")) or 0
@@ -57,7 +60,7 @@ def passes(run: RunRecord) -> float | None:
 
 
 def earlier_data(run: RunRecord) -> list[dict[str, Any]]:
-    """The records of the data that a run was trained on before it was continued on others."""
+    """The datasets that a run was trained on before it was continued on another."""
     found = run.info("earlier_data")
     return [record for record in found if isinstance(record, dict)] if isinstance(found, list) else []
 
@@ -73,10 +76,10 @@ def current_evaluations(run: RunRecord) -> Records:
     return run.evaluation.where(run.evaluation.columns["step"] > changed)
 
 
-def judged_by(run: RunRecord) -> Records:
-    """The records that a run is judged by: held-out text, or without it its own training batches.
+def scored_records(run: RunRecord) -> Records:
+    """The records that the final metrics come from: evaluations on held-out text, or without any the training batches.
 
-    A training record whose steps were all skipped has no loss to judge by.
+    A training record whose steps were all skipped has no loss and does not count.
     """
     evaluations = current_evaluations(run)
     if len(evaluations) or not run.train.has("mlm_loss"):
@@ -85,8 +88,8 @@ def judged_by(run: RunRecord) -> Records:
 
 
 def final_results(run: RunRecord) -> list[Result]:
-    """The figures of the last evaluation (or training record), each beside its plateau and chance."""
-    records = judged_by(run)
+    """The metrics of the last evaluation (or training record), with unigram model and chance."""
+    records = scored_records(run)
     entropy, vocab_size = present(run.info("unigram_entropy")), present(run.info("vocab_size"))
     loss = records.last("mlm_loss")
     perplexity = math.exp(min(loss, 700)) if loss is not None and math.isfinite(loss) else loss
@@ -113,14 +116,14 @@ def final_results(run: RunRecord) -> list[Result]:
     return results
 
 
-def _levels(plateau: float | None, chance: float | None, write: Callable[[object], str]) -> dict[str, str]:
-    named = (("unigram plateau", plateau), ("chance", chance))
+def _levels(unigram: float | None, chance: float | None, write: Callable[[object], str]) -> dict[str, str]:
+    named = (("unigram model", unigram), ("chance", chance))
     return {name: write(value) for name, value in named if value is not None}
 
 
-def verdict(run: RunRecord) -> str:
-    """Whether the model has learned more than how often each word occurs."""
-    loss, entropy = judged_by(run).last("mlm_loss"), present(run.info("unigram_entropy"))
+def compare_with_unigram(run: RunRecord) -> str:
+    """Whether the model has learned more than token frequencies, in a sentence; "" where that is not known."""
+    loss, entropy = scored_records(run).last("mlm_loss"), present(run.info("unigram_entropy"))
     if loss is None or entropy is None:
         return ""
     if not math.isfinite(loss):
@@ -128,12 +131,12 @@ def verdict(run: RunRecord) -> str:
     where = "held-out text" if len(current_evaluations(run)) else "its training batches"
     gap = entropy - loss
     if gap < 0.1:
-        return f"On {where} the loss is not clearly under what word frequencies alone give ({number(entropy)})."
-    return f"On {where} the loss is {number(gap, 3)} nats under what word frequencies alone give."
+        return f"On {where} the MLM loss is not clearly below the unigram entropy of {number(entropy)} nats."
+    return f"On {where} the MLM loss is {number(gap, 3)} nats below the unigram entropy."
 
 
 def length(run: RunRecord) -> str:
-    """How long the run was, in a sentence."""
+    """Steps, tokens and training time: `8,000 steps, 524 M tokens in 18 min of training`."""
     words = [f"{last_step(run):,} steps"]
     if tokens_seen(run) is not None:
         words.append(f"{count(tokens_seen(run))} tokens")
@@ -142,17 +145,45 @@ def length(run: RunRecord) -> str:
 
 
 def hardware(run: RunRecord) -> str:
-    """What it ran on."""
-    return over_all_starts(run.run_info, "device") or "hardware that is not recorded"
+    """The hardware that a run used."""
+    return over_all_starts(run.run_info, "device") or "unknown hardware"
 
 
-def places(run_info: dict[str, Any]) -> list[dict[str, Any]]:
-    """The facts of each machine that a run was on, in order; the first one's are those of the run itself."""
+def machines(run_info: dict[str, Any]) -> list[dict[str, Any]]:
+    """The run info of each machine that a run was on, in order; the first is that of the run itself."""
     moves = run_info.get("moves")
     return [run_info, *[move for move in (moves if isinstance(moves, list) else []) if isinstance(move, dict)]]
 
 
 def over_all_starts(run_info: dict[str, Any], name: str) -> str | None:
-    """A value of the places that a run was on, in order: `1 x NVIDIA H200, then 1 x NVIDIA A100`."""
-    values = [str(place[name]) for place in places(run_info) if place.get(name)]
+    """A value of run info over all machines, in order: `1 x NVIDIA H200, then 1 x NVIDIA A100`."""
+    values = [str(machine[name]) for machine in machines(run_info) if machine.get(name)]
     return ", then ".join(value for value, _ in itertools.groupby(values)) or None
+
+
+def initialized_from(run: RunRecord) -> str:
+    """The name of the model that a fine-tuning run was initialized from; "" where its weights were drawn at random."""
+    folder = Path(str(run.info("model") or "an unknown model"))
+    if run.settings.get("from_scratch"):
+        return ""
+    return folder.parent.name if folder.name == CONFIG.parent.name else folder.name
+
+
+def pretraining_of(run: RunRecord) -> str:
+    """How much pretraining the model had that a fine-tuning run was initialized from: a predicate to "was"."""
+    try:
+        known = NONE if run.settings.get("from_scratch") else from_dict(run.info("pretraining"), Pretraining, RUN_INFO)
+    except UserError:
+        known = None
+    return describe_pretraining(known)
+
+
+def describe_pretraining(known: Pretraining | None) -> str:
+    """How much pretraining some weights have had: a predicate to "was"."""
+    if known is None:
+        return "pretrained on an unknown amount of text"
+    if known == NONE:
+        return "not pretrained"
+    fraction = f"{percent(known.tokens / PAPER_TOKENS)} of the paper's {count(PAPER_TOKENS)}"
+    more = f", not counting the pretraining of {known.unknown_start}, which is unknown" if known.unknown_start else ""
+    return f"pretrained on {count(known.tokens)} tokens ({fraction}{more})"

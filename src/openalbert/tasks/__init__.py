@@ -1,1 +1,1 @@
-"""What a pretrained encoder is for: tasks, fine-tuning, evaluation."""
+"""Tasks: examples, metrics and files of GLUE, SQuAD, RACE and custom tables."""

@@ -1,89 +1,191 @@
-"""What there is to tell apart: how many examples each class has, and where all examples are alike."""
+"""Labels: how files write them, and what their distribution allows to learn and to score.
 
+A column of whole numbers with a missing value becomes one of floats in a data frame: it has 1.0 for 1, and NaN.
+"""
+
+import math
+import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from jaxtyping import Float64
 
 from openalbert.errors import UserError
 from openalbert.formatting import counted
-from openalbert.tasks.data.fields import without_blanks
+from openalbert.tasks.data.tables import Row, visible_characters
 from openalbert.tasks.task import Example, Kind, Reading, Task, TextExample
 
-MOST_TOLD = 10  # classes, or pairs of names that look alike: a line holds no more
+MAX_NAMES = 10  # classes, or pairs of similar names, in one message
+MAX_NAME_LENGTH = 40  # characters of a name in a message
 SMALLEST_SPREAD = 1e-30  # of values
-COARSE = 0.01  # of the standard deviation of values: steps between 32-bit numbers that are larger are told
-LONGEST_NAME = 40  # characters of a name in a sentence
+COARSE = 0.01  # of the standard deviation of values: larger steps between 32-bit numbers are reported
+LARGEST_VALUE = 1e30  # a model computes in 32 bits, and its predictions may be a multiple of the values
+NO_LABEL = ("", "-", "-1")  # missing labels, or those on which annotators did not agree
+_WHOLE = re.compile(r"(-?\d+)\.0+")
 
 
-def classes_told(task: Task, examples: Sequence[Example]) -> list[str]:
-    """How many examples each class has, as a sentence, and one on names that may mean the same."""
+def plain(label: str) -> str:
+    """A whole number without the `.0` of a float; everything else unchanged."""
+    found = _WHOLE.fullmatch(label)
+    if found is None:
+        return label
+    return "0" if found[1] == "-0" else found[1]
+
+
+def is_nan(label: str) -> bool:
+    """Whether it is NaN, which data frames write for a missing number."""
+    return label.lower() == "nan"
+
+
+def _are_numbers(labels: Iterable[str]) -> bool:
+    """Whether all labels are numbers. NaN among numbers is a missing label; among words it may be one."""
+    try:
+        return all(float(label) == float(label) for label in labels)
+    except ValueError:
+        return False
+
+
+def class_names(written: Iterable[str]) -> set[str]:
+    """The distinct classes that labels name: numbers without `.0`, and no class for NaN among numbers."""
+    labels = set(written)
+    if _are_numbers(rest := {label for label in labels if not is_nan(label)}):
+        return {plain(label) for label in rest}
+    # Among words 1.0 may be the name of a version: it is kept, unless 1 occurs too.
+    return {plain(label) if plain(label) in labels else label for label in labels}
+
+
+class ClassNumbers:
+    """Maps the labels in files to class numbers; `codes` are other names, and mean that the classes are fixed."""
+
+    def __init__(self, names: Iterable[str], codes: Mapping[str, int] | None = None) -> None:
+        self.names = tuple(names)
+        self._numbers = {name: number for number, name in enumerate(self.names)} | dict(codes or {})
+        self._plain = {plain(name): number for name, number in reversed(self._numbers.items())}
+        self._nan_is_none = codes is not None or _are_numbers(self.names)
+
+    def get(self, label: str) -> int | None:
+        """The number of a class; None for an unknown label."""
+        found = self._numbers.get(label)
+        return self._plain.get(plain(label)) if found is None else found
+
+    def is_none(self, label: str) -> bool:
+        """Whether it marks a missing label."""
+        return is_nan(label) and label not in self._numbers and self._nan_is_none
+
+    @property
+    def known(self) -> str:
+        """The accepted labels for messages, 20 at most."""
+        some = list(self._numbers)[:20]
+        return ", ".join(some) + (", …" if len(self._numbers) > 20 else "")
+
+
+def class_number(row: Row, column: str, numbers: ClassNumbers) -> int | None:
+    """The number of the row's class; None where it has no label."""
+    if not isinstance(numbers, ClassNumbers):  # a dictionary would do until the first label that it does not know
+        raise TypeError(f"class_number needs ClassNumbers(names, codes), not a {type(numbers).__name__}")
+    label = row.text(column).strip()
+    if (number := numbers.get(label)) is not None:
+        return number
+    if plain(label) in NO_LABEL or numbers.is_none(label):
+        return None
+    raise UserError(f"{row.place}: the label '{label}' in '{column}' is not known: known are {numbers.known}")
+
+
+def parse_value(row: Row, column: str) -> float | None:
+    """The row's value; None where it has none."""
+    text = row.text(column).strip()
+    if not text or is_nan(text):
+        return None
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise UserError(f"{row.place}: '{text[:40]}' in '{column}' is not a number")
+    if abs(number) > LARGEST_VALUE:
+        raise UserError(
+            f"{row.place}: {text[:40]} in '{column}' is too large to compute with: {LARGEST_VALUE:g} is the maximum, "
+            "give the values in a larger unit"
+        )
+    return number
+
+
+def describe_nan_labels(name: str, column: str, labels: Iterable[str]) -> tuple[str, ...]:
+    """A message on a class named NaN, which may also be meant as a missing label."""
+    found = [label for label in labels if is_nan(label)]
+    if not found:
+        return ()
+    what = f"'{found[0]}' in '{column}' is taken for a label like the others ({counted(len(found), 'row')})"
+    return (f"{name}: {what}: if it means a missing label, leave the cell empty",)
+
+
+def describe_classes(task: Task, examples: Sequence[Example]) -> list[str]:
+    """A message with the number of examples of each class, and one on names that may mean the same."""
     if not task.labels or task.kind not in ("classification", "multi_label"):
         return []
     sets = [_numbers(example) for example in examples]
     frequency = Counter(number for numbers in sets for number in numbers)
     order = list(range(len(task.labels)))
-    if len(order) > MOST_TOLD:
+    if len(order) > MAX_NAMES:
         order.sort(key=lambda number: -frequency[number])
-    shown = ", ".join(f"{_short(task.labels[number])} {frequency[number]:,}" for number in order[:MOST_TOLD])
-    more = f" and {len(order) - MOST_TOLD:,} more" if len(order) > MOST_TOLD else ""
+    shown = ", ".join(f"{_short(task.labels[number])} {frequency[number]:,}" for number in order[:MAX_NAMES])
+    more = f" and {len(order) - MAX_NAMES:,} more" if len(order) > MAX_NAMES else ""
     without = sum(not numbers for numbers in sets)
     rest = f"; {counted(without, 'example')} with none" if without else ""
     what = "class" if task.kind == "classification" else "label"
     plural = "" if len(order) == 1 else "es" if what == "class" else "s"
-    return [f"{len(order):,} {what}{plural}: {shown}{more}{rest}", *_look_alike(task.labels)]
+    return [f"{len(order):,} {what}{plural}: {shown}{more}{rest}", *_describe_similar_names(task.labels)]
 
 
-def absent_told(task: Task, train: Sequence[Example], scored: Sequence[Example]) -> list[str]:
-    """A warning of classes that are learned but cannot be scored."""
+def describe_absent_classes(task: Task, train: Sequence[Example], scored: Sequence[Example]) -> list[str]:
+    """A warning about classes that are in the training examples but not in those to score on."""
     if task.kind != "classification":
         return []
-    learned, there = ({number for example in some for number in _numbers(example)} for some in (train, scored))
-    names = [_short(task.labels[number]) for number in sorted(learned - there)]
-    if not names or not there:
+    learned, scorable = ({number for example in some for number in _numbers(example)} for some in (train, scored))
+    names = [_short(task.labels[number]) for number in sorted(learned - scorable)]
+    if not names or not scorable:
         return []
-    shown = ", ".join(names[:MOST_TOLD]) + (" and more" if len(names) > MOST_TOLD else "")
+    shown = ", ".join(names[:MAX_NAMES]) + (" and more" if len(names) > MAX_NAMES else "")
     return [
         f"WARNING: there is no example of class {shown} to score on, so no metric counts it: give a file with --dev "
         "that has some, or hold out more with --heldout-fraction"
     ]
 
 
-def weights_told(task: Task, weights: Float64[np.ndarray, "classes"]) -> str:
-    """The weights of the classes in the loss, as a sentence."""
+def describe_class_weights(task: Task, weights: Float64[np.ndarray, "classes"]) -> str:
+    """A message with the weights of the classes in the loss."""
     shown = ", ".join(
-        f"{_short(name)} {weight:.3g}" for name, weight in list(zip(task.labels, weights, strict=True))[:MOST_TOLD]
+        f"{_short(name)} {weight:.3g}" for name, weight in list(zip(task.labels, weights, strict=True))[:MAX_NAMES]
     )
-    more = f" and {len(task.labels) - MOST_TOLD:,} more" if len(task.labels) > MOST_TOLD else ""
+    more = f" and {len(task.labels) - MAX_NAMES:,} more" if len(task.labels) > MAX_NAMES else ""
     return f"class weights: {shown}{more}"
 
 
 def never_predicted(task: Task, examples: Sequence[Example], predictions: Sequence[object]) -> dict[str, int]:
-    """The classes or labels that some examples have and no prediction, with the number of those examples."""
+    """The classes or labels that occur in examples and in no prediction, with their numbers of examples."""
     if task.kind not in ("classification", "multi_label"):
         return {}
-    wanted = Counter(number for example in examples for number in _numbers(example))
-    given = {number for one in predictions for number in (one if isinstance(one, tuple) else (one,))}
-    return {task.labels[number]: wanted[number] for number in sorted(wanted) if number not in given}
+    gold = Counter(number for example in examples for number in _numbers(example))
+    predicted = {number for one in predictions for number in (one if isinstance(one, tuple) else (one,))}
+    return {task.labels[number]: gold[number] for number in sorted(gold) if number not in predicted}
 
 
-def never_predicted_told(kind: Kind, missing: Mapping[str, int], num_examples: int) -> list[str]:
-    """The same as sentences."""
+def describe_never_predicted(kind: Kind, missing: Mapping[str, int], num_examples: int) -> list[str]:
+    """Messages on the result of `never_predicted`."""
     what = "class" if kind == "classification" else "label"
     of_all = f"of {counted(num_examples, 'example')}"
-    told = [
+    messages = [
         f"{what} {_short(name)} was never predicted ({count:,} {of_all})"
-        for name, count in sorted(missing.items(), key=lambda one: -one[1])[:MOST_TOLD]
+        for name, count in sorted(missing.items(), key=lambda one: -one[1])[:MAX_NAMES]
     ]
-    if len(missing) > MOST_TOLD:
-        told.append(f"{len(missing) - MOST_TOLD:,} more were never predicted either")
-    return told
+    if len(missing) > MAX_NAMES:
+        messages.append(f"{len(missing) - MAX_NAMES:,} more were never predicted either")
+    return messages
 
 
-def all_alike(task: Task, examples: Sequence[Example]) -> str | None:
-    """In what way all examples are alike, as half a sentence; None where there is something to tell apart, or nobody
-    has said what is true of them."""
+def find_constant_label(task: Task, examples: Sequence[Example]) -> str | None:
+    """A phrase on the label that all examples have; None where labels differ, or examples have none."""
     found = {example.label for example in examples if isinstance(example, TextExample)}
     label = found.pop() if len(found) == 1 else None
     if isinstance(label, tuple):
@@ -97,45 +199,45 @@ def all_alike(task: Task, examples: Sequence[Example]) -> str | None:
 
 
 def values_of(examples: Sequence[Example]) -> Float64[np.ndarray, "examples"]:
-    """The values of examples to learn from, with all digits that were read."""
+    """The values of regression examples, in double precision."""
     return np.array([example.label for example in examples if isinstance(example, TextExample)], np.float64)
 
 
 def check_spread(reading: Reading) -> list[str]:
-    """Refuse values to learn that are one and the same as 32-bit numbers, which is what a model gives.
+    """Refuse values that are equal as 32-bit numbers, which is what a model predicts.
 
-    A sentence where they are not, but their differences are a few steps between such numbers only.
+    Returns a message where they differ by a few steps between such numbers only.
     """
     values = values_of(reading.examples)
     spread, largest = float(np.ptp(values)), float(np.abs(values).max())
     step = float(np.spacing(np.float32(largest)))
     if spread < SMALLEST_SPREAD:
         raise UserError(
-            f"{reading.origin}: the values differ by {spread:.3g} at most, which is too little to be computed with: "
+            f"{reading.origin}: the values differ by {spread:.3g} at most, which is too little to compute with: "
             "give them in a smaller unit"
         )
     if np.ptp(values.astype(np.float32)) == 0:
         raise UserError(
-            f"{reading.origin}: the values differ by {spread:.3g} at most, and reach {largest:.3g}: a model gives "
-            f"32-bit numbers, which go in steps of {step:.3g} there, so it could not tell them from one another; "
+            f"{reading.origin}: the values differ by {spread:.3g} at most, and reach {largest:.3g}: a model predicts "
+            f"32-bit numbers, which have steps of {step:.3g} there, so it cannot distinguish them; "
             "give them as differences from their mean"
         )
     if step > COARSE * float(values.std()):
         return [
-            f"the model gives 32-bit numbers, which go in steps of {step:.3g} where values reach {largest:.3g}: "
-            "for finer ones give the values as differences from their mean"
+            f"the model predicts 32-bit numbers, which have steps of {step:.3g} where values reach {largest:.3g}: "
+            "for finer steps give the values as differences from their mean"
         ]
     return []
 
 
-def alike_told(task: Task, examples: Sequence[Example]) -> list[str]:
-    """A sentence on examples to score on that are all alike."""
-    alike = all_alike(task, examples)
-    if alike is None:
+def describe_constant_label(task: Task, examples: Sequence[Example]) -> list[str]:
+    """A message on examples to score on that all have the same label."""
+    constant = find_constant_label(task, examples)
+    if constant is None:
         return []
     if task.kind == "regression":
-        return [f"{alike}: no figure says anything there, and what cannot be computed is told as 0"]
-    return [f"{alike}: a score there says little"]
+        return [f"{constant}: no metric is meaningful there, and those that are not defined are reported as 0"]
+    return [f"{constant}: a score there is hardly meaningful"]
 
 
 def _numbers(example: Example) -> tuple[int, ...]:
@@ -145,19 +247,19 @@ def _numbers(example: Example) -> tuple[int, ...]:
     return (label,) if isinstance(label, int) else ()
 
 
-def _look_alike(labels: Sequence[str]) -> list[str]:
+def _describe_similar_names(labels: Sequence[str]) -> list[str]:
     groups: dict[str, list[str]] = {}
     for label in labels:
-        groups.setdefault(without_blanks(label).casefold(), []).append(f"'{_short(label)}'")
-    alike = [" and ".join(names) for names in groups.values() if len(names) > 1]
-    if not alike:
+        groups.setdefault(visible_characters(label).casefold(), []).append(f"'{_short(label)}'")
+    similar = [" and ".join(names) for names in groups.values() if len(names) > 1]
+    if not similar:
         return []
-    more = f" and {len(alike) - MOST_TOLD:,} more" if len(alike) > MOST_TOLD else ""
+    more = f" and {len(similar) - MAX_NAMES:,} more" if len(similar) > MAX_NAMES else ""
     return [
-        f"{', '.join(alike[:MOST_TOLD])}{more} differ by upper and lower case or by space alone: if they mean the "
-        "same, write them alike"
+        f"{', '.join(similar[:MAX_NAMES])}{more} differ by case or white space only: if they mean the same, write "
+        "them in one way"
     ]
 
 
 def _short(name: str) -> str:
-    return name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}…"
+    return name if len(name) <= MAX_NAME_LENGTH else f"{name[:MAX_NAME_LENGTH]}…"

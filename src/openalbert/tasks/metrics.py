@@ -1,11 +1,13 @@
-"""Figures that say how well a task is done, in percent, and all of them better when higher.
+"""Metrics of classes, values, label sets and choices, in percent, all better when higher; and how runs are ranked.
 
-Where a figure is not defined (a correlation with a constant, no class ever predicted) it is 0, never NaN: a run that
-has collapsed must compare as worse than every other.
+Where a metric is not defined (a correlation with a constant, no class ever predicted) it is 0, never NaN: a run that
+has collapsed must compare as worse than every other. SQuAD's metrics are in `tasks/squad.py`.
 """
 
 import math
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias, cast
 
 import numpy as np
@@ -14,33 +16,39 @@ from jaxtyping import Float64, Int64
 
 from openalbert.errors import UserError
 from openalbert.formatting import counted
-from openalbert.tasks.squad_score import score_answers
 from openalbert.tasks.task import ChoiceExample, Example, QuestionExample, Task, TextExample
 
 Classes: TypeAlias = Int64[np.ndarray, "examples"]
 Values: TypeAlias = Float64[np.ndarray, "examples"]
 Measure: TypeAlias = Callable[[Sequence[Example], Sequence[object]], dict[str, float]]
-NO_NUMBERS = -100.0  # every figure of values that are none: as bad as a correlation can be
+NO_NUMBERS = -100.0  # every metric of predictions that are not finite: as bad as a correlation can be
+LOSS = "loss"
+"""The only metric that is better when lower; `Task.measure` does not return it."""
 
 
 def accuracy(gold: Classes, predicted: Classes) -> float:
-    """How many are right."""
+    """The fraction of correct predictions."""
     return 100.0 * int((gold == predicted).sum()) / len(gold)
 
 
 def f1(gold: Classes, predicted: Classes) -> float:
-    """Harmonic mean of precision and recall of class 1, the positive one of two."""
+    """Harmonic mean of precision and recall of class 1, the second of two (see `describe_positive_class`)."""
     return _f1(gold == 1, predicted == 1)
 
 
+def describe_positive_class(name: str) -> str:
+    """A message on which class `f1` counts as the positive one."""
+    return f"f1 is that of the class '{name}'"
+
+
 def macro_f1(gold: Classes, predicted: Classes) -> float:
-    """F1 of each class that occurs, in the labels or in the predictions, and their mean."""
+    """Mean F1 of the classes that occur in the labels or in the predictions."""
     classes = np.union1d(gold, predicted)
     return sum(_f1(gold == one, predicted == one) for one in classes) / len(classes)
 
 
 def matthews(gold: Classes, predicted: Classes) -> float:
-    """Matthews' correlation, of two classes or more."""
+    """Matthews' correlation coefficient, for two or more classes."""
     _, both = np.unique(np.concatenate([gold, predicted]), return_inverse=True)
     gold, predicted = both[: len(gold)], both[len(gold) :]
     size = int(both.max()) + 1
@@ -67,12 +75,12 @@ def pearson(gold: Values, predicted: Values) -> float:
 
 
 def spearman(gold: Values, predicted: Values) -> float:
-    """Correlation of the ranks; equal values share the mean of theirs."""
+    """Correlation of the ranks; equal values have their mean rank."""
     return pearson(_ranks(gold), _ranks(predicted))
 
 
 def r2(gold: Values, predicted: Values) -> float:
-    """How much of the variance is explained: 100 for no error, 0 for the mean, below for worse."""
+    """The fraction of the variance that is explained: 0 for predicting the mean, negative for worse."""
     total = float(((gold - gold.mean()) ** 2).sum())
     return 100.0 * (1 - float(((gold - predicted) ** 2).sum()) / total) if total else 0.0
 
@@ -89,32 +97,32 @@ def _ranks(values: Values) -> Values:
     return ranks
 
 
-def measure_classes(*figures: Callable[[Classes, Classes], float]) -> Measure:
-    """Scores class numbers."""
+def measure_classes(*metrics: Callable[[Classes, Classes], float]) -> Measure:
+    """Measures class numbers."""
 
     def measure(examples: Sequence[Example], predictions: Sequence[object]) -> dict[str, float]:
         gold = np.array(_labels(examples, predictions), np.int64)
         predicted = np.array(predictions, np.int64)
-        return {figure.__name__: figure(gold, predicted) for figure in figures}
+        return {metric.__name__: metric(gold, predicted) for metric in metrics}
 
     return measure
 
 
-def measure_values(*figures: Callable[[Values, Values], float]) -> Measure:
-    """Scores values."""
+def measure_values(*metrics: Callable[[Values, Values], float]) -> Measure:
+    """Measures values."""
 
     def measure(examples: Sequence[Example], predictions: Sequence[object]) -> dict[str, float]:
         gold = np.array(_labels(examples, predictions), np.float64)
         predicted = np.array(predictions, np.float64)
-        # Of a model that has come apart: comparisons with NaN are never true, so it could pass for the best.
+        # A diverged model predicts NaN. Comparisons with NaN are never true, so it could pass for the best.
         is_number = bool(np.isfinite(predicted).all())
-        return {figure.__name__: figure(gold, predicted) if is_number else NO_NUMBERS for figure in figures}
+        return {metric.__name__: metric(gold, predicted) if is_number else NO_NUMBERS for metric in metrics}
 
     return measure
 
 
 def measure_label_sets(num_labels: int) -> Measure:
-    """Scores tuples of class numbers: `f1` over all decisions, `macro_f1` over labels, `exact_match` of whole sets."""
+    """Measures tuples of class numbers: `f1` over all decisions, `macro_f1` over labels, `exact_match` of sets."""
 
     def measure(examples: Sequence[Example], predictions: Sequence[object]) -> dict[str, float]:
         gold = _flags(cast("list[tuple[int, ...]]", _labels(examples, predictions)), num_labels)
@@ -130,41 +138,68 @@ def measure_label_sets(num_labels: int) -> Measure:
 
 
 def macro_f1_of(task: Task, examples: Sequence[Example], predictions: Sequence[object]) -> float:
-    """Macro-F1 of a task of classes or labels, whether it is among the metrics that the task reports or not."""
+    """Macro-F1 of a task of classes or labels, also where the task does not report it."""
     if task.kind == "multi_label":
         return measure_label_sets(len(task.labels))(examples, predictions)["macro_f1"]
     return measure_classes(macro_f1)(examples, predictions)["macro_f1"]
 
 
 def measure_choices(examples: Sequence[Example], predictions: Sequence[object]) -> dict[str, float]:
-    """Scores numbers of options: `accuracy`, and the same for each group of examples (RACE's middle and high)."""
+    """Measures numbers of options: `accuracy`, also for each group of examples (RACE's middle and high)."""
     gold = np.array(_labels(examples, predictions), np.int64)
     predicted = np.array(predictions, np.int64)
-    figures = {"accuracy": accuracy(gold, predicted)}
+    metrics = {"accuracy": accuracy(gold, predicted)}
     groups = np.array([example.group if isinstance(example, ChoiceExample) else "" for example in examples])
     for group in np.unique(groups):
         if group:
-            figures[f"accuracy_{group}"] = accuracy(gold[groups == group], predicted[groups == group])
-    return figures
+            metrics[f"accuracy_{group}"] = accuracy(gold[groups == group], predicted[groups == group])
+    return metrics
 
 
-def measure_answers(may_have_no_answer: bool) -> Measure:
-    """Scores texts of answers as SQuAD's scorers do, of version 2.0 where there may be none."""
+def metric_names(task: Task, examples: Sequence[Example]) -> tuple[str, ...]:
+    """The metrics of a task on labelled examples, the loss last."""
+    gold: list[object] = []
+    for example in examples:
+        if isinstance(example, QuestionExample):
+            gold.append(example.answers[0].text if example.answers else "")
+        else:
+            gold.append(example.label)
+    return (*task.measure(examples, gold), LOSS)
 
-    def measure(examples: Sequence[Example], predictions: Sequence[object]) -> dict[str, float]:
-        _same_number(examples, predictions)
-        gold: list[tuple[str, ...]] = []
-        for example in examples:
-            if not isinstance(example, QuestionExample) or not example.is_labelled:
-                raise UserError(f"the example '{example.id}' has no answers to compare with: nothing can be scored")
-            gold.append(tuple(answer.text for answer in example.answers))
-        return score_answers(gold, cast("Sequence[str]", predictions), may_have_no_answer)
 
-    return measure
+def with_metric(task: Task, metric: str, examples: Sequence[Example]) -> Task:
+    """The task with another main metric, which must be one of its metrics or the loss."""
+    names = metric_names(task, examples)
+    if metric not in names:
+        raise UserError(f"--metric is '{metric}', which {task.name} does not have: give one of {', '.join(names)}")
+    return replace(task, main_metric=metric)
+
+
+def ranking(
+    task: Task, examples: Sequence[Example], predictions: Sequence[object], metrics: Mapping[str, float], loss: float
+) -> tuple[float, ...]:
+    """The key by which evaluations are compared, higher is better: main metric, macro-F1, negative loss.
+
+    On a small or imbalanced set accuracy is often equal. Then a model that predicts the rare classes too is better, and
+    after that the one with the lower loss.
+    """
+    lower_is_better = -loss if math.isfinite(loss) else -sys.float_info.max
+    if task.main_metric == LOSS:
+        return (lower_is_better,)
+    ties = (macro_f1_of(task, examples, predictions),) if task.kind in ("classification", "multi_label") else ()
+    return (metrics[task.main_metric], *ties, lower_is_better)
+
+
+def rank_of(result: Mapping[str, Any]) -> tuple[float, ...]:
+    """The `ranking` in the scores.json of a finished run; its main metric alone where there is none."""
+    if result.get("ranking"):
+        return tuple(cast("list[float]", result["ranking"]))
+    scores = next(iter(result["scores"].values()))
+    return (float(scores.get(result["main_metric"], -math.inf)),)
 
 
 def _labels(examples: Sequence[Example], predictions: Sequence[object]) -> list[Any]:
-    _same_number(examples, predictions)
+    check_same_number(examples, predictions)
     labels: list[Any] = []
     for example in examples:
         label = example.label if isinstance(example, (TextExample, ChoiceExample)) else None
@@ -174,7 +209,8 @@ def _labels(examples: Sequence[Example], predictions: Sequence[object]) -> list[
     return labels
 
 
-def _same_number(examples: Sequence[Example], predictions: Sequence[object]) -> None:
+def check_same_number(examples: Sequence[Example], predictions: Sequence[object]) -> None:
+    """Refuse anything but one prediction for each example."""
     if len(examples) != len(predictions) or not examples:
         raise UserError(
             f"{counted(len(predictions), 'prediction')} for {counted(len(examples), 'example')}: one for each is needed"

@@ -1,6 +1,6 @@
-"""What the paper reports for each task, to stand beside a score (its Table 2, and its best single models on GLUE).
+"""The paper's scores for each task: its Table 2, and its best single models.
 
-Scores on the dev sets after pretraining on 262 G tokens; a model that read less is not to be expected to reach them.
+They are on the dev sets after pretraining on 262 G tokens. A model that was pretrained on less will be below them.
 """
 
 from collections.abc import Mapping
@@ -10,50 +10,28 @@ from openalbert.formatting import counted
 from openalbert.model.config import AlbertConfig
 from openalbert.model.presets import PRESETS
 
+
+def _scores(
+    squad1: tuple[float, float], squad2: tuple[float, float], mnli: float, sst2: float, race: float
+) -> dict[str, dict[str, float]]:
+    return {
+        "squad1": {"f1": squad1[0], "exact_match": squad1[1]},
+        "squad2": {"f1": squad2[0], "exact_match": squad2[1]},
+        "mnli": {"accuracy": mnli},
+        "sst2": {"accuracy": sst2},
+        "race": {"accuracy": race},
+    }
+
+
 TABLE_2: dict[str, dict[str, dict[str, float]]] = {
-    "albert-base": {
-        "squad1": {"f1": 89.3, "exact_match": 82.3},
-        "squad2": {"f1": 80.0, "exact_match": 77.1},
-        "mnli": {"accuracy": 81.6},
-        "sst2": {"accuracy": 90.3},
-        "race": {"accuracy": 64.0},
-    },
-    "albert-large": {
-        "squad1": {"f1": 90.6, "exact_match": 83.9},
-        "squad2": {"f1": 82.3, "exact_match": 79.4},
-        "mnli": {"accuracy": 83.5},
-        "sst2": {"accuracy": 91.7},
-        "race": {"accuracy": 68.5},
-    },
-    "albert-xlarge": {
-        "squad1": {"f1": 92.5, "exact_match": 86.1},
-        "squad2": {"f1": 86.1, "exact_match": 83.1},
-        "mnli": {"accuracy": 86.4},
-        "sst2": {"accuracy": 92.4},
-        "race": {"accuracy": 74.8},
-    },
-    "albert-xxlarge": {
-        "squad1": {"f1": 94.1, "exact_match": 88.3},
-        "squad2": {"f1": 88.1, "exact_match": 85.1},
-        "mnli": {"accuracy": 88.0},
-        "sst2": {"accuracy": 95.2},
-        "race": {"accuracy": 82.3},
-    },
-    "bert-base": {
-        "squad1": {"f1": 90.4, "exact_match": 83.2},
-        "squad2": {"f1": 80.4, "exact_match": 77.6},
-        "mnli": {"accuracy": 84.5},
-        "sst2": {"accuracy": 92.8},
-        "race": {"accuracy": 68.2},
-    },
-    "bert-large": {
-        "squad1": {"f1": 92.2, "exact_match": 85.5},
-        "squad2": {"f1": 85.0, "exact_match": 82.2},
-        "mnli": {"accuracy": 86.6},
-        "sst2": {"accuracy": 93.0},
-        "race": {"accuracy": 73.9},
-    },
-}
+    #                         SQuAD 1.1     SQuAD 2.0     MNLI  SST-2 RACE
+    "albert-base":    _scores((89.3, 82.3), (80.0, 77.1), 81.6, 90.3, 64.0),
+    "albert-large":   _scores((90.6, 83.9), (82.3, 79.4), 83.5, 91.7, 68.5),
+    "albert-xlarge":  _scores((92.5, 86.1), (86.1, 83.1), 86.4, 92.4, 74.8),
+    "albert-xxlarge": _scores((94.1, 88.3), (88.1, 85.1), 88.0, 95.2, 82.3),
+    "bert-base":      _scores((90.4, 83.2), (80.4, 77.6), 84.5, 92.8, 68.2),
+    "bert-large":     _scores((92.2, 85.5), (85.0, 82.2), 86.6, 93.0, 73.9),
+}  # fmt: skip
 BEST_SINGLE: dict[str, dict[str, float]] = {
     "mnli": {"accuracy": 90.8},
     "qnli": {"accuracy": 95.3},
@@ -68,8 +46,8 @@ BEST_SINGLE: dict[str, dict[str, float]] = {
     "race": {"accuracy": 86.5},
 }
 BEST_ON_TEST = ("race",)
-"""Where the scores of the best single model are of the test set."""
-OFFICIAL: dict[str, dict[str, int]] = {
+"""Tasks for which the scores of the best single model are on the test set."""
+DEV_SIZES: dict[str, dict[str, int]] = {
     "cola": {"dev": 1_043},
     "sst2": {"dev": 872},
     "mrpc": {"dev": 408},
@@ -83,19 +61,19 @@ OFFICIAL: dict[str, dict[str, int]] = {
     "squad2": {"dev": 11_873},
     "race": {"dev": 4_887},
 }
-"""How many examples the dev sets have that the paper scores on."""
+"""The numbers of examples of the dev sets that the paper scores on."""
 
 
 @dataclass(frozen=True)
 class Reported:
-    """A row of the paper for one task."""
+    """One model of the paper and its scores on one task."""
 
     model: str
     scores: dict[str, float]
 
 
 def shape_of(config: AlbertConfig) -> str:
-    """The paper's model that a configuration has the shape of, "" for none."""
+    """The paper's model with the shape of a configuration, "" for none."""
     for name in TABLE_2:
         other = PRESETS[name]
         sizes = ("num_layers", "hidden_size", "embedding_size", "ffn_size", "sharing")
@@ -105,7 +83,7 @@ def shape_of(config: AlbertConfig) -> str:
 
 
 def reported(task: str, shape: str) -> list[Reported]:
-    """What the paper has for a task: its model of the same shape first, ALBERT-base where the shape is another."""
+    """The paper's scores on a task: of its model with the same shape, else of ALBERT-base; then of its best model."""
     rows = []
     same = TABLE_2.get(shape or "albert-base", {}).get(task)
     if same is not None:
@@ -116,9 +94,9 @@ def reported(task: str, shape: str) -> list[Reported]:
     return rows
 
 
-def on_what(task: str, scored: Mapping[str, int | None]) -> str:
-    """A sentence on what a task's scores are of, by split, and whether the paper's are of the same examples."""
-    known = OFFICIAL[task]
+def compare_dev_sets(task: str, scored: Mapping[str, int | None]) -> str:
+    """A sentence on whether the paper's scores are on the same examples; `scored` are numbers of examples by split."""
+    known = DEV_SIZES[task]
     sizes = " and ".join(f"{number:,}" for number in known.values())
     official = f"official dev set{'s' if len(known) > 1 else ''} of {sizes} examples"
     official += ", except those of its best single model, which are on the test set" if task in BEST_ON_TEST else ""
@@ -137,5 +115,5 @@ def on_what(task: str, scored: Mapping[str, int | None]) -> str:
     as_here = f", as {' and '.join(same)} here {'is' if len(same) == 1 else 'are'}" if same else ""
     return (
         f"The paper's scores are on the {official}{as_here}; {' and '.join(others)} {verb} not {one}, "
-        f"so {whose} figures are not comparable with the paper's example by example."
+        f"so {whose} scores are not comparable with the paper's example by example."
     )

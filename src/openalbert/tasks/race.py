@@ -1,7 +1,7 @@
 """RACE: questions on passages from English exams of Chinese schools, four options each (Lai et al., 2017).
 
-Middle school (`race_middle`), high school (`race_high`) and both (`race`), in RACE's folders of a file a passage, in
-JSONL of a passage a line, or from a dataset of a question a row.
+Middle school (`race_middle`), high school (`race_high`) and both (`race`), from RACE's folders with one file
+per passage, JSONL with one passage per line, or a dataset with one question per row.
 """
 
 import string
@@ -11,9 +11,17 @@ from typing import Literal
 
 from openalbert.errors import UserError
 from openalbert.formatting import counted
-from openalbert.tasks.data.fields import check_none_lost
-from openalbert.tasks.data.source import TaskSource, assemble, openings
-from openalbert.tasks.data.tables import Exclusions, Row, Table, as_text, read_json, read_table, table_of
+from openalbert.tasks.data.source import TaskSource, build_task, open_splits
+from openalbert.tasks.data.tables import (
+    Exclusions,
+    Row,
+    Table,
+    as_text,
+    check_no_rows_excluded,
+    read_json,
+    read_table,
+    table_of,
+)
 from openalbert.tasks.metrics import measure_choices
 from openalbert.tasks.task import ChoiceExample, Reading, Task
 
@@ -23,7 +31,7 @@ LETTERS = string.ascii_uppercase
 
 
 def letter(option: int) -> str:
-    """The letter of an option, A for the first; behind the alphabet its number from 0."""
+    """The letter of an option, A for the first; its number from 0 beyond the alphabet."""
     return LETTERS[option] if option < len(LETTERS) else str(option)
 
 
@@ -34,8 +42,8 @@ def open_race(source: TaskSource, school: School) -> Task:
     def parse(table: Table, labelled: bool) -> Reading:
         return _questions(table, labelled, school)
 
-    opened = openings(name, source, read_passages, PATTERNS, ("race",))
-    return assemble(name, "multiple_choice", source, opened, parse, measure_choices, "accuracy")
+    opened = open_splits(name, source, read_passages, PATTERNS, ("race",))
+    return build_task(name, "multiple_choice", source, opened, parse, measure_choices, "accuracy")
 
 
 def read_passages(path: Path) -> Table:
@@ -47,7 +55,7 @@ def read_passages(path: Path) -> Table:
         passage = read_json(file)
         if not isinstance(passage, dict):
             raise UserError(f"{file} is not a passage of RACE: a JSON object is expected")
-        # The two schools' files bear the same numbers.
+        # The files of both schools have the same names.
         rows.append(Row(f"{file}, passage", number, {"school": file.parent.name, **passage}))
     return table_of(str(path), rows)
 
@@ -56,7 +64,7 @@ def _questions(table: Table, labelled: bool, school: School) -> Reading:
     examples: list[ChoiceExample] = []
     excluded = Exclusions(table.excluded)
     in_passage: dict[str, int] = {}
-    of_the_other = 0  # school
+    num_other_school = 0
     for row in table.rows:
         passage_id = (row.text("id") or row.text("example_id")).removesuffix(".txt") or str(row.number)
         if not passage_id.startswith(row.text("school")):
@@ -64,10 +72,10 @@ def _questions(table: Table, labelled: bool, school: School) -> Reading:
         if passage_id in in_passage and "questions" in row.values:
             excluded.add("passages with the id of another", f"{row.place}, '{passage_id}'")
             continue
-        # There are two schools; passages that came later have ids which name neither, and are of high school.
+        # Passages that were added later have ids which name no school, and are of high school.
         group = "middle" if "middle" in (passage_id[:6], row.text("school")) else "high"
         if school not in ("all", group):
-            of_the_other += 1
+            num_other_school += 1
             continue
         passage = row.text("article")
         for question, options, answer in _each(row, labelled):
@@ -85,13 +93,13 @@ def _questions(table: Table, labelled: bool, school: School) -> Reading:
                 )
             else:
                 examples.append(ChoiceExample(row_id, passage, question, options, label if labelled else None, group))
-    if of_the_other == len(table.rows):
-        given = counted(of_the_other, "passage" if "questions" in table.columns else "question")
+    if num_other_school == len(table.rows):
+        given = counted(num_other_school, "passage" if "questions" in table.columns else "question")
         raise UserError(
             f"{table.name} gives no example to race_{school}: it has {given}, and none is of {school} school"
         )
     if not labelled:
-        check_none_lost(table.name, excluded.counted())
+        check_no_rows_excluded(table.name, excluded.counted())
     return Reading(tuple(examples), excluded.counted(), table.remarks)
 
 
@@ -111,10 +119,10 @@ def _each(row: Row, labelled: bool) -> Iterator[tuple[str, tuple[str, ...], str]
         raise UserError(
             f"{row.place} has {counted(len(questions), 'question')}, {counted(len(options), 'list')} of options and "
             f"{counted(len(answers), 'answer')}: "
-            "there must be as many of each"
+            "the numbers must be equal"
         )
     for question, given, answer in zip(questions, options, answers, strict=True):
         if not isinstance(given, list):
-            raise UserError(f"{row.place}: the options of a question are no list")
+            raise UserError(f"{row.place}: the options of a question are not a list")
         texts = tuple(as_text(option, f"{row.place}: an option") for option in given)
         yield as_text(question, f"{row.place}: a question"), texts, as_text(answer, f"{row.place}: an answer").strip()

@@ -1,18 +1,31 @@
-"""SQuAD 1.1 and 2.0: the answer to a question is a stretch of the passage; in 2.0 there may be none.
+"""SQuAD 1.1 and 2.0: the answer to a question is a span of the passage; in 2.0 there may be none.
 
-(Rajpurkar et al., 2016 and 2018.) The same reading serves a user's own questions, in SQuAD's JSON or in a table.
+(Rajpurkar et al., 2016 and 2018.) The reader also serves custom questions, in SQuAD's JSON or in a table. Exact match
+and F1 are those of the official scorers of 1.1 and 2.0, to the last digit.
 """
 
-from collections.abc import Iterator, Mapping
+import re
+import string
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from openalbert.errors import UserError
-from openalbert.tasks.data.fields import check_none_lost
-from openalbert.tasks.data.source import TaskSource, assemble, openings
-from openalbert.tasks.data.tables import Exclusions, Row, Table, as_text, read_json, read_table, table_of, whole_number
-from openalbert.tasks.metrics import measure_answers
-from openalbert.tasks.task import Answer, QuestionExample, Reading, Task
+from openalbert.tasks.data.source import TaskSource, build_task, open_splits
+from openalbert.tasks.data.tables import (
+    Exclusions,
+    Row,
+    Table,
+    as_text,
+    check_no_rows_excluded,
+    read_json,
+    read_table,
+    table_of,
+    whole_number,
+)
+from openalbert.tasks.metrics import Measure, check_same_number
+from openalbert.tasks.task import Answer, Example, QuestionExample, Reading, Task
 
 PATTERNS = {
     "1.1": {
@@ -26,20 +39,20 @@ PATTERNS = {
         "test": ("test-v2.0.json*",),
     },
 }
-
-
 COLUMNS = ("id", "context", "question", "answers", "answer_start")
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def open_squad(source: TaskSource, version: str) -> Task:
-    """The task of a version, from its folder or from files of its form."""
+    """The task of a version, from its folder or from files in its format."""
     name, may_have_no_answer = ("squad1", False) if version == "1.1" else ("squad2", True)
-    opened = openings(name, source, read_questions, PATTERNS[version], ("squad", name))
+    opened = open_splits(name, source, read_questions, PATTERNS[version], ("squad", name))
 
     def parse(table: Table, labelled: bool) -> Reading:
         return questions(table, labelled, may_have_no_answer)
 
-    return assemble(
+    return build_task(
         name,
         "question_answering",
         source,
@@ -59,7 +72,7 @@ def read_questions(path: Path) -> Table:
     try:
         whole = read_json(path)
     except UserError:
-        return read_table(path)  # an object a line, or else it says which line is broken
+        return read_table(path)  # one object per line, or an error that names the broken line
     if not isinstance(whole, dict) or "data" not in whole:
         return read_table(path)
     return table_of(str(path), list(_flat(path, whole)))
@@ -88,7 +101,7 @@ def _each(parent: Mapping[str, Any], name: str, place: str) -> list[dict[str, An
 def questions(
     table: Table, labelled: bool, may_have_no_answer: bool, columns: Mapping[str, str] | None = None
 ) -> Reading:
-    """Examples from rows with SQuAD's names (or those in `columns`): id, context, question, answers.
+    """Examples from rows with SQuAD's columns (or those in `columns`): id, context, question, answers.
 
     Answers are SQuAD's list of objects, a dataset's object of two lists, or a text with or without answer_start.
     """
@@ -113,7 +126,7 @@ def questions(
                 excluded.add("without a passage or a question", row.place)
                 continue
             given = [] if _is_impossible(row) else _answers(row, names)
-            answers = tuple(_stands(passage, answer, row, moved) for answer in given if answer.text in passage)
+            answers = tuple(_locate(passage, answer, row, moved) for answer in given if answer.text in passage)
             if 0 < len(answers) < len(given):
                 moved.add("questions have answers that are not in the passage, and keep the others", row.place)
             if not answers and (given or not may_have_no_answer):
@@ -128,7 +141,7 @@ def questions(
             QuestionExample(row_id, passage, question, answers, title, is_labelled=labelled, row=number + 1)
         )
     if not labelled:
-        check_none_lost(table.name, excluded.counted())
+        check_no_rows_excluded(table.name, excluded.counted())
     remarks = [*table.remarks, *(f"{count:,} {reason}" for reason, count in moved.counted().items())]
     if unanswered:
         remarks.append(f"{len(unanswered):,} of {len(examples):,} questions have no answer (first: {unanswered[0]})")
@@ -136,7 +149,7 @@ def questions(
 
 
 def _free_id(number: int, taken: set[str]) -> str:
-    """An id for a question that has none, and that no other has."""
+    """A unique id for a question that has none."""
     name = str(number)
     while name in taken:
         name = f"_{name}"
@@ -144,7 +157,7 @@ def _free_id(number: int, taken: set[str]) -> str:
 
 
 def has_no_answer(row: Row, columns: Mapping[str, str]) -> bool:
-    """Whether a row asks something, and says that its passage does not answer."""
+    """Whether a row has a question that its passage does not answer."""
     names = {name: columns.get(name, name) for name in COLUMNS}
     if not row.text(names["context"]).strip() or not row.text(names["question"]).strip():
         return False
@@ -156,7 +169,7 @@ def _is_impossible(row: Row) -> bool:
 
 
 def _answers(row: Row, names: Mapping[str, str]) -> list[Answer]:
-    """The answers as they are given; start -1 where none is told."""
+    """The answers in the row; start -1 where none is given."""
     given = row.values.get(names["answers"])
     if isinstance(given, dict) and isinstance(given.get("text"), list):
         starts = given.get("answer_start") or [None] * len(given["text"])
@@ -165,21 +178,19 @@ def _answers(row: Row, names: Mapping[str, str]) -> list[Answer]:
         given = [{"text": given, "answer_start": row.values.get(names["answer_start"])}]
     answers: list[Answer] = []
     for one in given:
-        told = one if isinstance(one, dict) else {"text": one}
-        text = as_text(told.get("text"), f"{row.place}: an answer")
-        start = as_text(told.get("answer_start"), f"{row.place}: an answer_start").strip()
+        answer = one if isinstance(one, dict) else {"text": one}
+        text = as_text(answer.get("text"), f"{row.place}: an answer")
+        start = as_text(answer.get("answer_start"), f"{row.place}: an answer_start").strip()
         number = whole_number(start) if start else -1
         if number is None:
-            raise UserError(
-                f"{row.place}: the answer_start '{start[:40]}' is not a whole number that a text has room for"
-            )
+            raise UserError(f"{row.place}: the answer_start '{start[:40]}' is not a whole number of at most 18 digits")
         if text.strip():
             answers.append(Answer(text, number))
     return answers
 
 
-def _stands(passage: str, answer: Answer, row: Row, moved: Exclusions) -> Answer:
-    """The answer where it stands: where it is said to, else nearest to that place, else where it stands first."""
+def _locate(passage: str, answer: Answer, row: Row, moved: Exclusions) -> Answer:
+    """The answer at its answer_start, else at the occurrence nearest to it, else at the first."""
     if answer.start < 0:
         return Answer(answer.text, passage.index(answer.text))
     if passage.startswith(answer.text, answer.start):
@@ -187,5 +198,75 @@ def _stands(passage: str, answer: Answer, row: Row, moved: Exclusions) -> Answer
     after = passage.find(answer.text, answer.start)
     before = passage.rfind(answer.text, 0, min(answer.start + len(answer.text), len(passage)))
     places = [place for place in (before, after) if place >= 0]
-    moved.add("answers do not stand at their answer_start, and are taken where they stand nearest", row.place)
+    moved.add("answers are not at their answer_start: the nearest occurrence is taken", row.place)
     return Answer(answer.text, min(places, key=lambda place: abs(place - answer.start)))
+
+
+def measure_answers(may_have_no_answer: bool) -> Measure:
+    """Measures texts of answers as SQuAD's scorers do, by the rules of 2.0 where questions may have no answer."""
+
+    def measure(examples: Sequence[Example], predictions: Sequence[object]) -> dict[str, float]:
+        check_same_number(examples, predictions)
+        gold: list[tuple[str, ...]] = []
+        for example in examples:
+            if not isinstance(example, QuestionExample) or not example.is_labelled:
+                raise UserError(f"the example '{example.id}' has no answers to compare with: nothing can be scored")
+            gold.append(tuple(answer.text for answer in example.answers))
+        return score_answers(gold, cast("Sequence[str]", predictions), may_have_no_answer)
+
+    return measure
+
+
+def normalized(answer: str) -> str:
+    """An answer as it is compared: lower case, without ASCII punctuation and articles, white space collapsed."""
+    return " ".join(_ARTICLES.sub(" ", answer.lower().translate(_WITHOUT_PUNCTUATION)).split())
+
+
+def overlap(gold: str, predicted: str, empty_is_right: bool) -> float:
+    """F1 of the words of two normalized answers, in any order.
+
+    Where either has no words, 2.0 counts a match if neither has any; 1.1 counts none.
+    """
+    wanted, given = gold.split(), predicted.split()
+    if empty_is_right and not (wanted and given):
+        return float(wanted == given)
+    same = sum((Counter(wanted) & Counter(given)).values())
+    if same == 0:
+        return 0.0
+    precision, recall = same / len(given), same / len(wanted)
+    return 2 * precision * recall / (precision + recall)
+
+
+def score_answers(
+    gold: Sequence[tuple[str, ...]], predicted: Sequence[str], may_have_no_answer: bool
+) -> dict[str, float]:
+    """Exact match and F1 in percent, of each prediction and the gold answer that it matches best.
+
+    By the rule of 2.0, "" is the right prediction for a question without gold answers, and the metrics are also given
+    for the questions with and without an answer. The null threshold is fitted to maximize these metrics.
+    """
+    exact: list[float] = []
+    f1: list[float] = []
+    for answers, prediction in zip(gold, predicted, strict=True):
+        given, wanted = normalized(prediction), {normalized(answer) for answer in answers}
+        if may_have_no_answer:
+            wanted = (wanted - {""}) or {""}
+        exact.append(float(given in wanted))
+        f1.append(max((overlap(answer, given, may_have_no_answer) for answer in wanted), default=0.0))
+    metrics = {"exact_match": _percent(exact), "f1": _percent(f1)}
+    if may_have_no_answer:
+        for name, has_answer in (("has_answer", True), ("no_answer", False)):
+            chosen = [number for number, answers in enumerate(gold) if bool(answers) == has_answer]
+            if chosen:
+                metrics[f"{name}_exact_match"] = _percent([exact[number] for number in chosen])
+                metrics[f"{name}_f1"] = _percent([f1[number] for number in chosen])
+    return metrics
+
+
+def _percent(scores: Iterable[float]) -> float:
+    # In order, as in the official scorers: `sum` rounds differently from Python 3.12 on.
+    total, count = 0.0, 0
+    for score in scores:
+        total += score
+        count += 1
+    return 100.0 * total / count

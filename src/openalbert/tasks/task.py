@@ -1,7 +1,7 @@
-"""What a task is: examples that are read, a head that answers, figures that say how well.
+"""What a task is: examples, heads that predict, metrics.
 
-Every task, GLUE's and a user's own, is one `Task`. Each kind of example becomes `Sequences`: rows of tokens with what
-is to be learned from each, which is all that training and prediction ever see.
+Every task, known or custom, is one `Task`. Each kind of example becomes `Sequences`: token sequences and their targets,
+which is all that training and prediction see.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,28 +14,28 @@ from jaxtyping import Int32, Int64
 from openalbert.model.config import Head
 
 Kind = Literal["classification", "regression", "multi_label", "multiple_choice", "question_answering"]
-Writing = Literal["the option itself", "its letter", "its number from 0", "its number from 1"]
-"""How a file says which option is right."""
+AnswerFormat = Literal["option text", "letter", "number from 0", "number from 1"]
+"""How a file of multiple choice names the right option."""
 MAX_ANSWER_TOKENS = 30  # as in Google's SQuAD code
 
 
 @dataclass(frozen=True)
 class TextExample:
-    """One text or a pair, and what is true of it."""
+    """A text or a pair of texts, and its label."""
 
     id: str
     first: str
     second: str | None
     label: int | float | tuple[int, ...] | None
-    """The number of the class, the value, the numbers of all classes that apply; None where nobody has said."""
+    """The number of the class, the value, or the numbers of all labels that apply; None where it is not known."""
     row: int | None = field(default=None, repr=False, compare=False)
-    """The number of its row in its file, from 1, the header not counted; None where that is not known. It is for people
-    to read and no part of the example: equality and the fingerprints of data leave it out."""
+    """The number of its row in its file, from 1, without the header; None where it is not known. It is for messages:
+    equality and the fingerprint of the data ignore it."""
 
 
 @dataclass(frozen=True)
 class ChoiceExample:
-    """A question on a passage with some options, one of them right. Passage or question may be empty."""
+    """A question on a passage with options, one of them right. Passage or question may be empty."""
 
     id: str
     passage: str
@@ -43,14 +43,14 @@ class ChoiceExample:
     options: tuple[str, ...]
     label: int | None
     group: str = ""
-    """What scores are also given by: RACE's middle and high."""
+    """Metrics are also computed for each group: RACE's middle and high."""
     row: int | None = field(default=None, repr=False, compare=False)
     """As of a TextExample."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """A stretch of the passage, counted in characters."""
+    """A span of the passage; `start` counts characters."""
 
     text: str
     start: int
@@ -58,15 +58,15 @@ class Answer:
 
 @dataclass(frozen=True)
 class QuestionExample:
-    """A question on a passage whose answer stands in it, or does not."""
+    """A question on a passage that contains its answer, or does not."""
 
     id: str
     passage: str
     question: str
     answers: tuple[Answer, ...]
-    """All that count as right; none where the passage does not answer, or where nobody has said."""
+    """All that count as right; none where the passage has no answer, or where it is not known."""
     title: str = ""
-    """The article: what belongs together when a part is held out."""
+    """The article: its questions stay together when examples are held out."""
     is_labelled: bool = True
     row: int | None = field(default=None, repr=False, compare=False)
     """As of a TextExample."""
@@ -75,74 +75,73 @@ class QuestionExample:
 Example: TypeAlias = TextExample | ChoiceExample | QuestionExample
 
 
-def of_pairs(examples: Sequence[Example]) -> bool | None:
-    """Whether some examples, all alike, are pairs of texts; None where they are not of texts, or there are none."""
+def are_pairs(examples: Sequence[Example]) -> bool | None:
+    """Whether examples, all of one kind, are pairs of texts; None where they are not texts, or there are none."""
     first = examples[0] if examples else None
     return first.second is not None if isinstance(first, TextExample) else None
 
 
 @dataclass(frozen=True)
 class Reading:
-    """The examples of one split, and what was left out of it: nothing is lost without a word."""
+    """The examples of one split, and how many rows were excluded: nothing is dropped silently."""
 
     examples: tuple[Example, ...]
     excluded: Mapping[str, int] = field(default_factory=dict)
-    """Why rows were left out, as a phrase that names the first place, and how many."""
+    """The number of excluded rows by reason, which names the first place."""
     remarks: tuple[str, ...] = ()
-    """What the user should see of how it was read, a sentence each: the columns that were guessed, say."""
+    """Messages for the user on how it was read, such as the columns that were guessed."""
     file: str = ""
-    """Where it was read."""
+    """The file that was read."""
     layout: Mapping[str, str] = field(default_factory=dict)
-    """Which column was taken for what, where that is not the same in every file."""
+    """The columns by role, in custom files."""
     separator: str | None = None
-    """What stands between labels, where several stand in one cell."""
+    """The separator between labels, where a cell has several."""
 
     @property
     def origin(self) -> str:
-        """The file, and what was left out of it: to stand before what is wrong with the rest."""
+        """The file and its excluded rows, for the start of an error message."""
         lost = "; ".join(f"{count:,} left out: {reason}" for reason, count in self.excluded.items())
         return (self.file or "these examples") + (f" ({lost})" if lost else "")
 
 
 @dataclass(frozen=True)
-class Known:
-    """What a model was already taught, for tasks whose own files say it otherwise: what it learned from need not be at
-    hand to score it."""
+class TaskMetadata:
+    """What a fine-tuned model knows of its task. Its training file is then not needed to read other files."""
 
     labels: tuple[str, ...] | None = None
     may_have_no_answer: bool | None = None
-    writing: Writing | None = None
+    answer_format: AnswerFormat | None = None
     layout: Mapping[str, str] = field(default_factory=dict)
-    """Which column of its file was taken for what."""
+    """The columns of its training file by role."""
     separator: str | None = None
-    """What stood between labels there."""
+    """The separator between labels there."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """One task: how it is read, what answers it, how it is scored."""
+    """One task: how it is read, which heads predict, how predictions are scored."""
 
     name: str
     kind: Kind
     labels: tuple[str, ...]
     """Names of the classes, in the order of the head's outputs; none where the kind has no classes."""
     splits: tuple[str, ...]
-    """What there is beside `train` to score on; the first decides about early stopping."""
+    """The splits with labels other than `train`; the first decides about early stopping."""
     read: Callable[[str], Reading]
     """The examples of a split: `train`, one of `splits`, or `test`, whose examples have no labels."""
     measure: Callable[[Sequence[Example], Sequence[object]], dict[str, float]]
-    """Figures in percent, as the paper prints them, from examples and predictions in the same order. A prediction is a
-    class number, a value, a tuple of class numbers, the number of an option, or the text of an answer ("" for none)."""
+    """Metrics in percent, from examples and predictions in the same order. A prediction is a class number, a value, a
+    tuple of class numbers, the number of an option, or the text of an answer ("" for none)."""
     main_metric: str
-    """Which of the figures is looked at first; all figures are better when higher."""
+    """The metric used for selection; all metrics are better when higher."""
     may_have_no_answer: bool = False
     """Whether a question may have no answer (SQuAD 2.0)."""
-    writing: Writing | None = None
-    """How a user's own files say which option is right: as the one that is learned from does."""
+    answer_format: AnswerFormat | None = None
+    """How the training file of custom multiple choice names the right option."""
 
     @property
     def heads(self) -> tuple[Head, ...]:
-        """What answers it, on top of the encoder."""
+        """The heads on top of the encoder."""
         if self.kind == "question_answering":
             return (Head("span"), Head("answerability")) if self.may_have_no_answer else (Head("span"),)
         return (Head(self.kind, self.labels),)
@@ -150,16 +149,16 @@ class Task:
 
 @dataclass(frozen=True)
 class Sequences:
-    """Examples as rows of tokens, one after another: `[CLS] first [SEP]`, or `[CLS] first [SEP] second [SEP]`."""
+    """Examples as concatenated token sequences: `[CLS] first [SEP]`, or `[CLS] first [SEP] second [SEP]`."""
 
     ids: Int32[np.ndarray, "tokens"]
     starts: Int64[np.ndarray, "sequences_and_end"]
     """Sequence i is ids[starts[i]:starts[i + 1]]."""
     second: Int64[np.ndarray, "sequences"]
-    """Where in each sequence segment 1 begins; its length where it has one segment only."""
+    """The position in each sequence where segment 1 starts; its length where it has one segment only."""
     example: Int64[np.ndarray, "sequences"]
-    """The number of the example that each is of, rising. A choice has a sequence for each option, in their order; a
-    question one for each window of its passage."""
+    """The number of the example of each sequence, ascending. A choice has a sequence for each option, in their order; a
+    question has one for each window of its passage."""
     targets: Mapping[str, np.ndarray]
     """By the kind of head, a row for each sequence: classification int64 class, regression float32 value, multi_label
     float32 0 or 1 for each class, multiple_choice int64 1 for the right option's sequence and 0 for the others, span
@@ -167,7 +166,7 @@ class Sequences:
     where the window has none. Empty where the examples have no labels."""
     num_examples: int
     num_truncated: int
-    """Examples of which something had to be left out to fit."""
+    """Examples that were truncated to fit."""
 
     @property
     def lengths(self) -> Int64[np.ndarray, "sequences"]:

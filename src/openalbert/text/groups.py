@@ -65,7 +65,7 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Encoded:
+class EncodedBlock:
     """The tokens of a block by split, and what was seen on the way."""
 
     splits: dict[str, Tokens]
@@ -120,7 +120,7 @@ def tokenizer_of(folder: Path) -> Tokenizer:
     return Tokenizer.load(folder / "tokenizer")
 
 
-def encode(texts: list[str], job: Job) -> Encoded:
+def encode(texts: list[str], job: Job) -> EncodedBlock:
     """Documents to tokens, in their split."""
     tokenizer = tokenizer_of(job.folder)
     sentences: list[str] = []
@@ -142,9 +142,9 @@ def encode(texts: list[str], job: Job) -> Encoded:
     }
     every = Tokens(ids.astype(job.dtype), sentence_lengths[sentence_lengths > 0], document_lengths[kept])
     if not job.heldout:
-        return Encoded({"train": every}, counts)
+        return EncodedBlock({"train": every}, counts)
     held = np.array([is_held_out(text, job.heldout) for text, keep in zip(texts, kept, strict=True) if keep], bool)
-    return Encoded({"train": _select(every, ~held), "heldout": _select(every, held)}, counts)
+    return EncodedBlock({"train": _select(every, ~held), "heldout": _select(every, held)}, counts)
 
 
 def is_held_out(text: str, share: float) -> bool:
@@ -161,10 +161,10 @@ def _select(tokens: Tokens, chosen: Bool[np.ndarray, "documents"]) -> Tokens:
     return Tokens(tokens.tokens[of_tokens], tokens.sentence_lengths[of_sentences], tokens.document_lengths[chosen])
 
 
-EncodeAll = Callable[[Iterator[Block]], Iterator[tuple[Block, Encoded]]]
+EncodeAll = Callable[[Iterator[Block]], Iterator[tuple[Block, EncodedBlock]]]
 
 
-def make_pieces(job: Job, group: Group, encode_all: EncodeAll | None = None) -> Iterator[tuple[Block, Encoded]]:
+def make_pieces(job: Job, group: Group, encode_all: EncodeAll | None = None) -> Iterator[tuple[Block, EncodedBlock]]:
     """Write the pieces of a group that are not there yet, telling of each block when it is done.
 
     `encode_all` puts the blocks through `encode` and keeps their order; this process does it itself if there is none.
@@ -175,7 +175,7 @@ def make_pieces(job: Job, group: Group, encode_all: EncodeAll | None = None) -> 
     number = len(there)
     start = list(there.values())[-1].run_info["documents_done"] if there else 0
     encode_all = encode_all or (lambda every: ((block, encode(block.texts, job)) for block in every))
-    held: list[Encoded] = []
+    held: list[EncodedBlock] = []
     size = 0
     last_facts: dict[str, Any] = {}
     for block, encoded in encode_all(blocks(group, job, start)):
@@ -191,7 +191,7 @@ def make_pieces(job: Job, group: Group, encode_all: EncodeAll | None = None) -> 
     _write(job, group, number, held, last_facts)
 
 
-def _write(job: Job, group: Group, number: int, held: list[Encoded], run_info: dict[str, Any]) -> None:
+def _write(job: Job, group: Group, number: int, held: list[EncodedBlock], run_info: dict[str, Any]) -> None:
     counts: dict[str, int] = {}
     for encoded in held:
         for name, count in encoded.counts.items():

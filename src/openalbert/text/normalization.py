@@ -33,7 +33,7 @@ _ACCENTS_KEPT = _Replacements(keep_accents=True)
 
 
 @dataclass(frozen=True)
-class Treatment:
+class Normalization:
     """What is done to text before SentencePiece: white space collapsed, accents dropped, lower-cased."""
 
     cased: bool = False
@@ -96,4 +96,4 @@ class Treatment:
         return normalized, starts, ends
 
 
-GOOGLE = Treatment()
+GOOGLE = Normalization()

@@ -16,23 +16,23 @@ import tyro
 from rich.table import Table
 
 from openalbert import atomic_io
-from openalbert.errors import UserError, a_full_disk_is_told
+from openalbert.errors import UserError, explain_full_disk
 from openalbert.progress import Work, plain_console
 from openalbert.settings import to_dict
 from openalbert.text import corpus, groups, shards, workers
 from openalbert.text.corpus import CorpusSource, Counts, Reading
 from openalbert.text.groups import Group, Job
-from openalbert.text.manifest import (
+from openalbert.text.shards import (
     MANIFEST,
     PICTURE,
     PLAN,
     Manifest,
-    Vocabulary,
+    Piece,
+    VocabularyInfo,
     check_sizes,
     problems,
     read_manifest,
 )
-from openalbert.text.shards import Piece
 from openalbert.text.tokenizer import Tokenizer
 from openalbert.version import __version__
 
@@ -100,7 +100,7 @@ def prepare(settings: Prepare) -> None:
     sources = [_absolute(source) for source in named]
     tokenizer = Tokenizer.load(settings.tokenizer)
     plan = _plan(settings, sources, tokenizer)
-    with a_full_disk_is_told(settings.out, "it goes on with what is finished"):
+    with explain_full_disk(settings.out, "it goes on with what is finished"):
         settings.out.mkdir(parents=True, exist_ok=True)
         with atomic_io.locked(settings.out, "prepare"):
             if not _begin(settings, plan, tokenizer):
@@ -234,9 +234,9 @@ def _compare(folder: Path, path: Path, asked: dict[str, Any]) -> None:
 # --- doing it --------------------------------------------------------------------------------------------------------
 
 
-def _vocabulary(tokenizer: Tokenizer) -> Vocabulary:
+def _vocabulary(tokenizer: Tokenizer) -> VocabularyInfo:
     special_ids = {name: getattr(tokenizer, f"{name}_id") for name in ("pad", "unk", "cls", "sep", "mask")}
-    return Vocabulary(tokenizer.fingerprint, tokenizer.vocab_size, special_ids)
+    return VocabularyInfo(tokenizer.fingerprint, tokenizer.vocab_size, special_ids)
 
 
 def _make_pieces(settings: Prepare, sources: Sequence[CorpusSource], tokenizer: Tokenizer) -> dict[str, Piece]:

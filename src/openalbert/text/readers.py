@@ -27,7 +27,7 @@ from openalbert.errors import UserError
 
 BLOCK = 1 << 20  # bytes read at a time
 JUNK_SAMPLE = 1 << 16  # bytes at the start of a file on which the test for binary data looks
-JUNK_SHARE = 0.1  # more broken or control characters than this share, and the file is not text ...
+JUNK_FRACTION = 0.1  # more broken or control characters than this share, and the file is not text ...
 JUNK_ALLOWANCE = 32  # ... but so many are forgiven: a short file may hold a few
 # How compressed files begin; bz2 at length, because a text could begin with BZh.
 MAGIC = {
@@ -293,7 +293,7 @@ def _refuse_junk(sample: bytes, name: str) -> None:
     text, _ = decode(sample, found, final=False)
     clean(text, found)
     bad = found.broken_utf8_replaced + found.control_characters_removed
-    if bad > max(JUNK_ALLOWANCE, JUNK_SHARE * len(text)):
+    if bad > max(JUNK_ALLOWANCE, JUNK_FRACTION * len(text)):
         raise UserError(
             f"{name}: this is not UTF-8 text: {bad:,} of the first {len(text):,} characters are broken or control "
             "characters; leave the file out, or convert it (iconv -f LATIN1 -t UTF-8, say)"

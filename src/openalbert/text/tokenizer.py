@@ -2,23 +2,27 @@
 
 import hashlib
 import itertools
+import json
 import re
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import sentencepiece
+from tyro.conf import Positional
 
 from openalbert import atomic_io
 from openalbert.errors import UserError
-from openalbert.pretrained import included_folder, pretrained_names
+from openalbert.pretrained import bundled_folder, pretrained_names
 from openalbert.settings import from_json, to_json
-from openalbert.text.normalization import GOOGLE, Treatment
+from openalbert.text.normalization import GOOGLE, Normalization
 
 MODEL_FILE = "spiece.model"
 RUN_MODEL = "model"  # the model folder within a run's
-TREATMENT_FILE = "treatment.json"
+NORMALIZATION_FILE = "normalization.json"
 SPECIAL_PIECES = ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")  # their ids are their places
 SPACE = "▁"  # SentencePiece's sign for a space: a piece that begins with it begins a word
 
@@ -50,8 +54,8 @@ class Tokenizer:
 
     pad_id, unk_id, cls_id, sep_id, mask_id = range(5)
 
-    def __init__(self, model: bytes, treatment: Treatment = GOOGLE, where: str = MODEL_FILE) -> None:
-        self.model, self.treatment, self.where = model, treatment, where
+    def __init__(self, model: bytes, normalization: Normalization = GOOGLE, where: str = MODEL_FILE) -> None:
+        self.model, self.normalization, self.where = model, normalization, where
         try:
             self.processor = sentencepiece.SentencePieceProcessor(model_proto=model)
             self.vocab_size: int = self.processor.get_piece_size() if model else 0
@@ -77,19 +81,19 @@ class Tokenizer:
         self._visible: dict[str, bool] = {}
         self._set_splits()
 
-    def __reduce__(self) -> tuple[type["Tokenizer"], tuple[bytes, Treatment, str]]:
+    def __reduce__(self) -> tuple[type["Tokenizer"], tuple[bytes, Normalization, str]]:
         """What a worker process needs to have the same tokenizer."""
-        return Tokenizer, (self.model, self.treatment, self.where)
+        return Tokenizer, (self.model, self.normalization, self.where)
 
     @classmethod
     def load(cls, path_or_name: str | Path) -> "Tokenizer":
         """The tokenizer of a folder, of a run, of a SentencePiece model file, or of a bundled checkpoint by its name.
 
-        Without `treatment.json` it is Google's.
+        Without `normalization.json` it is Google's.
         """
         path = Path(path_or_name)
         if not path.exists():
-            path = included_folder(str(path_or_name)) or path
+            path = bundled_folder(str(path_or_name)) or path
         if not (path / MODEL_FILE).exists() and (path / RUN_MODEL / MODEL_FILE).exists():
             path = path / RUN_MODEL
         file = path / MODEL_FILE if path.is_dir() else path
@@ -102,35 +106,35 @@ class Tokenizer:
                 f"{file} does not exist: give a folder that holds {MODEL_FILE},{named} or make one with "
                 "`openalbert tokenizer train`"
             ) from None
-        settings = file.with_name(TREATMENT_FILE)
-        treatment = from_json(settings.read_text(), Treatment, str(settings)) if settings.exists() else GOOGLE
-        return cls(model, treatment, str(file))
+        settings = file.with_name(NORMALIZATION_FILE)
+        normalization = from_json(settings.read_text(), Normalization, str(settings)) if settings.exists() else GOOGLE
+        return cls(model, normalization, str(file))
 
     def save(self, folder: Path) -> None:
         """Write the model and the treatment into a folder."""
         folder.mkdir(parents=True, exist_ok=True)
-        # The model is what makes the folder a tokenizer: it never stands beside another one's treatment.
+        # The model is what makes the folder a tokenizer: it never stands beside another one's normalization.
         (folder / MODEL_FILE).unlink(missing_ok=True)
-        atomic_io.write_text(folder / TREATMENT_FILE, to_json(self.treatment))
+        atomic_io.write_text(folder / NORMALIZATION_FILE, to_json(self.normalization))
         atomic_io.write_bytes(folder / MODEL_FILE, self.model)
 
     @property
     def fingerprint(self) -> str:
         """The same for two tokenizers only if they give the same ids for every text."""
-        return hashlib.sha256(self.model + to_json(self.treatment).encode()).hexdigest()
+        return hashlib.sha256(self.model + to_json(self.normalization).encode()).hexdigest()
 
     def encode(self, text: str) -> list[int]:
         """The ids of one text, without [CLS] and [SEP]."""
-        return self._split_again(self.processor.encode(self.treatment.normalize(text)))
+        return self._split_again(self.processor.encode(self.normalization.normalize(text)))
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of each text."""
-        normalized = [self.treatment.normalize(text) for text in texts]
+        normalized = [self.normalization.normalize(text) for text in texts]
         return [self._split_again(ids) for ids in self.processor.encode(normalized, num_threads=1)]
 
     def encode_joined(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """The ids of all texts behind each other (int32), and how many each text has (int64): the fastest way."""
-        normalized = [self.treatment.normalize(text) for text in texts]
+        normalized = [self.normalization.normalize(text) for text in texts]
         parts = self.processor.encode(normalized, num_threads=1)
         lengths = np.fromiter(map(len, parts), np.int64, len(parts))
         ids = np.fromiter(itertools.chain.from_iterable(parts), np.int32, int(lengths.sum()))
@@ -145,7 +149,7 @@ class Tokenizer:
 
     def encode_with_offsets(self, text: str) -> Encoding:
         """The ids of one text with their pieces and their places in it."""
-        normalized, starts, ends = self.treatment.normalize_aligned(text)
+        normalized, starts, ends = self.normalization.normalize_aligned(text)
         found = self.processor.encode(normalized, return_type="offset_mapping")
         ids: list[int] = []
         pieces: list[str] = []
@@ -247,3 +251,84 @@ def _starts_word(piece: str) -> bool:
     if _CONTINUATION_BYTE.fullmatch(piece):
         return False
     return not all("a" <= char <= "z" for char in piece.lower())
+
+
+# --- the verbs `tokenizer encode` and `tokenizer decode` --------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Encode:
+    """Settings of `openalbert tokenizer encode`."""
+
+    file: Positional[Path | None] = None
+    """Text, one a line; standard input if none is named."""
+    tokenizer: Path
+    """A folder with spiece.model, such a file, or albert-base-wikibooks, which comes with openalbert."""
+    pieces: bool = False
+    """Give the pieces as well as their ids."""
+    offsets: bool = False
+    """Give the start and the end of each piece in its line, in characters."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decode:
+    """Settings of `openalbert tokenizer decode`."""
+
+    file: Positional[Path | None] = None
+    """What `tokenizer encode` wrote, or lists of ids, one a line; standard input if none is named."""
+    tokenizer: Path
+    """A folder with spiece.model, such a file, or albert-base-wikibooks, which comes with openalbert."""
+
+
+def encode_lines(settings: Encode) -> None:
+    """Print one JSON object for each line of text."""
+    tokenizer = Tokenizer.load(settings.tokenizer)
+    for _, line in _lines(settings.file):
+        answer: dict[str, Any]
+        if settings.pieces or settings.offsets:
+            encoding = tokenizer.encode_with_offsets(line)
+            answer = {"ids": encoding.ids}
+            if settings.pieces:
+                answer["pieces"] = encoding.pieces
+            if settings.offsets:
+                answer["offsets"] = encoding.offsets
+        else:
+            answer = {"ids": tokenizer.encode(line)}
+        print(json.dumps(answer, ensure_ascii=False))
+
+
+def decode_lines(settings: Decode) -> None:
+    """Print the text of each line of ids."""
+    tokenizer = Tokenizer.load(settings.tokenizer)
+    for where, line in _lines(settings.file):
+        try:
+            print(tokenizer.decode(_ids(line)))
+        except UserError as error:
+            raise UserError(f"{where}: {error}") from None
+
+
+def _lines(file: Path | None) -> Iterator[tuple[str, str]]:
+    """Where each line stands, for errors, and the line; only a line feed ends one."""
+    name = "standard input" if file is None else str(file)
+    if file is not None and not file.is_file():
+        raise UserError(f"{file} is not a file: name a file of lines, or none to read standard input")
+    with sys.stdin.buffer if file is None else file.open("rb") as stream:
+        for number, line in enumerate(stream, start=1):
+            where = f"{name}, line {number}"
+            try:
+                yield where, line.removesuffix(b"\n").removesuffix(b"\r").decode()
+            except UnicodeDecodeError as error:
+                raise UserError(
+                    f"{where}: byte {error.start + 1} is not UTF-8: convert the text to UTF-8 first"
+                ) from None
+
+
+def _ids(line: str) -> list[int]:
+    try:
+        value = json.loads(line)
+    except (json.JSONDecodeError, RecursionError):
+        raise UserError('expected {"ids": [2, 13, …]} or [2, 13, …], but this is not JSON') from None
+    ids = value.get("ids") if isinstance(value, dict) else value
+    if not isinstance(ids, list) or not all(type(number) is int for number in ids):
+        raise UserError('expected {"ids": [2, 13, …]} or [2, 13, …], a list of whole numbers')
+    return ids

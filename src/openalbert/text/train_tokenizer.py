@@ -22,11 +22,11 @@ from typing import Annotated, Any, NamedTuple
 import tyro
 
 from openalbert import atomic_io
-from openalbert.errors import UserError, a_full_disk_is_told
+from openalbert.errors import UserError, explain_full_disk
 from openalbert.progress import Work
 from openalbert.settings import from_json, to_json
 from openalbert.text.corpus import CorpusSource, Counts, Reading, documents, sources
-from openalbert.text.normalization import Treatment
+from openalbert.text.normalization import Normalization
 from openalbert.text.sentences import split_sentences
 from openalbert.text.tokenizer import MODEL_FILE, Tokenizer
 
@@ -150,7 +150,7 @@ def train_vocabulary(settings: TrainVocabulary) -> None:
     inputs = sources(settings.files, settings.reading)
     report = _standing_report(settings, inputs)
     if report is None:
-        with a_full_disk_is_told(settings.out, "nothing half-made was left"):
+        with explain_full_disk(settings.out, "nothing half-made was left"):
             report = _train(settings, inputs)
     else:
         print(f"{settings.out} has this vocabulary already: nothing to do", file=sys.stderr)
@@ -187,14 +187,14 @@ def _standing_report(settings: TrainVocabulary, inputs: list[CorpusSource]) -> V
 
 def _train(settings: TrainVocabulary, inputs: list[CorpusSource]) -> VocabularyReport:
     started = time.monotonic()
-    treatment = Treatment(settings.cased, settings.keep_accents)
+    normalization = Normalization(settings.cased, settings.keep_accents)
     sample = draw_sample(
         _sentences(inputs, settings.reading),
         settings.sample_sentences,
         settings.sample_megabytes * 10**6,
         settings.seed,
     )
-    treated = [treatment.normalize(sentence) for sentence in sample.sentences]
+    treated = [normalization.normalize(sentence) for sentence in sample.sentences]
     fitting = [sentence for sentence in treated if len(sentence.encode()) <= LONGEST_SENTENCE]
     if not fitting:
         raise UserError(
@@ -202,7 +202,7 @@ def _train(settings: TrainVocabulary, inputs: list[CorpusSource]) -> VocabularyR
             "a vocabulary needs text with sentences or lines"
         )
     model = _run_sentencepiece(settings, fitting)
-    tokenizer = Tokenizer(model, treatment)
+    tokenizer = Tokenizer(model, normalization)
     rates = _rates(tokenizer, fitting)
     report = VocabularyReport(
         settings=settings,

@@ -19,8 +19,8 @@ from openalbert.errors import UserError
 from openalbert.progress import Work
 from openalbert.text import shards
 from openalbert.text.corpus import Counts
-from openalbert.text.groups import Block, Encoded, Group, Job, encode, make_pieces, mark_documents
-from openalbert.text.manifest import PLAN
+from openalbert.text.groups import Block, EncodedBlock, Group, Job, encode, make_pieces, mark_documents
+from openalbert.text.shards import PLAN
 
 READER_FEEDS = 4  # so many workers one reading process keeps busy, with compressed files too
 BLOCKS_A_WORKER = 4  # read ahead for each; more would only take memory
@@ -123,8 +123,8 @@ class Local:
 
     def _encode_all(
         self, pool: ProcessPoolExecutor, job: Job, blocks: Iterator[Block]
-    ) -> Iterator[tuple[Block, Encoded]]:
-        waiting: deque[tuple[Block, Future[Encoded]]] = deque()
+    ) -> Iterator[tuple[Block, EncodedBlock]]:
+        waiting: deque[tuple[Block, Future[EncodedBlock]]] = deque()
         for block in blocks:
             waiting.append((block, pool.submit(encode, block.texts, job)))
             if len(waiting) >= self.workers * BLOCKS_A_WORKER:

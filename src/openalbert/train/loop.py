@@ -14,8 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from openalbert.errors import UserError
-from openalbert.optim.groups import clip_gradients
-from openalbert.optim.optimizer import TrainingOptimizer, find_lamb, set_learning_rate
+from openalbert.optim.optimizer import TrainingOptimizer, clip_gradients, find_lamb, set_learning_rate
 from openalbert.optim.schedule import Budget, DepthSchedule, Schedule
 from openalbert.train.device import Device
 from openalbert.train.micro_batch import Learning, Passes, RecordedPasses

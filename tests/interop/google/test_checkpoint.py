@@ -95,7 +95,7 @@ def test_fine_tuned_heads_fill_the_models_of_transformers(name: str, model_class
         pooler = [tensors.pop(key) for key in ("albert.pooler.weight", "albert.pooler.bias")]
         assert len(pooler) == 2
     model = loaded(model_class, hugging_face_config(config) | {"num_labels": num_labels}, tensors)
-    assert report.parts[-1] == {"classifier": "classifier", "squad": "span"}[name]
+    assert report.groups[-1] == {"classifier": "classifier", "squad": "span"}[name]
     head = model.classifier if name == "classifier" else model.qa_outputs
     prefix = "" if name == "classifier" else "cls/squad/"
     np.testing.assert_array_equal(
@@ -164,7 +164,7 @@ def test_one_variable_with_and_without_the_scope_is_refused(tmp_path: Path) -> N
 def test_an_encoder_without_any_head_is_read(tmp_path: Path) -> None:
     config = made(tmp_path, MAKE["albert_encoder"](ALBERT), ALBERT)
     tensors, report = read_tensors(tmp_path, config)
-    assert report.parts == ("embeddings", "embedding map", "layers", "pooler")
+    assert report.groups == ("embeddings", "embedding map", "layers", "pooler")
     loaded(transformers.AlbertModel, hugging_face_config(config), {k[len("albert.") :]: v for k, v in tensors.items()})
 
 

@@ -43,7 +43,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         )
         return found
 
-    def gelu_way_back(gradient: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
+    def gelu_backward(gradient: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
         asked.append("gelu")
         found = aten.gelu_backward(gradient, before, approximate="tanh")
         return found, found.sum(0)
@@ -73,14 +73,14 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return joined, joined.sum(0)
 
     kernels = SimpleNamespace(
-        gelu_way_back=gelu_way_back, stand_in=stand_in, leave_out=leave_out, forget_padding=forget_padding, join=join
+        gelu_backward=gelu_backward, stand_in=stand_in, leave_out=leave_out, forget_padding=forget_padding, join=join
     )
     monkeypatch.setitem(sys.modules, "openalbert.model.kernels.triton_kernels", kernels)
     monkeypatch.setattr(openalbert.model, "fused_kernels", kernels, raising=False)
     monkeypatch.setattr(masked_attention, "kernel_forward", forward)
     monkeypatch.setattr(masked_attention, "kernel_backward", backward)
-    monkeypatch.setattr(Attention, "halves", lambda part: (part.qkv.weight.detach(), part.output.weight.detach()))
-    monkeypatch.setattr(FeedForward, "halves", lambda part: (part.up.weight.detach(), part.down.weight.detach()))
+    monkeypatch.setattr(Attention, "bf16_copies", lambda part: (part.qkv.weight.detach(), part.output.weight.detach()))
+    monkeypatch.setattr(FeedForward, "bf16_copies", lambda part: (part.up.weight.detach(), part.down.weight.detach()))
     return asked
 
 
@@ -151,7 +151,7 @@ def test_nothing_of_it_is_used_where_nothing_is_learned(monkeypatch: pytest.Monk
     def never(*_: Any) -> Any:
         raise AssertionError
 
-    monkeypatch.setattr(Attention, "halves", never)
+    monkeypatch.setattr(Attention, "bf16_copies", never)
     model = small().eval()
     model.encoder.is_fused, model.encoder.attend_masked = True, attend_masked
     with torch.no_grad():
@@ -168,9 +168,9 @@ def test_what_the_compiler_is_told_of_each_operation_is_the_shape_and_type_of_it
     rows, before = torch.randn(2, 6, 12)
     for operation, given in (
         (fused_linear.weight_gradient, (torch.randn(6, 4), torch.randn(6, 3))),
-        (fused_linear.gelu_way_back, (rows, before)),
+        (fused_linear.gelu_backward, (rows, before)),
         (fused_linear.map_and_attend, (x, weight, bias, mask, num_heads)),
-        (fused_linear.attend_way_back, (gradient, mixed, qkv, logsumexp, mask, num_heads)),
+        (fused_linear.attend_backward, (gradient, mixed, qkv, logsumexp, mask, num_heads)),
     ):
         real = operation(*given)
         with FakeTensorMode() as mode:
@@ -200,5 +200,5 @@ def test_a_fused_layer_multiplies_by_the_copies_of_its_matrices() -> None:
         for matrix in (attention.qkv, attention.output, ffn.up, ffn.down):
             matrix.weight.zero_()
     other_attention, other_ffn = copies.encoder.attention[0], copies.encoder.ffn[0]
-    found = ffn(attention(x, layout, None, other_attention.halves()), other_ffn.halves())
+    found = ffn(attention(x, layout, None, other_attention.bf16_copies()), other_ffn.bf16_copies())
     torch.testing.assert_close(found, other_ffn(other_attention(x, layout)), rtol=1e-5, atol=1e-7)

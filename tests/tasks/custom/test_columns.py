@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from openalbert.errors import UserError
-from openalbert.tasks.custom.columns import counts_from, in_order
-from openalbert.tasks.registry import Known, TaskSource, open_task
+from openalbert.tasks.custom.multiple_choice import first_number
+from openalbert.tasks.custom.text import sort_labels
+from openalbert.tasks.registry import TaskMetadata, TaskSource, open_task
 from openalbert.tasks.task import ChoiceExample, QuestionExample, Reading
 
 
@@ -44,11 +45,11 @@ def test_pairs_are_known_by_name(tmp_path: Path) -> None:
         assert (second.first, second.second) == ("e f", "g h")
 
 
-def test_columns_that_the_user_names_are_taken_and_not_spoken_of(tmp_path: Path) -> None:
+def test_columns_that_the_user_names_are_taken_without_a_remark(tmp_path: Path) -> None:
     text = "text,label,a,b\nn1,q,long text,1\nn2,r,other text,0\n"
     reading = read(tmp_path, text, text_column="a", label_column="b")
     assert [example.first for example in reading.examples] == ["long text", "other text"]
-    assert not reading.remarks
+    assert reading.remarks == ("f1 is that of the class '1'",)
 
 
 def test_the_only_column_left_is_the_label_and_the_longest_the_text(tmp_path: Path) -> None:
@@ -89,18 +90,18 @@ def test_a_named_column_that_is_not_there_names_the_nearest(tmp_path: Path) -> N
         read(tmp_path, f"text,label,id\n{BODY}", label_column="lable")
 
 
-def test_ids_that_repeat_are_not_ids_and_that_is_said(tmp_path: Path) -> None:
+def test_ids_that_repeat_are_not_ids_which_is_a_remark(tmp_path: Path) -> None:
     reading = read(tmp_path, "id,text,label\n7,a b,x\n7,c d,y\n")
     assert [example.id for example in reading.examples] == ["0", "1"]
-    assert "line 3: the id in 'id' stands in" in reading.remarks[-1]
-    assert "rows are counted instead" in reading.remarks[-1]
-    with pytest.raises(UserError, match=r"line 3: the id in 'id' stands in .*line 2 already: every row needs its own"):
+    assert any("line 3: the id in 'id' is also in" in remark for remark in reading.remarks)
+    assert any("row numbers are used instead" in remark for remark in reading.remarks)
+    with pytest.raises(UserError, match=r"line 3: the id in 'id' is also in .*line 2: ids must be unique"):
         read(tmp_path, "id,text,label\n7,a b,x\n7,c d,y\n", id_column="id")
 
 
 def test_labels_are_ordered_as_numbers_where_all_are() -> None:
-    assert in_order(["10", "9", "1", "9"]) == ("1", "9", "10")
-    assert in_order(["b", "10", "9"]) == ("10", "9", "b")
+    assert sort_labels(["10", "9", "1", "9"]) == ("1", "9", "10")
+    assert sort_labels(["b", "10", "9"]) == ("10", "9", "b")
 
 
 @pytest.mark.parametrize(
@@ -115,28 +116,28 @@ def test_labels_are_ordered_as_numbers_where_all_are() -> None:
         ("options1", None),
     ],
 )
-def test_columns_say_by_their_numbers_whether_they_count_from_0_or_1(names: str, first: int | None) -> None:
-    assert counts_from(names.split()) == first
+def test_numbers_of_columns_show_whether_they_count_from_0_or_1(names: str, first: int | None) -> None:
+    assert first_number(names.split()) == first
 
 
-def test_a_file_with_one_column_is_told_what_it_lacks_and_what_it_is_good_for(tmp_path: Path) -> None:
+def test_a_file_with_one_column_is_reported_what_it_lacks_and_what_it_is_good_for(tmp_path: Path) -> None:
     sentence = r"which column is the label\? There is only 'text': add a column of that name, label; .* as --test"
     with pytest.raises(UserError, match=sentence):
         read(tmp_path, "text\nit was good\nit was bad\n")
 
 
-def test_one_setting_says_and_several_say(tmp_path: Path) -> None:
+def test_a_guess_names_the_options_that_change_it(tmp_path: Path) -> None:
     (tmp_path / "mine.csv").write_text("text\nit was good\n")
-    task = open_task("classification", TaskSource(test=tmp_path / "mine.csv"), Known(labels=("a", "b")))
+    task = open_task("classification", TaskSource(test=tmp_path / "mine.csv"), TaskMetadata(labels=("a", "b")))
     [remark] = task.read("test").remarks
-    assert remark.endswith("mine.csv: text from 'text' (guessed; --text-column says otherwise)")
+    assert remark.endswith("mine.csv: text from 'text' (guessed; change with --text-column)")
 
 
 def test_one_column_has_one_role(tmp_path: Path) -> None:
     body = "sentence,label\nit was good,x\nit was bad,y\n"
-    with pytest.raises(UserError, match=r"'label' is named as the text \(--text-column\), but is taken for the label"):
+    with pytest.raises(UserError, match=r"'label' is named as the text \(--text-column\), but is already the label"):
         read(tmp_path, body, text_column="label")
-    with pytest.raises(UserError, match=r"'sentence' is named as the second .* but is taken for the text"):
+    with pytest.raises(UserError, match=r"'sentence' is named as the second .* but is already the text"):
         read(tmp_path, body, second_column="sentence")
 
 
@@ -156,14 +157,16 @@ def test_the_columns_of_the_training_file_are_those_of_the_other_files(split: st
     assert "(guessed; " in task.read("train").remarks[0]
 
 
-def test_a_file_without_the_training_files_columns_is_guessed_and_that_they_are_others_is_told(tmp_path: Path) -> None:
+def test_columns_other_than_the_training_files_are_guessed_with_a_remark(tmp_path: Path) -> None:
     train, dev = tmp_path / "t1.csv", tmp_path / "dev.csv"
     train.write_text("body,category\none,a\ntwo,b\n")
     dev.write_text("text,category\nthree,a\n")
     reading = open_task("classification", TaskSource(train=train, dev=dev)).read("dev")
     assert reading.examples[0].first == "three"
-    told = f"{dev}: the text is read from 'text', but in {train} it is 'body': is that the same? --text-column"
-    assert any(remark.startswith(told) for remark in reading.remarks)
+    differs = (
+        f"{dev}: the text is read from 'text', but in {train} it is 'body': is that the same? Change it with --text"
+    )
+    assert any(remark.startswith(differs) for remark in reading.remarks)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from tests.tasks.made_data import write_jsonl
 
 from openalbert.errors import UserError
-from openalbert.tasks.registry import Known, TaskSource, open_task
+from openalbert.tasks.registry import TaskMetadata, TaskSource, open_task
 from openalbert.tasks.task import Reading
 
 
@@ -20,20 +20,20 @@ def rows(*answers: object) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    ("answers", "writing"),
+    ("answers", "answer_format"),
     [
-        (("red", "green", "blue"), "the option itself"),
-        (("A", "c", "B"), "its letter"),
-        ((0, 2, 1), "its number from 0"),
-        (("1", "3", "2"), "its number from 1"),
+        (("red", "green", "blue"), "option text"),
+        (("A", "c", "B"), "letter"),
+        ((0, 2, 1), "number from 0"),
+        (("1", "3", "2"), "number from 1"),
     ],
 )
 def test_the_right_option_is_written_in_any_of_four_ways(
-    answers: tuple[object, ...], writing: str, tmp_path: Path
+    answers: tuple[object, ...], answer_format: str, tmp_path: Path
 ) -> None:
     reading = read(write_jsonl(tmp_path / "a.jsonl", rows(*answers)))
     assert [example.label for example in reading.examples] == [0, 2, 1]
-    assert any(f"the answer is read as {writing}" in remark for remark in reading.remarks)
+    assert any(f"answer format: {answer_format}" in remark for remark in reading.remarks)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_options_stand_in_columns_or_in_one(text: str, where: str, tmp_path: Pat
     first, second = read(path).examples
     assert first.options == ("red", "blue")
     assert second.options == ("red", "blue", "green")
-    assert f"{path}: the options stand in the {where}" in read(path).remarks
+    assert f"{path}: the options are in the {where}" in read(path).remarks
     assert (first.label, second.label) == (1, 2)
     assert (first.passage, first.question) == ("p", "q")
 
@@ -71,7 +71,8 @@ def test_columns_can_be_named(tmp_path: Path) -> None:
     examples = read(path, options_columns=("end_x", "end_y"), **named).examples
     assert [example.label for example in examples] == [1, 0]
     assert examples[0].options == ("fell", "flew")
-    with pytest.raises(UserError, match="has no column 'end_z' for the option"):
+    assert read(path, options_columns=("End_X", "END_Y"), **named).examples == examples
+    with pytest.raises(UserError, match="has no column 'end_z' \\(--options-columns\\): did you mean 'end_y'"):
         read(path, options_columns=("end_x", "end_z"), **named)
 
 
@@ -84,9 +85,9 @@ def test_wrong_rows_are_counted_or_refused_with_their_place(tmp_path: Path) -> N
         f"without an answer (first: {path}, line 2)": 1,
         f"with fewer than two options (first: {path}, line 3)": 1,
     }
-    with pytest.raises(UserError, match=r"line 2: the answer '7', read as its number from 0, is none of the 3 options"):
+    with pytest.raises(UserError, match=r"line 2: the answer '7', read as number from 0, is none of the 3 options"):
         read(write_jsonl(path, rows(0, 7)))
-    with pytest.raises(UserError, match=r"line 2: the answer 'pink', read as the option itself, is none"):
+    with pytest.raises(UserError, match=r"line 2: the answer 'pink', read as option text, is none"):
         read(write_jsonl(path, rows("red", "pink")))
 
 
@@ -106,7 +107,7 @@ def test_a_row_to_predict_for_that_has_nothing_to_choose_from_is_refused(
 ) -> None:
     """It cannot be left out: a file of predictions has all rows."""
     path = write_jsonl(tmp_path / "a.jsonl", [*rows("red"), {"question": "q", "options": options}])
-    with pytest.raises(UserError, match=f"line 2 has {number}, and two are the fewest"):
+    with pytest.raises(UserError, match=f"line 2 has {number}, and at least two are needed"):
         open_task("multiple_choice", TaskSource(test=path)).read("test")
 
 
@@ -118,7 +119,7 @@ def test_a_row_to_predict_for_that_has_nothing_to_choose_from_is_refused(
         "question,options,answer\nq,|red|blue|green|,A\nq,| red | | green |,C\n",
     ],
 )
-def test_an_empty_option_among_others_keeps_its_place_and_is_told(text: str, tmp_path: Path) -> None:
+def test_an_empty_option_among_others_keeps_its_place_and_is_reported(text: str, tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text(text)
     reading = read(path)
@@ -126,8 +127,8 @@ def test_an_empty_option_among_others_keeps_its_place_and_is_told(text: str, tmp
         (("red", "blue", "green"), 0),
         (("red", "", "green"), 2),
     ]
-    told = f"1 question with an empty option, which stays among the others (first: {path}, line 3)"
-    assert told in reading.remarks
+    message = f"1 question with an empty option, which is kept (first: {path}, line 3)"
+    assert message in reading.remarks
     path.write_text(text.splitlines()[0] + "\n" + text.splitlines()[1] + "\n")
     assert not any("empty option" in remark for remark in read(path).remarks)
 
@@ -138,12 +139,12 @@ def test_the_training_files_way_of_writing_the_answer_holds_for_what_is_scored_o
     dev = write_jsonl(tmp_path / "dev.jsonl", rows(1, 2))
     assert [example.label for example in read(dev).examples] == [1, 2]
     task = open_task("multiple_choice", TaskSource(train=train, dev=dev))
-    assert task.writing == "its number from 1"
+    assert task.answer_format == "number from 1"
     reading = task.read("dev")
     assert [example.label for example in reading.examples] == [0, 1]
-    assert f"{dev}: the answer is read as its number from 1, as in {train}" in reading.remarks
+    assert f"{dev}: answer format: number from 1, as in {train}" in reading.remarks
     assert [example.label for example in task.read("train").examples] == [0, 1, 2]
-    taught = open_task("multiple_choice", TaskSource(dev=dev), Known(writing="its number from 1"))
+    taught = open_task("multiple_choice", TaskSource(dev=dev), TaskMetadata(answer_format="number from 1"))
     assert [example.label for example in taught.read("dev").examples] == [0, 1]
 
 
@@ -155,33 +156,33 @@ def test_an_answer_that_is_written_in_another_way_than_the_others_is_refused(
 ) -> None:
     train = write_jsonl(tmp_path / "train.jsonl", rows(*learned))
     dev = write_jsonl(tmp_path / "dev.jsonl", rows(learned[0], odd))
-    told = rf"dev\.jsonl, line 2: the answer '{odd}', read as .*, as in .*train\.jsonl, is none of the 3 options"
-    with pytest.raises(UserError, match=told):
+    message = rf"dev\.jsonl, line 2: the answer '{odd}', read as .*, as in .*train\.jsonl, is none of the 3 options"
+    with pytest.raises(UserError, match=message):
         open_task("multiple_choice", TaskSource(train=train, dev=dev)).read("dev")
 
 
 @pytest.mark.parametrize(
-    ("learned", "scored", "writing"),
+    ("learned", "scored", "answer_format"),
     [
-        ((1, 2, 3), ("A", "c"), "its letter"),
-        ((1, 2, 3), ("red", "green"), "the option itself"),
-        ((1, 2, 3), (0, 2), "its number from 0"),
-        ((0, 1, 2), (1, 3), "its number from 1"),
-        (("A", "C"), ("red", "green"), "the option itself"),
-        (("red", "blue"), (1, 3), "its number from 1"),
-        (("red", "blue"), (0, 2), "its number from 0"),
+        ((1, 2, 3), ("A", "c"), "letter"),
+        ((1, 2, 3), ("red", "green"), "option text"),
+        ((1, 2, 3), (0, 2), "number from 0"),
+        ((0, 1, 2), (1, 3), "number from 1"),
+        (("A", "C"), ("red", "green"), "option text"),
+        (("red", "blue"), (1, 3), "number from 1"),
+        (("red", "blue"), (0, 2), "number from 0"),
     ],
 )
-def test_a_file_that_is_written_in_another_way_throughout_is_read_in_that_and_it_is_told(
-    learned: tuple[object, ...], scored: tuple[object, ...], writing: str, tmp_path: Path
+def test_a_file_that_is_written_in_another_way_throughout_is_read_in_that_with_a_remark(
+    learned: tuple[object, ...], scored: tuple[object, ...], answer_format: str, tmp_path: Path
 ) -> None:
     train = write_jsonl(tmp_path / "train.jsonl", rows(*learned))
     dev = write_jsonl(tmp_path / "dev.jsonl", rows(*scored))
     task = open_task("multiple_choice", TaskSource(train=train, dev=dev))
     reading = task.read("dev")
     assert [example.label for example in reading.examples] == [0, 2]
-    told = f"{dev}: the answer is read as {writing}, but in {train} it is {task.writing}"
-    assert told in reading.remarks
+    message = f"{dev}: answer format: {answer_format}, but in {train} it is {task.answer_format}"
+    assert message in reading.remarks
     assert len(task.read("train").examples) == len(learned)
 
 
@@ -190,27 +191,27 @@ def test_numbers_that_could_count_from_0_or_1_say_so_where_nothing_tells(tmp_pat
     dev = write_jsonl(tmp_path / "dev.jsonl", rows(1, 2))
     reading = open_task("multiple_choice", TaskSource(train=train, dev=dev)).read("dev")
     assert [example.label for example in reading.examples] == [1, 2]
-    assert any("read as its number from 0" in told and "from 1 would fit as well" in told for told in reading.remarks)
+    assert any("format: number from 0" in one and "from 1 would fit as well" in one for one in reading.remarks)
 
 
 @pytest.mark.parametrize(
-    ("columns", "first", "told"),
+    ("columns", "first", "message"),
     [
-        ("option1,option2,option3", 1, "1, like the columns of the options; from 0 would fit as well: if it"),
-        ("ending0,ending1,ending2", 0, "0, like the columns of the options; from 1 would fit as well: if it"),
-        ("a,b,c", 0, "0; from 1 would fit as well: if it counts so, write letters (A is the first) or the options"),
+        ("option1,option2,option3", 1, "1, like the columns of the options; from 0 would fit as well: if that"),
+        ("ending0,ending1,ending2", 0, "0, like the columns of the options; from 1 would fit as well: if that"),
+        ("a,b,c", 0, "0; from 1 would fit as well: if that is meant, write letters (A is the first) or the texts"),
     ],
 )
-def test_numbers_that_fit_from_0_and_from_1_count_like_the_columns_and_both_are_told(
-    columns: str, first: int, told: str, tmp_path: Path
+def test_numbers_that_fit_from_0_and_from_1_count_like_the_columns_and_both_are_reported(
+    columns: str, first: int, message: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "a.csv"
     path.write_text(f"question,{columns},answer\nq,red,blue,green,1\nq,red,blue,green,2\n")
     task = open_task("multiple_choice", TaskSource(train=path, dev=path))
-    assert task.writing == f"its number from {first}"
+    assert task.answer_format == f"number from {first}"
     reading = task.read("train")
     assert [example.label for example in reading.examples] == [1 - first, 2 - first]
-    assert any(f"{path}: the answer is read as its number from {told}" in remark for remark in reading.remarks)
+    assert any(f"{path}: answer format: number from {message}" in remark for remark in reading.remarks)
 
 
 @pytest.mark.parametrize(("answers", "first"), [((0, 1, 2), 0), ((1, 2, 3), 1)])
@@ -222,14 +223,14 @@ def test_numbers_that_fit_in_one_way_are_read_in_it_whatever_the_columns_say(
         path.write_text(f"question,{columns},answer\n" + "".join(f"q,red,blue,green,{right}\n" for right in answers))
         reading = read(path)
         assert [example.label for example in reading.examples] == [0, 1, 2]
-        assert f"{path}: the answer is read as its number from {first}" in reading.remarks
+        assert f"{path}: answer format: number from {first}" in reading.remarks
 
 
-def test_questions_with_options_that_are_alike_are_counted_and_told(tmp_path: Path) -> None:
+def test_questions_with_options_that_are_alike_are_counted_and_reported(tmp_path: Path) -> None:
     alike = [{"question": "q", "options": ["red", "blue", "red"], "answer": "red"}] * 2
     path = write_jsonl(tmp_path / "a.jsonl", [*rows("red"), *alike])
-    told = f"2 questions with options that are alike, of which one at most counts as right (first: {path}, line 2)"
-    assert told in read(path).remarks
+    message = f"2 questions with equal options, of which one at most counts as right (first: {path}, line 2)"
+    assert message in read(path).remarks
     assert len(read(path).examples) == 3
     unlabelled = open_task("multiple_choice", TaskSource(test=path)).read("test")
     plain = read(write_jsonl(path, rows("red", "blue")))
@@ -238,5 +239,5 @@ def test_questions_with_options_that_are_alike_are_counted_and_told(tmp_path: Pa
 
 def test_a_number_beyond_all_options_is_refused_however_long(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "a.jsonl", rows("0", "1", "9" * 5000))
-    with pytest.raises(UserError, match=r"a\.jsonl, line 3: the answer '9{40}', read as its number from 0, is none of"):
+    with pytest.raises(UserError, match=r"a\.jsonl, line 3: the answer '9{40}', read as number from 0, is none of"):
         read(path)

@@ -7,7 +7,7 @@ import pytest
 from tests.tasks.made_data import squad_json, write_jsonl
 
 from openalbert.errors import UserError
-from openalbert.tasks.registry import Known, TaskSource, open_task
+from openalbert.tasks.registry import TaskMetadata, TaskSource, open_task
 from openalbert.tasks.task import Answer
 
 PASSAGE = "It was 1900, and again 1900."
@@ -76,7 +76,7 @@ def test_questions_without_an_id_get_one_that_no_other_has(tmp_path: Path) -> No
 
 def test_what_a_model_can_say_comes_before_what_the_file_shows(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "a.jsonl", [{"context": PASSAGE, "question": "When?", "answer": "1900"}])
-    task = open_task("question_answering", TaskSource(dev=path), Known(may_have_no_answer=True))
+    task = open_task("question_answering", TaskSource(dev=path), TaskMetadata(may_have_no_answer=True))
     assert task.may_have_no_answer
     assert "has_answer_f1" in task.measure(task.read("dev").examples, ["1900"])
 
@@ -111,6 +111,6 @@ def test_a_place_that_is_none_is_refused_with_its_row(place: str, tmp_path: Path
     path = tmp_path / "a.csv"
     path.write_text(f'context,question,answer,answer_start\n"{PASSAGE}",When?,1900,{place}\n')
     with pytest.raises(
-        UserError, match=r"a\.csv, line 2: the answer_start '.{3,40}' is not a whole number that a text has room for"
+        UserError, match=r"a\.csv, line 2: the answer_start '.{3,40}' is not a whole number of at most 18 digits"
     ):
         open_task("question_answering", TaskSource(dev=path)).read("dev")

@@ -7,7 +7,7 @@ import pytest
 from tests.tasks.made_data import write_jsonl
 
 from openalbert.errors import UserError
-from openalbert.tasks.registry import Known, TaskSource, open_task
+from openalbert.tasks.registry import TaskMetadata, TaskSource, open_task
 from openalbert.tasks.task import Task
 
 
@@ -38,7 +38,7 @@ def test_a_label_of_dev_that_train_does_not_have_is_refused_with_its_place(tmp_p
 
 
 def test_one_class_alone_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"train\.csv has only one class, 'x', in 'label': there is nothing to tell"):
+    with pytest.raises(UserError, match=r"train\.csv has only one class, 'x', in 'label': there is nothing to learn"):
         opened(tmp_path, "classification", "text,label\na,x\nb,x\n")
     with pytest.raises(UserError, match="has no class at all in 'label'"):
         opened(tmp_path, "classification", "text,label\na,\nb,\n")
@@ -75,18 +75,18 @@ def test_texts_in_which_nothing_is_to_be_seen_are_none(blank: str, tmp_path: Pat
     assert (len(reading.examples), sum(reading.excluded.values())) == (1, 1)
 
 
-def test_every_row_of_a_test_file_gives_an_example_and_those_without_a_text_are_told(tmp_path: Path) -> None:
+def test_every_row_of_a_test_file_gives_an_example_and_those_without_a_text_are_reported(tmp_path: Path) -> None:
     path = tmp_path / "test.csv"
     path.write_text('text\n"one"\n""\n" "\n\u200b\ntwo\n')
     (tmp_path / "train.csv").write_text(CLASSES)
     task = open_task("classification", TaskSource(train=tmp_path / "train.csv", test=path))
     reading = task.read("test")
     assert [example.first for example in reading.examples] == ["one", "", "", "", "two"]
-    assert reading.remarks[-1] == f"3 rows without a text (first: {path}, line 3): predicted all the same"
+    assert reading.remarks[-1] == f"3 rows without a text (first: {path}, line 3): predicted nevertheless"
     (tmp_path / "test.tsv").write_text("index\tsentence\n0\tone\n1\t\u200b\n")
     reading = open_task("sst2", TaskSource(test=tmp_path / "test.tsv")).read("test")
     assert len(reading.examples) == 2
-    assert reading.remarks == (f"1 row without a text (first: {tmp_path}/test.tsv, line 3): predicted all the same",)
+    assert reading.remarks == (f"1 row without a text (first: {tmp_path}/test.tsv, line 3): predicted nevertheless",)
 
 
 @pytest.mark.parametrize("ending", ["jsonl", "parquet", "csv"])
@@ -121,12 +121,12 @@ def test_a_model_of_whole_numbers_takes_them_as_ints_and_as_floats(
     files[0].write_text("text,label\na,1\nb,0.0\nc,NaN\nd,1.0\n")
     files[1].write_text("text,label\na,1.00\n")
     for file, expected in zip(files, ([1, 0, 1], [1], [1]), strict=True):
-        reading = open_task(task, TaskSource(dev=file), Known(labels)).read("dev")
+        reading = open_task(task, TaskSource(dev=file), TaskMetadata(labels)).read("dev")
         found = [example.label for example in reading.examples]
         assert found == ([(number,) for number in expected] if task == "multi_label" else expected)
     files[1].write_text("text,label\na,2.0\n")
     with pytest.raises(UserError, match=rf"the label '2\.0' .*is not known: known are {', '.join(labels)}"):
-        open_task(task, TaskSource(dev=files[1]), Known(labels)).read("dev")
+        open_task(task, TaskSource(dev=files[1]), TaskMetadata(labels)).read("dev")
 
 
 @pytest.mark.parametrize("task", ["classification", "multi_label"])
@@ -140,15 +140,15 @@ def test_numbers_are_the_same_classes_however_a_file_writes_them(task: str, tmp_
 
 
 @pytest.mark.parametrize("task", ["classification", "multi_label"])
-def test_nan_among_words_is_a_label_and_is_told(task: str, tmp_path: Path) -> None:
+def test_nan_among_words_is_a_label_and_is_reported(task: str, tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("text,label\na,grandma\nb,nan\nc,version 1.0\nd,1.0\ne,nan\n")
     opened = open_task(task, TaskSource(train=path, dev=path))
     assert opened.labels == ("1.0", "grandma", "nan", "version 1.0")
     reading = opened.read("train")
     assert len(reading.examples) == 5
-    told = "'nan' in 'label' is taken for a label like the others (2 rows): where it stands for none, leave the cell"
-    assert any(told in remark for remark in reading.remarks)
+    message = "'nan' in 'label' is taken for a label like the others (2 rows): if it means a missing label, leave the"
+    assert any(message in remark for remark in reading.remarks)
 
 
 def test_a_row_with_nan_for_a_flag_is_left_out(tmp_path: Path) -> None:
@@ -217,17 +217,17 @@ def test_sets_of_labels_stand_in_one_column_or_in_one_each(train: str, tmp_path:
     assert reading.remarks
 
 
-def test_the_sign_between_labels_is_told_and_one_that_would_cut_a_known_label_is_not_taken(tmp_path: Path) -> None:
+def test_the_sign_between_labels_is_reported_and_one_that_would_cut_a_known_label_is_not_taken(tmp_path: Path) -> None:
     rows = 'text,labels\na,"food, drink"\nb,food\n'
     task = opened(tmp_path, "multi_label", rows, rows)
     assert task.labels == ("drink", "food")
-    told = "',' stands between labels in 'labels' ({}; --label-separator says otherwise)"
-    assert task.read("train").remarks[-1] == f"{tmp_path}/train.csv: {told.format('guessed')}"
-    assert f"{tmp_path}/dev.csv: {told.format(f'as in {tmp_path}/train.csv')}" in task.read("dev").remarks
+    message = "',' separates labels in 'labels' ({}; change with --label-separator)"
+    assert task.read("train").remarks[-1] == f"{tmp_path}/train.csv: {message.format('guessed')}"
+    assert f"{tmp_path}/dev.csv: {message.format(f'as in {tmp_path}/train.csv')}" in task.read("dev").remarks
     assert not [
-        told
-        for told in opened(tmp_path, "multi_label", rows, rows, label_separator=",").read("dev").remarks
-        if "stands between" in told
+        message
+        for message in opened(tmp_path, "multi_label", rows, rows, label_separator=",").read("dev").remarks
+        if "stands between" in message
     ]
     task = opened(
         tmp_path, "multi_label", 'text,labels\na,"food, fresh;drink"\nb,drink\n', 'text,labels\na,"food, fresh"\n'
@@ -235,7 +235,7 @@ def test_the_sign_between_labels_is_told_and_one_that_would_cut_a_known_label_is
     assert task.labels == ("drink", "food, fresh")
     reading = task.read("dev")
     assert [example.label for example in reading.examples] == [(1,)]
-    assert not [told for told in reading.remarks if "stands between" in told]
+    assert not [message for message in reading.remarks if "stands between" in message]
 
 
 def test_sets_of_labels_are_lists_in_json(tmp_path: Path) -> None:
@@ -256,8 +256,31 @@ def test_named_columns_of_flags_hold_nothing_but_0_and_1(tmp_path: Path) -> None
     with pytest.raises(UserError, match=r"train\.csv, line 3: '2' in 'y' is neither 0 nor 1"):
         task.read("train")
     assert not [remark for remark in task.read("dev").remarks if "is a label" in remark]
-    with pytest.raises(UserError, match="has no column 'z' for the label"):
+    with pytest.raises(UserError, match="has no column 'z' \\(--label-columns\\): Its columns are 'text', 'x', 'y'"):
         opened(tmp_path, "multi_label", "text,x,y\na,1,0\n", label_columns=("x", "z"))
+
+
+def test_named_label_columns_may_differ_in_case_from_the_files(tmp_path: Path) -> None:
+    train, dev = "text,Old,new\na,1,0\nb,0,1\n", "text,OLD,New\nc,1,1\n"
+    task = opened(tmp_path, "multi_label", train, dev, label_columns=("old", "NEW"))
+    assert task.labels == ("Old", "new")
+    assert [example.label for example in task.read("train").examples] == [(0,), (1,)]
+    assert [example.label for example in task.read("dev").examples] == [(0, 1)]
+    with pytest.raises(UserError, match=r"no column 'old' \(--label-columns\): did you mean 'Old' or 'OLD'"):
+        opened(tmp_path, "multi_label", "text,Old,OLD\na,1,0\n", label_columns=("old",))
+    with pytest.raises(UserError, match=r"--label-columns names the column 'Old' of .*train\.csv twice"):
+        opened(tmp_path, "multi_label", train, label_columns=("old", "Old"))
+
+
+def test_a_remark_names_the_class_of_f1_where_there_are_two(tmp_path: Path) -> None:
+    task = opened(tmp_path, "classification", "text,label\na,spam\nb,ham\nc,spam\n", "text,label\nd,ham\ne,spam\n")
+    assert task.labels == ("ham", "spam")
+    assert task.read("dev").remarks[-1] == "f1 is that of the class 'spam'"
+    both = task.read("train").examples
+    assert task.measure(both, [1, 1, 1])["f1"] == pytest.approx(80)  # precision 2/3 and recall 1 of spam
+    assert task.measure(both, [0, 0, 0])["f1"] == 0
+    three = opened(tmp_path, "classification", "text,label\na,x\nb,y\nc,z\n", "text,label\nd,x\n").read("dev")
+    assert not any("f1" in remark for remark in three.remarks)
 
 
 def test_a_label_in_a_set_that_train_does_not_have_is_refused(tmp_path: Path) -> None:
@@ -272,7 +295,7 @@ def test_a_label_in_a_set_that_train_does_not_have_is_refused(tmp_path: Path) ->
 
 def test_a_models_labels_are_known_without_its_training_file(tmp_path: Path) -> None:
     (tmp_path / "dev.csv").write_text("text,labels\na,x;z\n")
-    task = open_task("multi_label", TaskSource(dev=tmp_path / "dev.csv"), Known(labels=("z", "y", "x")))
+    task = open_task("multi_label", TaskSource(dev=tmp_path / "dev.csv"), TaskMetadata(labels=("z", "y", "x")))
     assert task.read("dev").examples[0].label == (0, 2)
     assert task.measure(task.read("dev").examples, [(0, 2)])["exact_match"] == 100
 

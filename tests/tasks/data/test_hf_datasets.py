@@ -102,7 +102,9 @@ def test_a_row_of_a_dataset_has_a_place(tmp_path: Path) -> None:
         open_task("rte", source).read("dev")
 
 
-def test_a_dataset_that_cannot_be_had_is_said_in_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dataset_that_cannot_be_had_is_reported_in_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
     with pytest.raises(UserError, match="nobody/nothing: Hugging Face datasets cannot read it"):

@@ -97,11 +97,11 @@ def test_quotes_of_tsv_are_those_of_csv_where_the_whole_file_fits(tmp_path: Path
     assert not table.remarks
 
 
-def test_quotes_of_tsv_are_plain_signs_where_they_do_not_fit_csv_and_that_is_said(tmp_path: Path) -> None:
+def test_quotes_of_tsv_are_plain_signs_where_they_do_not_fit_csv_with_a_remark(tmp_path: Path) -> None:
     path = written(tmp_path, "a.tsv", 'text\tlabel\n"so" it is\tx\n"and so\ty\n')
     table = read_table(path)
     assert [row.values["text"] for row in table.rows] == ['"so" it is', '"and so']
-    assert table.remarks == (f'{path}: " is read as a sign like any other, since the file does not quote as CSV does',)
+    assert table.remarks == (f'{path}: " is read as an ordinary character, since the file does not quote as CSV does',)
 
 
 def test_quotes_are_plain_signs_where_a_task_says_so(tmp_path: Path) -> None:
@@ -135,17 +135,17 @@ REFUSED = {
     "nothing": ("a.csv", "", "is empty"),
     "nothing at all": ("a.jsonl", "\n\n", "has no rows"),
     "a broken JSON line": ("a.jsonl", '{"text": "a"}\n{"text": \n', r"a\.jsonl, line 2: not JSON"),
-    "no object": ("a.jsonl", '{"text": "a"}\n[1, 2]\n', r"line 2 holds a list, but an object"),
-    "no object in an array": ("a.json", '[{"text": "a"}, 7]', r"item 2 holds a number, but an object"),
+    "no object": ("a.jsonl", '{"text": "a"}\n[1, 2]\n', r"line 2 is a list, but an object"),
+    "no object in an array": ("a.json", '[{"text": "a"}, 7]', r"item 2 is a number, but an object"),
     "JSON too deep": ("a.json", "[" * 100_000, "not JSON"),
     "broken Parquet": ("a.parquet", b"PAR1 and then nothing", "not a whole Parquet file"),
-    "an unknown ending": ("a.xls", "text", r"the ending '\.xls' does not say what it is"),
+    "an unknown ending": ("a.xls", "text", r"the ending '\.xls' is not known"),
     "a false ending": ("a.csv.gz", "text,label\na,b\n", "its name says gz"),
 }
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_is_wrong_with_a_file_is_said_with_its_place(case: str, tmp_path: Path) -> None:
+def test_what_is_wrong_with_a_file_is_reported_with_its_place(case: str, tmp_path: Path) -> None:
     name, content, sentence = REFUSED[case]
     with pytest.raises(UserError, match=sentence):
         read_table(written(tmp_path, name, content))
@@ -164,7 +164,7 @@ def test_a_misspelt_file_names_the_nearest(tmp_path: Path) -> None:
 
 def test_rows_of_another_width_are_counted_where_a_task_leaves_them_out(tmp_path: Path) -> None:
     path = written(tmp_path, "a.tsv", "text\tlabel\na\tx\nb\nc\nd\ty\n")
-    table = read_table(path, ragged_rows="leave_out")
+    table = read_table(path, ragged_rows="exclude")
     assert [row.values["text"] for row in table.rows] == ["a", "d"]
     assert table.excluded == {f"not 2 columns (first: {path}, line 3)": 2}
 

@@ -1,6 +1,6 @@
-"""Reads Google's own ALBERT and BERT checkpoints: their configuration, and their tensors under Hugging Face's names.
+"""Reads Google's ALBERT and BERT checkpoints: the configuration, and the tensors in Hugging Face's names and shapes.
 
-The result has the names and shapes of Hugging Face's models, which huggingface.py turns into ours.
+huggingface.py converts the result into our model.
 """
 
 import itertools
@@ -15,19 +15,18 @@ import numpy as np
 from jaxtyping import Float32
 
 from openalbert.errors import UserError, suggestion
-from openalbert.interop.config_keys import EXPERIMENTS
-from openalbert.interop.google.names import ALBERT_MAP, HUGGING_FACE_NAMES, Family, Pair, Part
+from openalbert.interop.config_json import EXPERIMENTS
+from openalbert.interop.google.names import ALBERT_MAP, HUGGING_FACE_NAMES, Family, Pair, TensorGroup
 from openalbert.interop.google.tensor_bundle import TensorBundle, TensorEntry, index_of
 
 Tensors = dict[str, Float32[np.ndarray, "..."]]
 
-
 _HUB = "module/"  # the scope that TF-Hub puts around a module's variables
-# What training leaves in a checkpoint beside the weights.
+# What training leaves in a checkpoint besides the weights.
 _OPTIMIZER = re.compile(
     r".*/(adam|lamb)_[mv]|.*/(Adam|AdamWeightDecayOptimizer|LAMBOptimizer)(_1)?|beta[12]_power|global_step"
 )
-# The beam-search head of Google's run_squad_v2, which it took from XLNet; Hugging Face's ALBERT has no such head.
+# The beam-search head of Google's run_squad_v2, taken from XLNet; Hugging Face's ALBERT has none.
 _BEAM_SPAN = re.compile(r"(start_logits|end_logits|answer_class)/.*")
 
 
@@ -43,7 +42,7 @@ _SIZES = (
     "type_vocab_size",
 )
 _REQUIRED: dict[Family, tuple[str, ...]] = {"albert": (*_SIZES, "embedding_size"), "bert": _SIZES}
-# What Google's constructors take where the file is silent.
+# The defaults of Google's constructors.
 _DEFAULTS: dict[Family, dict[str, int | float | str]] = {
     "albert": {
         "num_hidden_groups": 1,
@@ -65,18 +64,18 @@ _NEUTRAL: dict[Family, dict[str, Any]] = {
     "albert": {key: only.value for key, only in EXPERIMENTS.items()},
     "bert": {"directionality": "bidi"},
 }
-# Keys that say nothing about the model: a fine-tuning setting, and the pooler of another code base in Chinese BERT.
+# Keys that do not matter here: a fine-tuning setting, and the pooler of another code base in Chinese BERT.
 _IGNORED = re.compile(r"classifier_dropout_prob|pooler_\w+")
 _ACTIVATIONS = ("gelu", "relu")
 
 
 def family(config: dict[str, Any]) -> Family:
-    """Which of the two models a configuration of Google's describes: only ALBERT's has an embedding size."""
+    """Which of the two models Google's configuration describes: only ALBERT's has an embedding size."""
     return "albert" if "embedding_size" in config else "bert"
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """Google's albert_config.json or bert_config.json: its own keys, checked, with its defaults filled in.
+    """Google's albert_config.json or bert_config.json, checked, with its defaults filled in.
 
     `hidden_act: gelu` means what Google's code computes under that name: `hugging_face_config` translates it.
     """
@@ -123,10 +122,10 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def hugging_face_config(config: dict[str, Any]) -> dict[str, Any]:
-    """The same in the keys of Hugging Face's config.json."""
+    """The same configuration with the keys of Hugging Face's config.json."""
     kind = family(config)
     # Google's ALBERT computes the tanh form under the name gelu. Its BERT code computed the erf form when the first
-    # models were published and the tanh form from 2019 on; the file does not tell, so BERT is read as others read it.
+    # models were published and the tanh form from 2019 on; the file does not say which, so BERT is read as elsewhere.
     activation = "gelu_new" if kind == "albert" and config["hidden_act"] == "gelu" else config["hidden_act"]
     return config | {"model_type": kind, "hidden_act": activation, "layer_norm_eps": 1e-12}
 
@@ -146,18 +145,18 @@ _NUM_NAMED = 20  # in an error
 
 @dataclass(frozen=True)
 class Report:
-    """That every tensor of a checkpoint is accounted for; one that is not is an error instead."""
+    """What each tensor of a checkpoint became; an unknown one is an error."""
 
     prefix: Path
     family: Family
     read: dict[str, str]
-    """Google's name, as it is in the file, to Hugging Face's."""
+    """Google's name, as in the file, to Hugging Face's."""
     skipped: tuple[str, ...]
-    """The optimizer's running means and the step."""
+    """Optimizer state and the step."""
     added: tuple[str, ...]
-    """What Hugging Face wants and Google has not: an identity map where embedding and hidden size are the same."""
-    parts: tuple[str, ...]
-    """The parts of the model that were found, by their names in HUGGING_FACE_NAMES."""
+    """What Google leaves out: an identity map where embedding and hidden size are the same."""
+    groups: tuple[str, ...]
+    """The groups of tensors that were found, by their names in HUGGING_FACE_NAMES."""
 
 
 def read_tensors(prefix: Path, config: dict[str, Any]) -> tuple[Tensors, Report]:
@@ -168,25 +167,25 @@ def read_tensors(prefix: Path, config: dict[str, Any]) -> tuple[Tensors, Report]
     where = str(bundle.prefix)
     if beam := [name for name in entries if _BEAM_SPAN.fullmatch(name)]:
         raise UserError(
-            f"{where}: the beam-search head of Google's SQuAD 2.0 model is not read here, since no other code has its "
-            f"like: {', '.join(beam)}"
+            f"{where}: the beam-search head of Google's SQuAD 2.0 model is not read here, since no other code has "
+            f"such a head: {', '.join(beam)}"
         )
     chosen: list[tuple[Pair, TensorEntry]] = []
-    parts: list[str] = []
+    groups: list[str] = []
     missing: list[str] = []
     same_width = kind == "albert" and config["embedding_size"] == config["hidden_size"]
-    for part in HUGGING_FACE_NAMES[kind]:
-        pairs = _counted(part, config, where, len(bundle.entries))
+    for group in HUGGING_FACE_NAMES[kind]:
+        pairs = _counted(group, config, where, len(bundle.entries))
         present = [(pair, entries.pop(pair.google)) for pair in pairs if pair.google in entries]
-        optional = not part.required or (part is ALBERT_MAP and same_width)
+        optional = not group.required or (group is ALBERT_MAP and same_width)
         if present or not optional:
             found = {pair.google for pair, _ in present}
             missing += [pair.google for pair in pairs if pair.google not in found]
             chosen += present
-            parts.append(part.name)
+            groups.append(group.name)
     if missing or entries:
         raise UserError(f"{where}: not the {kind.upper()} of its configuration: {_difference(missing, list(entries))}")
-    sizes = {word: size for word, size in config.items() if isinstance(size, int)}
+    sizes = {key: size for key, size in config.items() if isinstance(size, int)}
     for pair, entry in chosen:
         _check(where, entry, pair, sizes)
     tensors: Tensors = {}
@@ -194,13 +193,13 @@ def read_tensors(prefix: Path, config: dict[str, Any]) -> tuple[Tensors, Report]
         tensor = bundle.read(entry.name).astype(np.float32, copy=False)
         tensors[pair.hugging_face] = np.ascontiguousarray(tensor.T) if pair.transposed else tensor
     read = {entry.name: pair.hugging_face for pair, entry in chosen}
-    added = _identity_map(config) if same_width and ALBERT_MAP.name not in parts else {}
+    added = _identity_map(config) if same_width and ALBERT_MAP.name not in groups else {}
     tensors |= added
-    return tensors, Report(bundle.prefix, kind, read, tuple(skipped), tuple(added), tuple(parts))
+    return tensors, Report(bundle.prefix, kind, read, tuple(skipped), tuple(added), tuple(groups))
 
 
 def _weights(bundle: TensorBundle) -> tuple[dict[str, TensorEntry], list[str]]:
-    """What is not the optimizer's, by names without TF-Hub's scope; and the rest."""
+    """The weights by names without TF-Hub's scope, and the names of the rest."""
     entries: dict[str, TensorEntry] = {}
     skipped = []
     for name, entry in bundle.entries.items():
@@ -214,38 +213,37 @@ def _weights(bundle: TensorBundle) -> tuple[dict[str, TensorEntry], list[str]]:
     return entries, skipped
 
 
-def _counted(part: Part, config: dict[str, Any], where: str, num_tensors: int) -> list[Pair]:
-    """The pairs of a part, once for every layer, group and inner layer that its names count through."""
+def _counted(group: TensorGroup, config: dict[str, Any], where: str, num_tensors: int) -> list[Pair]:
+    """The pairs of a group, once for each value of the counters in its names."""
     counts = {
         "layer": config["num_hidden_layers"],
         "group": config.get("num_hidden_groups", 1),
         "inner": config.get("inner_group_num", 1),
     }
-    words = [word for word in counts if f"{{{word}}}" in part.pairs[0].google]
-    num_layers = math.prod(counts[word] for word in words)
-    if num_layers > num_tensors:  # said before names are made for a billion layers
+    used = [name for name in counts if f"{{{name}}}" in group.pairs[0].google]
+    num_layers = math.prod(counts[name] for name in used)
+    if num_layers > num_tensors:  # checked before names are made for a billion layers
         raise UserError(
-            f"{where}: its configuration speaks of {num_layers} layers with weights of their own, "
+            f"{where}: its configuration asks for {num_layers} layers with weights of their own, "
             f"but the checkpoint holds {num_tensors} tensors"
         )
     places = [
-        dict(zip(words, numbers, strict=True))
-        for numbers in itertools.product(*(range(counts[word]) for word in words))
+        dict(zip(used, numbers, strict=True)) for numbers in itertools.product(*(range(counts[name]) for name in used))
     ]
     return [
         replace(pair, google=pair.google.format(**place), hugging_face=pair.hugging_face.format(**place))
         for place in places
-        for pair in part.pairs
+        for pair in group.pairs
     ]
 
 
 def _check(where: str, entry: TensorEntry, pair: Pair, sizes: dict[str, int]) -> None:
-    """Refuse a tensor of another shape or kind; a word that is no key takes its value from the first shape it is in."""
+    """Refuse a tensor of another shape or type; a name that is no key takes its value from its first occurrence."""
     if len(entry.shape) == len(pair.shape):
-        for word, size in zip(pair.shape, entry.shape, strict=True):
-            if isinstance(word, str):
-                sizes.setdefault(word, size)
-    expected = tuple(word if isinstance(word, int) else sizes.get(word, 0) for word in pair.shape)
+        for name, size in zip(pair.shape, entry.shape, strict=True):
+            if isinstance(name, str):
+                sizes.setdefault(name, size)
+    expected = tuple(size if isinstance(size, int) else sizes.get(size, 0) for size in pair.shape)
     if entry.shape != expected:
         raise UserError(f"{where}: '{entry.name}' should have the shape {expected}, found {entry.shape}")
     if entry.dtype is not None and entry.dtype.kind != "f":
@@ -253,13 +251,12 @@ def _check(where: str, entry: TensorEntry, pair: Pair, sizes: dict[str, int]) ->
 
 
 def _difference(missing: list[str], unknown: list[str]) -> str:
-    """Both lists, each up to a length that can be read."""
-    sides = []
-    for word, names in (("missing", missing), ("unknown", unknown)):
+    lists = []
+    for title, names in (("missing", missing), ("unknown", unknown)):
         if names:
             more = f" and {len(names) - _NUM_NAMED} more" if len(names) > _NUM_NAMED else ""
-            sides.append(f"{word} {len(names)} ({', '.join(names[:_NUM_NAMED])}{more})")
-    return "; ".join(sides)
+            lists.append(f"{title} {len(names)} ({', '.join(names[:_NUM_NAMED])}{more})")
+    return "; ".join(lists)
 
 
 def _identity_map(config: dict[str, Any]) -> Tensors:

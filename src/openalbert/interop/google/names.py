@@ -1,4 +1,4 @@
-"""How Google's ALBERT and BERT name their variables, and what Hugging Face calls the same tensors.
+"""Names of the variables in Google's ALBERT and BERT, and Hugging Face's names of the same tensors.
 
 Names and shapes are those of google-research/albert (modeling.py, run_pretraining.py, classifier_utils.py,
 squad_utils.py) and google-research/bert.
@@ -12,19 +12,19 @@ Family = Literal["albert", "bert"]
 
 @dataclass(frozen=True)
 class Pair:
-    """One variable of Google's and the tensor of Hugging Face's that it becomes."""
+    """A variable of Google's and the corresponding tensor of Hugging Face's."""
 
     google: str
     hugging_face: str
     shape: tuple[str | int, ...]
-    """Google's shape: numbers, keys of the configuration, or a word that stands for any one number."""
+    """Google's shape: numbers, keys of the configuration, or another name for any one number."""
     transposed: bool = False
-    """Google multiplies by its kernels from the right, PyTorch by their transposes."""
+    """Google's kernels are the transposes of PyTorch's weights."""
 
 
 @dataclass(frozen=True)
-class Part:
-    """Pairs that are there together; a name may hold {layer}, {group} and {inner}, which count through the model."""
+class TensorGroup:
+    """Pairs that occur together; a name may hold the counters {layer}, {group} and {inner}."""
 
     name: str
     pairs: tuple[Pair, ...]
@@ -46,7 +46,7 @@ def _norm(google: str, hugging_face: str, size: str) -> tuple[Pair, ...]:
 
 
 def _output(google: str, hugging_face: str, outputs: str | int) -> tuple[Pair, ...]:
-    """A head. Google stores its weights as PyTorch does, one row an output."""
+    """A head. Google stores its weights as PyTorch does, one row per output."""
     return (
         Pair(f"{google}output_weights", f"{hugging_face}.weight", (outputs, "hidden_size")),
         Pair(f"{google}output_bias", f"{hugging_face}.bias", (outputs,)),
@@ -80,7 +80,7 @@ def _masked_lm(hugging_face: str, transform: str, size: str) -> tuple[Pair, ...]
     )
 
 
-ALBERT_MAP = Part(
+ALBERT_MAP = TensorGroup(
     "embedding map",
     _dense(
         "bert/encoder/embedding_hidden_mapping_in",
@@ -91,15 +91,15 @@ ALBERT_MAP = Part(
     required=True,
 )
 _FINE_TUNED = (
-    Part("classifier", _output("", "classifier", "num_labels")),
-    Part("span", _output("cls/squad/", "qa_outputs", 2)),
+    TensorGroup("classifier", _output("", "classifier", "num_labels")),
+    TensorGroup("span", _output("cls/squad/", "qa_outputs", 2)),
 )
 
-HUGGING_FACE_NAMES: dict[Family, tuple[Part, ...]] = {
+HUGGING_FACE_NAMES: dict[Family, tuple[TensorGroup, ...]] = {
     "albert": (
-        Part("embeddings", _embeddings("albert.embeddings", "embedding_size"), required=True),
+        TensorGroup("embeddings", _embeddings("albert.embeddings", "embedding_size"), required=True),
         ALBERT_MAP,
-        Part(
+        TensorGroup(
             "layers",
             _within(
                 "bert/encoder/transformer/group_{group}/inner_group_{inner}",
@@ -115,14 +115,16 @@ HUGGING_FACE_NAMES: dict[Family, tuple[Part, ...]] = {
             ),
             required=True,
         ),
-        Part("pooler", _dense("bert/pooler/dense", "albert.pooler", "hidden_size", "hidden_size"), required=True),
-        Part("masked LM", _masked_lm("predictions", "", "embedding_size")),
-        Part("sentence order", _output("cls/seq_relationship/", "sop_classifier.classifier", 2)),
+        TensorGroup(
+            "pooler", _dense("bert/pooler/dense", "albert.pooler", "hidden_size", "hidden_size"), required=True
+        ),
+        TensorGroup("masked LM", _masked_lm("predictions", "", "embedding_size")),
+        TensorGroup("sentence order", _output("cls/seq_relationship/", "sop_classifier.classifier", 2)),
         *_FINE_TUNED,
     ),
     "bert": (
-        Part("embeddings", _embeddings("bert.embeddings", "hidden_size"), required=True),
-        Part(
+        TensorGroup("embeddings", _embeddings("bert.embeddings", "hidden_size"), required=True),
+        TensorGroup(
             "layers",
             _within(
                 "bert/encoder/layer_{layer}",
@@ -138,9 +140,11 @@ HUGGING_FACE_NAMES: dict[Family, tuple[Part, ...]] = {
             ),
             required=True,
         ),
-        Part("pooler", _dense("bert/pooler/dense", "bert.pooler.dense", "hidden_size", "hidden_size"), required=True),
-        Part("masked LM", _masked_lm("cls.predictions", ".transform", "hidden_size")),
-        Part("next sentence", _output("cls/seq_relationship/", "cls.seq_relationship", 2)),
+        TensorGroup(
+            "pooler", _dense("bert/pooler/dense", "bert.pooler.dense", "hidden_size", "hidden_size"), required=True
+        ),
+        TensorGroup("masked LM", _masked_lm("cls.predictions", ".transform", "hidden_size")),
+        TensorGroup("next sentence", _output("cls/seq_relationship/", "cls.seq_relationship", 2)),
         *_FINE_TUNED,
     ),
 }

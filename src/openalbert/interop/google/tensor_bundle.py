@@ -1,13 +1,12 @@
 """Reads TensorFlow's checkpoint files (format V2, "tensor bundle") without TensorFlow.
 
-`NAME.index` is a sorted string table. The empty key holds the BundleHeaderProto, every other key is a tensor's name and
-its value the BundleEntryProto that says where in `NAME.data-00000-of-0000N` the tensor lies. Nothing in these files is
-trusted: every length is checked before use.
+`NAME.index` is a sorted string table. The empty key holds the BundleHeaderProto; every other key is a tensor's name,
+and its value the BundleEntryProto with the tensor's place in `NAME.data-00000-of-0000N`. Every length is checked before
+use.
 """
 
 import math
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,11 +15,12 @@ import numpy as np
 from jaxtyping import Shaped
 
 from openalbert.errors import UserError
-from openalbert.interop.google.string_table import DamagedError, ForeignError, crc32c, masked, records, varint
+from openalbert.interop.google.string_table import UnsupportedError, crc32c, masked, records
+from openalbert.interop.protobuf import DamagedError, read_fields
 
 _VERSION = 1  # the bundle version that TensorFlow writes and this file understands
 
-# What no real checkpoint comes near; a damaged or hostile file must not make us allocate more.
+# Far beyond real checkpoints, so that a damaged file cannot make us allocate more.
 _MAX_INDEX_SIZE = 16 << 20
 _MAX_RANK = 32
 _MAX_TENSOR_SIZE = 1 << 50
@@ -28,8 +28,8 @@ _MAX_TENSOR_SIZE = 1 << 50
 _DATA_NAME = re.compile(r"(?P<prefix>.+)\.data-\d{5}-of-\d{5}")
 _READ_SIZE = 1 << 20
 
-# TensorFlow's numbers for types: the word for it, and what the bytes are in numpy. bfloat16, which numpy lacks, is read
-# as the upper half of a float32.
+# TensorFlow's type numbers: the name, and numpy's type. bfloat16, which numpy lacks, is read as the upper 16 bits of a
+# float32.
 _TYPES: dict[int, tuple[str, np.dtype[Any]]] = {
     1: ("float32", np.dtype("<f4")),
     2: ("float64", np.dtype("<f8")),
@@ -42,24 +42,24 @@ _TYPES: dict[int, tuple[str, np.dtype[Any]]] = {
 
 @dataclass(frozen=True)
 class TensorEntry:
-    """What the index says about one tensor."""
+    """The index entry of one tensor."""
 
     name: str
     dtype: np.dtype[Any] | None
-    """The type that `read` gives (float32 for bfloat16), None for texts and whatever else is not read here."""
+    """The type that `read` returns (float32 for bfloat16); None for strings and other types that are not read here."""
     stored: str
-    """The type in the file, in TensorFlow's words."""
+    """TensorFlow's name of the type in the file."""
     shape: tuple[int, ...]
     shard: int
     offset: int
     size: int
     crc32c: int
     num_slices: int = 0
-    """Pieces that a partitioned variable is stored in; 0 where the tensor is whole."""
+    """Slices of a partitioned variable; 0 where the tensor is whole."""
 
 
 class TensorBundle:
-    """A checkpoint: what is in it, and the tensors one by one."""
+    """An open checkpoint: its index, and its tensors one by one."""
 
     def __init__(self, prefix: Path, num_shards: int, entries: dict[str, TensorEntry]) -> None:
         self.prefix = prefix
@@ -77,7 +77,7 @@ class TensorBundle:
             raise UserError(
                 f"{index}: not a whole TensorFlow checkpoint index: {damage}: fetch the file again"
             ) from None
-        except ForeignError as reason:
+        except UnsupportedError as reason:
             raise UserError(f"{index}: a TensorFlow checkpoint index that is not read here: {reason}") from None
         return cls(prefix, num_shards, entries)
 
@@ -111,7 +111,7 @@ def index_of(path: Path) -> Path:
 
 
 def _prefix(path: Path) -> Path:
-    """The part of the name that all files of the checkpoint share."""
+    """The common prefix of a checkpoint's files."""
     if path.is_dir():
         found = sorted(path.glob("*.index"))
         if len(found) != 1:
@@ -138,7 +138,7 @@ def _read_small(index: Path) -> bytes:
 
 
 def _read_range(shard: Path, entry: TensorEntry) -> tuple[bytearray, int]:
-    """The bytes of a tensor, in memory that may be written to, and their masked CRC."""
+    """The bytes of a tensor, writable, and their masked CRC."""
     extend = crc32c()
     crc = 0
     try:
@@ -175,7 +175,7 @@ def _read_index(table: bytes) -> tuple[int, dict[str, TensorEntry]]:
     num_shards = _header(header)
     entries = {}
     for key, value in found:
-        if key.startswith(b"\0"):  # the place of one slice of a partitioned variable
+        if key.startswith(b"\0"):  # a slice of a partitioned variable
             continue
         try:
             name = key.decode()
@@ -185,34 +185,11 @@ def _read_index(table: bytes) -> tuple[int, dict[str, TensorEntry]]:
     return num_shards, entries
 
 
-# Protocol buffers: the three messages that a bundle needs.
-
-
-def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """The fields of a message in order: number and value, which is bytes where the field has a length."""
-    at = 0
-    while at < len(message):
-        tag, at = varint(message, at, len(message))
-        kind = tag & 7
-        if kind == 0:
-            value, at = varint(message, at, len(message))
-            yield tag >> 3, value
-            continue
-        if kind == 2:
-            size, at = varint(message, at, len(message))
-        elif kind in (1, 5):
-            size = 8 if kind == 1 else 4
-        else:
-            raise DamagedError(f"a field has the unknown kind {kind}")
-        if at + size > len(message):
-            raise DamagedError("a field reaches beyond its message")
-        content = message[at : at + size]
-        at += size
-        yield tag >> 3, content if kind == 2 else int.from_bytes(content, "little")
+# The three protocol buffer messages of a bundle.
 
 
 def _number(value: int | bytes) -> int:
-    """A count or place. Negative ones are written as huge ones, and mean damage wherever a bundle has a number."""
+    """A count or offset. A negative one, which is written as a huge number, means damage."""
     if isinstance(value, bytes) or value >= 1 << 63:
         raise DamagedError("a number is missing or negative")
     return value
@@ -225,17 +202,19 @@ def _message(value: int | bytes) -> bytes:
 
 
 def _header(message: bytes) -> int:
-    """BundleHeaderProto: the number of data files, once it is clear that the rest can be understood."""
+    """BundleHeaderProto: the number of data files, if the rest is supported."""
     num_shards, min_consumer = 0, 0
-    for field, value in _fields(message):
+    for field, value in read_fields(message):
         if field == 1:
             num_shards = _number(value)
         elif field == 2 and _number(value) != 0:
-            raise ForeignError("its tensors are big-endian, save them again on a little-endian machine")
+            raise UnsupportedError("its tensors are big-endian, save them again on a little-endian machine")
         elif field == 3:
-            min_consumer = max([_number(item) for number, item in _fields(_message(value)) if number == 2], default=0)
+            min_consumer = max(
+                [_number(item) for number, item in read_fields(_message(value)) if number == 2], default=0
+            )
     if min_consumer > _VERSION:
-        raise ForeignError(f"it asks for a reader of version {min_consumer}, this one is of version {_VERSION}")
+        raise UnsupportedError(f"it asks for a reader of version {min_consumer}, this one is of version {_VERSION}")
     if not 1 <= num_shards <= 99_999:
         raise DamagedError(f"it names {num_shards} data files")
     return num_shards
@@ -246,7 +225,7 @@ def _entry(name: str, message: bytes, num_shards: int) -> TensorEntry:
     numbers = dict.fromkeys((1, 3, 4, 5, 6), 0)  # type, shard, offset, size, CRC
     shape: tuple[int, ...] = ()
     num_slices = 0
-    for field, value in _fields(message):
+    for field, value in read_fields(message):
         if field in numbers:
             numbers[field] = _number(value)
         elif field == 2:
@@ -258,7 +237,7 @@ def _entry(name: str, message: bytes, num_shards: int) -> TensorEntry:
         raise DamagedError(f"'{name}' should lie in data file {shard} of {num_shards}")
     word, dtype = _TYPES.get(kind) or ("string" if kind == 7 else f"number {kind}", None)
     if dtype is not None and not num_slices:
-        # An empty dimension must not hide others that numpy could not take.
+        # A dimension of 0 must not hide others that are too large for numpy.
         if math.prod(max(dimension, 1) for dimension in shape) * dtype.itemsize > _MAX_TENSOR_SIZE:
             raise DamagedError(f"'{name}' of shape {shape} is larger than any tensor")
         if math.prod(shape) * dtype.itemsize != size:
@@ -270,9 +249,11 @@ def _entry(name: str, message: bytes, num_shards: int) -> TensorEntry:
 def _shape(name: str, message: bytes) -> tuple[int, ...]:
     """TensorShapeProto."""
     shape = []
-    for field, value in _fields(message):
+    for field, value in read_fields(message):
         if field == 2:
-            shape.append(max([_number(item) for number, item in _fields(_message(value)) if number == 1], default=0))
+            shape.append(
+                max([_number(item) for number, item in read_fields(_message(value)) if number == 1], default=0)
+            )
         elif field == 3 and value:
             raise DamagedError(f"'{name}' has no known shape")
         if len(shape) > _MAX_RANK:

@@ -1,11 +1,11 @@
-"""Attention to the real tokens of padded rows by cuDNN, whose way back is computed without the mask.
+"""Attention over padded sequences by cuDNN, with a backward pass that needs no mask.
 
-A mask makes cuDNN's kernels a third slower, mostly on the way back. There it is not needed. The weight of a
-key is exp(score - logsumexp), and the logsumexp of the forward pass already leaves the padding out, so real keys have
-their weights. Those that the padding gets by the same formula reach the queries only times its keys, which are set to
-0 here, and otherwise only its own gradients, which are set to 0 afterwards.
+A mask makes cuDNN's kernels a third slower, mostly in the backward pass, where it is not needed. The weight of a key is
+exp(score - logsumexp), and the logsumexp of the forward pass excludes the padding, so real keys get the right weights.
+The weights of padding by the same formula affect the gradient of queries only through the padding's keys, which are set
+to 0 here, and otherwise only the padding's own gradients, which are set to 0 afterwards.
 
-(A weight of the padding could overflow where the logsumexp of a row is below -88. A run's loop leaves such a step out.)
+(A padding weight could overflow where the logsumexp of a row is below -88. The training loop skips such a step.)
 """
 
 from typing import Any
@@ -16,7 +16,7 @@ from torch import Tensor
 
 
 def can_attend_masked(head_size: int, length: int) -> bool:
-    """Whether this machine's cuDNN knows attention with heads of this size over so many tokens: it is tried."""
+    """Whether this machine's cuDNN supports attention with this head size and length: it is tried."""
     query = torch.zeros(1, 1, length, head_size, dtype=torch.bfloat16, device="cuda", requires_grad=True)
     try:
         attend_masked(query, query, query, torch.ones(1, length, dtype=torch.bool, device="cuda")).sum().backward()
@@ -55,7 +55,7 @@ class _Masked(torch.autograd.Function):
 
 
 def kernel_forward(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None) -> tuple[Tensor, Any, list[Tensor]]:
-    """What the kernel gives, and what it wants to be given back: plain numbers, and tensors."""
+    """The kernel's output, and what its backward pass needs: plain numbers, and tensors."""
     found = torch.ops.aten._scaled_dot_product_cudnn_attention(query, key, value, bias, True)
     mixed, logsumexp, _, _, longest_query, longest_key, seed, offset, _ = found
     return mixed, (longest_query, longest_key), [logsumexp, seed, offset]

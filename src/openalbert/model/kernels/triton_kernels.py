@@ -1,4 +1,4 @@
-"""Passes over a layer's widest tensors as Triton kernels: they are there only where torch brings Triton, on GPUs."""
+"""Triton kernels for passes over a layer's widest tensors. Imported only on GPUs, where torch brings Triton."""
 
 from typing import NamedTuple
 
@@ -9,12 +9,12 @@ from torch import Tensor
 
 
 class Blocks(NamedTuple):
-    """How a matrix is gone over: a program has some columns of a part of the rows, and takes a few rows at a time."""
+    """How a matrix is tiled: a program handles some columns of a range of rows, a few rows at a time."""
 
     rows_a_part: int
     rows: int
     columns: int
-    stages: int  # more than 1: the next rows are on their way while these are worked on
+    stages: int  # more than 1: the next rows are loaded while these are processed
     num_warps: int
 
 
@@ -35,7 +35,7 @@ def _sum_parts(parts, out, num_parts, num_columns, rows: tl.constexpr, columns: 
 
 
 def _sum_of_parts(parts: Tensor) -> Tensor:
-    """The sums of the columns, always added in the same order."""
+    """The column sums, always added in the same order."""
     num_parts, num_columns = parts.shape
     out = torch.empty(num_columns, dtype=torch.float32, device=parts.device)
     _sum_parts[(triton.cdiv(num_columns, 32),)](parts, out, num_parts, num_columns, 64, 32, num_warps=4)
@@ -43,7 +43,7 @@ def _sum_of_parts(parts: Tensor) -> Tensor:
 
 
 @triton.jit
-def _gelu_way_back(
+def _gelu_backward(
     gradient,
     before,
     out,
@@ -65,9 +65,9 @@ def _gelu_way_back(
         x = tl.load(before + at, mask=is_there, other=0.0).to(tl.float32)
         of_gelu = tl.load(gradient + at, mask=is_there, other=0.0).to(tl.float32)
         # With z = sqrt(2/pi) (x + 0.044715 x^3) and s = sigmoid(2z) GELU is x s, its slope s + x s(1 - s) 2 dz/dx. The
-        # GPU's own tanh would save an instruction, but its error of 2^-11 counts where x is far below 0 and s should be
-        # nearly 0: with a trained model gradients can be off by several percent. tl.sigmoid minds numbers below 2^-126,
-        # of which s has no need: 30 instructions an element in place of 22.
+        # GPU's own tanh would save an instruction, but its error of 2^-11 matters where x is far below 0 and s nearly
+        # 0: with a trained model gradients can be off by several percent. tl.sigmoid handles numbers below 2^-126,
+        # which s does not need: 30 instructions per element instead of 22.
         square = x * x
         s = tl.inline_asm_elementwise(
             "{ .reg .f32 e; ex2.approx.ftz.f32 e, $1; add.ftz.f32 e, e, 0f3F800000; rcp.approx.ftz.f32 $0, e; }",
@@ -77,28 +77,28 @@ def _gelu_way_back(
             is_pure=True,
             pack=1,
         )
-        slope = s + x * s * (1 - s) * (1.5957691216 + 0.2140644488 * square)  # in this order 0 x infinity is far away
+        slope = s + x * s * (1 - s) * (1.5957691216 + 0.2140644488 * square)  # this order avoids 0 x infinity
         of_before = of_gelu * slope
         tl.store(out + at, of_before.to(out.dtype.element_ty), mask=is_there)
-        total += of_before  # summed over the rows once: for a sum all warps have to meet
+        total += of_before  # summed over the rows once at the end: a sum synchronizes all warps
     tl.store(sums + part * num_columns + column, tl.sum(total, 0), mask=column < num_columns)
 
 
-def gelu_way_back(gradient: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
-    """Through GELU, and the sums of the columns."""
+def gelu_backward(gradient: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
+    """The gradient of GELU's input, and its column sums."""
     num_rows, num_columns = before.shape
     *blocks, num_warps = OF_GELU
     num_parts = triton.cdiv(num_rows, OF_GELU.rows_a_part)
     out = torch.empty_like(before)
     sums = torch.empty(num_parts, num_columns, dtype=torch.float32, device=before.device)
     grid = (triton.cdiv(num_columns, OF_GELU.columns), num_parts)
-    _gelu_way_back[grid](gradient, before, out, sums, num_rows, num_columns, *blocks, num_warps=num_warps)
+    _gelu_backward[grid](gradient, before, out, sums, num_rows, num_columns, *blocks, num_warps=num_warps)
     return out, _sum_of_parts(sums)
 
 
 @triton.jit
 def _padding_of(mask, sequence, length, up_to: tl.constexpr):
-    """How many of a sequence's tokens are padding, and which is the first of them."""
+    """The number of padding tokens of a sequence, and the first of them."""
     place = tl.arange(0, up_to)
     is_padding = (place < length) & (tl.load(mask + sequence * length + place, mask=place < length, other=1) == 0)
     return tl.sum(is_padding.to(tl.int32), 0), tl.min(tl.where(is_padding, place, length), 0)
@@ -129,7 +129,7 @@ def _stand_in(qkv, mask, length, width, up_to: tl.constexpr, rows: tl.constexpr,
 
 
 def stand_in(qkv: Tensor, mask: Tensor) -> None:
-    """Give the padding, in place, the mean of its sequence's keys, and nothing as value."""
+    """Set the padding's keys to the mean of its sequence's keys and its values to 0, in place."""
     batch, length, columns = qkv.shape
     mask, up_to = mask.contiguous().view(torch.uint8), triton.next_power_of_2(length)
     _stand_in[(triton.cdiv(columns // 3, 128), batch)](qkv, mask, length, columns // 3, up_to, 32, 128, num_warps=4)
@@ -166,8 +166,8 @@ def _leave_out(
             score = scale * tl.sum(query * key[None, :], 1)
             sum_at = (sequence * num_heads + head).to(tl.int64) * length + place
             of_all = tl.load(logsumexp + sum_at, mask=place < length, other=0.0)
-            # A mean score weighs no more than the mean of all weights: the share of real tokens is left, or more. But
-            # the mean key is rounded.
+            # The weight of a mean score is at most the mean weight, so at least the fraction of real tokens is left;
+            # the bound is halved because the mean key is rounded.
             left = 1 - num_padding * tl.exp(score - of_all)
             left = tl.maximum(left, 0.5 * (length - num_padding) / length)
             tl.store(logsumexp + sum_at, of_all + tl.log(left), mask=place < length)
@@ -177,7 +177,7 @@ def _leave_out(
 
 
 def leave_out(qkv: Tensor, mixed: Tensor, logsumexp: Tensor, mask: Tensor, num_heads: int) -> None:
-    """Take what stands in for the padding out of what attention gives and out of its logsumexp, in place."""
+    """Remove the padding's contribution from the output of attention and from its logsumexp, in place."""
     batch, length, width = mixed.shape
     head_size = width // num_heads
     mask, up_to = mask.contiguous().view(torch.uint8), triton.next_power_of_2(length)
@@ -211,7 +211,7 @@ def _forget_padding(keys, mask, num_rows, stride, width: tl.constexpr, rows: tl.
 
 
 def forget_padding(keys: Tensor, mask: Tensor) -> None:
-    """Set the rows to 0 where the mask is false, in place; the others are not even looked at."""
+    """Set the rows to 0 where the mask is false, in place; the others are not read."""
     num_rows, width = keys.shape
     grid = (triton.cdiv(num_rows, 32),)
     mask = mask.contiguous().view(torch.uint8)
@@ -261,8 +261,8 @@ def _join(
 
 
 def join(of_query: Tensor, of_key: Tensor, of_value: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Three gradients (batch, heads, length, size) side by side as the rows of one matrix, those of padded keys and
-    values set to 0, and the sums of its columns."""
+    """Concatenate three gradients (batch, heads, length, size) into the rows of one matrix, with those of padded keys
+    and values set to 0; and its column sums."""
     batch, num_heads, length, head_size = of_query.shape
     num_rows, width = batch * length, num_heads * head_size
     *blocks, num_warps = OF_JOIN

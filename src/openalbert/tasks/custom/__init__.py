@@ -1,1 +1,1 @@
-"""A user's own files as tasks: the same kinds that the known tasks have, with columns guessed and shown."""
+"""Custom tasks: a user's files as the kinds of task that the known tasks have, with columns guessed and shown."""

@@ -1,21 +1,26 @@
-"""Which column holds what in a user's own file: named by the user, or guessed by its name, or by what stands in it."""
+"""Which column of a custom file has which role: as the user names it, as in the training file, or by its name.
+
+A `Profile` describes the content of a column. Roles that neither user nor name decide are guessed in `column_guess`.
+"""
 
 import difflib
+import math
 import re
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import unicodedata
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from openalbert.errors import UserError
-from openalbert.tasks.custom.names import simple
-from openalbert.tasks.custom.profile import Profile, profile
-from openalbert.tasks.data.source import Opening
-from openalbert.tasks.data.tables import Row, Table
-from openalbert.tasks.task import Known
+from openalbert.tasks.data.source import SplitReader
+from openalbert.tasks.data.tables import Row, Table, as_text
+from openalbert.tasks.label_checks import is_nan
+from openalbert.tasks.task import TaskMetadata
 
-LONGEST_NAME = 5  # words; what is longer is no name of a column
+MAX_NAME_WORDS = 5  # a longer first line is a row, not the names of columns
 SAMPLE = 1000  # rows that a guess looks at, at most
-KNOWN = {
+COLUMN_NAMES = {
     "text": ("text", "sentence", "sentence1", "text1", "texta", "sentencea", "sent1", "senta", "premise", "question1",
              "document1", "first", "firstsentence", "review", "comment", "content", "body", "document", "tweet",
              "message", "utterance", "query", "description", "headline", "title",
@@ -30,55 +35,220 @@ KNOWN = {
 SETTINGS = {"text": "text_column", "second": "second_column", "label": "label_column", "passage": "passage_column",
             "question": "question_column", "options": "options_columns", "answer": "answer_column",
             "id": "id_column"}  # fmt: skip
-OPTION = re.compile(r"(?:option|choice|ending|answer)?([a-h]|[0-9])$")
+TEXT_WORDS = 4.0  # mean words of a cell from which a column is certainly text; names of people and places have fewer
+SHORT_TEXT_WORDS = 2.0
+LABEL_WORDS = 6.0  # mean words of a label at most
+FEW_CLASSES = 20
+MOSTLY = 0.9  # the fraction of cells that makes a column one of dates, links or numbers
+_DENSE = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]")  # no spaces between words
+_NUMBER = re.compile(r"[-+]?[$€£]? ?\d[\d.,]*(e[-+]?\d+)? ?%?", re.IGNORECASE)
+_LINK = re.compile(r"(https?://|www\.)\S+|[^\s@]+@[^\s@]+\.\w+", re.IGNORECASE)
+_DATE_WORDS = frozenset(
+    "jan feb mar apr may jun jul aug sep sept oct nov dec january february march april june july august september "
+    "october november december mon tue wed thu fri sat sun monday tuesday wednesday thursday friday saturday sunday "
+    "am pm t z utc gmt st nd rd th of".split()
+)
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Statistics of one column, from a sample of its rows."""
+
+    filled: int
+    """Non-empty cells of the sample."""
+    distinct: int
+    words: float
+    """Mean words of a cell; two characters are a word in scripts without spaces."""
+    is_nested: bool
+    """Whether cells are lists or objects."""
+    is_numeric: bool
+    """Numbers, also with a currency, a percent sign or thousands separators."""
+    is_value: bool
+    """Finite numbers only, as regression needs them."""
+    is_whole: bool
+    is_date: bool
+    is_link: bool
+    """URLs or e-mail addresses."""
+    counts_rows: bool
+    """Whole numbers that grow evenly from row to row."""
+
+    @property
+    def can_be_text(self) -> bool:
+        """Whether it can be text: no numbers, dates, links or nested values."""
+        return self.filled > 0 and not (self.is_nested or self.is_numeric or self.is_date or self.is_link)
+
+    @property
+    def holds_text(self) -> bool:
+        """Whether it is certainly text: several words per cell, and not a few repeated values."""
+        varied = self.distinct > FEW_CLASSES or 5 * self.distinct >= self.filled
+        return self.can_be_text and self.words >= TEXT_WORDS and varied
+
+    @property
+    def holds_short_text(self) -> bool:
+        """Whether it may be text: a few words, mostly different, as names of people and places are too."""
+        return self.can_be_text and self.words >= SHORT_TEXT_WORDS and 2 * self.distinct > self.filled
+
+    def is_as_long_as(self, other: "Profile") -> bool:
+        """Whether the mean words differ by a factor of two at most."""
+        return self.words <= 2 * other.words and other.words <= 2 * self.words
+
+    @property
+    def is_class(self) -> bool:
+        """Whether it has classes: few and short values that repeat."""
+        repeats = 2 * self.distinct <= self.filled if self.filled >= 8 else self.distinct < self.filled
+        few = repeats and self.distinct <= FEW_CLASSES
+        if self.is_numeric:
+            return self._may_be_class and few and (self.is_whole or self.distinct <= FEW_CLASSES // 2)
+        return self._may_be_class and (few or 5 * self.distinct <= self.filled) and not self.holds_text
+
+    @property
+    def may_be_class(self) -> bool:
+        """Whether it could have classes if no other column does: in a small table they need not repeat."""
+        return self._may_be_class and not self.holds_text and (self.is_class or self.filled < FEW_CLASSES)
+
+    @property
+    def is_class_if_named_so(self) -> bool:
+        """Whether it can have classes, given that its name says so."""
+        odd = self.is_nested or self.is_date or self.is_link or self.holds_text
+        too_many = self.is_numeric and self.distinct > FEW_CLASSES and 2 * self.distinct > self.filled
+        return self.filled > 0 and self.words <= LABEL_WORDS and not odd and not too_many
+
+    @property
+    def _may_be_class(self) -> bool:
+        odd = self.is_nested or self.is_date or self.is_link or self.counts_rows
+        return self.distinct > 1 and self.words <= LABEL_WORDS and not odd
+
+    @property
+    def may_be_value(self) -> bool:
+        """Whether it could have the values of a regression."""
+        return self.is_value and self.distinct > 1 and not self.counts_rows
+
+
+def profile(values: Sequence[object]) -> Profile:
+    """The statistics of a column's cells, in their order."""
+    cells: list[str] = []
+    is_nested = False
+    for value in values:
+        try:
+            cell = as_text(value, "").strip()
+        except UserError:
+            is_nested = True
+            cell = repr(value) if value else ""
+        if cell and not is_nan(cell):
+            cells.append(cell)
+    filled = len(cells)
+    numbers = [_finite(cell) for cell in cells]
+    found = [number for number in numbers if number is not None]
+    is_value = filled > 0 and len(found) == filled and not is_nested
+    is_whole = is_value and all(number.is_integer() for number in found)
+    return Profile(
+        filled=filled,
+        distinct=len(set(cells)),
+        words=sum(map(_num_words, cells)) / max(1, filled),
+        is_nested=is_nested,
+        is_numeric=_are_mostly([bool(_NUMBER.fullmatch(cell)) or _finite(cell) is not None for cell in cells]),
+        is_value=is_value,
+        is_whole=is_whole,
+        is_date=_are_mostly([_is_date(cell) for cell in cells]),
+        is_link=_are_mostly([bool(_LINK.fullmatch(cell)) for cell in cells]),
+        counts_rows=is_whole and filled > 2 and _grow_evenly(found),
+    )
+
+
+def hold_sets(values: Sequence[object], separators: Sequence[str]) -> bool:
+    """Whether cells are sets of labels: lists, or short items that repeat with a separator between them."""
+    if any(isinstance(value, list) for value in values):
+        return all(value is None or isinstance(value, list) for value in values)
+    cells = [value for value in values if isinstance(value, str) and value.strip()]
+    for separator in separators:
+        items = [item.strip() for cell in cells for item in cell.split(separator)]
+        if len(items) > len(cells) and 2 * len(set(items)) <= len(items):
+            return sum(map(_num_words, items)) <= LABEL_WORDS / 2 * len(items)
+    return False
+
+
+def _num_words(cell: str) -> float:
+    dense = len(_DENSE.findall(cell))
+    return len(_DENSE.sub(" ", cell).split()) + dense / 2
+
+
+def _finite(cell: str) -> float | None:
+    try:
+        number = float(cell)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _grow_evenly(numbers: Sequence[float]) -> bool:
+    steps = {later - earlier for earlier, later in pairwise(numbers)}
+    return len(steps) == 1 and steps != {0.0}
+
+
+def _is_date(cell: str) -> bool:
+    """Whether it is a date or a time: digits with punctuation, and no words but those of dates."""
+    words = re.findall(r"[^\W\d_]+", cell.casefold())
+    if len(cell) > 40 or not set(words) <= _DATE_WORDS:
+        return False
+    return bool(re.search(r"\d[-/.:]\d+[-/.:]\d|\d:\d", cell) or (words and re.search(r"\d", cell)))
+
+
+def _are_mostly(flags: Sequence[bool]) -> bool:
+    return bool(flags) and sum(flags) >= MOSTLY * len(flags)
+
+
+def normalize_name(name: str) -> str:
+    """A column's name as it is compared: without case, accents, and characters other than letters and digits."""
+    plain = unicodedata.normalize("NFKD", name).casefold()
+    return "".join(character for character in plain if character.isalnum())
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The columns of the file that is learned from, by role: other files are read by them too."""
+    """The columns of the training file by role. Other files are read in the same way."""
 
     columns: Mapping[str, str]
     file: str | None = None
-    """Its name; None where a model has learned from it already, and it need not be at hand."""
+    """Its name; None where the layout is that of a fine-tuned model."""
 
     @property
     def like(self) -> str:
-        """To stand behind what was taken over from it."""
+        """For messages on roles that were taken from it."""
         return f"as in {self.file or 'fine-tuning'}"
 
     def differs(self, role: str) -> str:
-        """To stand behind what a role is read from in another file."""
-        where = f"in {self.file} it is" if self.file else "the model learned it from"
+        """For messages on a role with another column in another file."""
+        where = f"in {self.file} it is" if self.file else "the model was fine-tuned with"
         return f"but {where} '{self.columns[role]}'"
 
 
-def layout_of(
-    known: Known, opened: Mapping[str, Opening], columns_of: Callable[[Table], Mapping[str, str]]
+def find_layout(
+    metadata: TaskMetadata, opened: Mapping[str, SplitReader], columns_of: Callable[[Table], Mapping[str, str]]
 ) -> Layout | None:
-    """The columns that hold for all files: those that a model learned from, else those of the training file."""
-    if known.layout:
-        return Layout(known.layout)
+    """The layout for all files: that of a fine-tuned model, else that of the training file."""
+    if metadata.layout:
+        return Layout(metadata.layout)
     if "train" not in opened:
         return None
     table = opened["train"]()
     return Layout(columns_of(table), table.name)
 
 
-def of_another(layout: Layout | None, table: Table) -> Layout | None:
-    """What a table is read by, unless it is its own: a file is not like itself, what was guessed there is a guess."""
+def layout_of_other_file(layout: Layout | None, table: Table) -> Layout | None:
+    """The layout, unless it comes from this table itself, where it was guessed."""
     return layout if layout is not None and layout.file != table.name else None
 
 
 class Columns:
-    """The columns of one table that have been given a role; those of `layout` are taken where they are found again."""
+    """The columns of one table and their roles; those of `layout` are taken where the table has them."""
 
     def __init__(self, table: Table, layout: Layout | None = None) -> None:
         self.table = table
-        self.learned = of_another(layout, table)
-        self.layout = dict(self.learned.columns if self.learned is not None else {})
+        self.other = layout_of_other_file(layout, table)
+        self.layout = dict(self.other.columns if self.other is not None else {})
         self.roles: dict[str, str] = {}
         self.guessed: list[str] = []
-        self.known: list[str] = []
+        self.from_layout: list[str] = []
         self._profiles: dict[str, Profile] = {}
 
     @property
@@ -88,76 +258,76 @@ class Columns:
         return [column for column in self.table.columns if column not in taken]
 
     def profile(self, column: str) -> Profile:
-        """What stands in a column."""
+        """The content of a column."""
         if column not in self._profiles:
             self._profiles[column] = profile(sample(self.table, column))
         return self._profiles[column]
 
     @property
     def guessable(self) -> list[str]:
-        """Columns without a role that a guess may take, by name: not those that had another when it was learned."""
-        learned = set(self.layout.values())
-        return sorted(column for column in self.free if column not in learned)
+        """Columns without a role that a guess may take, sorted: not those that have another role in the layout."""
+        others = set(self.layout.values())
+        return sorted(column for column in self.free if column not in others)
 
     def find(self, role: str, named: str | None) -> str | None:
-        """The column of a role: the one that the user named, else the one that a model learned from, else one that is
-        known by its name."""
+        """The column of a role: named by the user, else that of the layout, else found by its name."""
         return self.given(role, named) or self.by_name(role)
 
     def given(self, role: str, named: str | None) -> str | None:
-        """The column of a role: the one that the user named, else the one that a model learned from."""
+        """The column of a role: named by the user, else that of the layout."""
         if named is not None:
-            setting = SETTINGS[role].replace("_", "-")
-            named = column_named(self.table, named, f"--{setting}")
-            if other := next((known for known, column in self.roles.items() if column == named), None):
+            named = column_named(self.table, named, flag(role))
+            if other := next((taken for taken, column in self.roles.items() if column == named), None):
                 raise UserError(
-                    f"{self.table.name}: '{named}' is named as the {role} (--{setting}), but is taken for the {other}: "
-                    "one column cannot be both, name another for one of them"
+                    f"{self.table.name}: '{named}' is named as the {role} ({flag(role)}), but is already the {other}: "
+                    "a column cannot be both, name another for one of them"
                 )
             return self.take(role, named)
-        if role in self.layout and (column := self._found_again(self.layout[role])) is not None:
-            self.known.append(role)
+        if role in self.layout and (column := self._same_column(self.layout[role])) is not None:
+            self.from_layout.append(role)
             return self.take(role, column)
         return None
 
-    def _found_again(self, learned: str) -> str | None:
-        """The column that was learned from, which may be written otherwise here: Text for text."""
-        if learned in self.free:
-            return learned
-        alike = [column for column in self.free if simple(column) and simple(column) == simple(learned)]
+    def _same_column(self, name: str) -> str | None:
+        """The column of that name, which may differ in case and punctuation: Text for text."""
+        if name in self.free:
+            return name
+        alike = [
+            column for column in self.free if normalize_name(column) and normalize_name(column) == normalize_name(name)
+        ]
         return alike[0] if len(alike) == 1 else None
 
     def by_name(self, role: str, is_fit: Callable[[Profile], bool] = lambda _: True) -> str | None:
-        """A column that is known by its name, and fit by what stands in it."""
-        plain = {simple(column): column for column in reversed(self.guessable) if is_fit(self.profile(column))}
-        name = next((name for name in map(simple, KNOWN[role]) if name in plain), None)
+        """A column that is known by its name, and fit by its content."""
+        plain = {normalize_name(column): column for column in reversed(self.guessable) if is_fit(self.profile(column))}
+        name = next((name for name in map(normalize_name, COLUMN_NAMES[role]) if name in plain), None)
         return self.take(role, plain[name], guessed=True) if name is not None else None
 
     def take(self, role: str, column: str, guessed: bool = False) -> str:
-        """Give a column its role."""
+        """Assign a role to a column."""
         self.roles[role] = column
         if guessed:
             self.guessed.append(role)
         return column
 
     def longest(self, role: str, columns: Sequence[str]) -> str | None:
-        """The one of these columns with the longest texts, which cannot be numbers."""
+        """Assign a role to the column with the longest texts, which cannot be numbers."""
         lengths = {column: self._length(column) for column in columns}
         column = max(sorted(lengths), key=lambda name: lengths[name], default=None)
         return self.take_as_named(role, column) if column is not None and lengths[column] > 0 else None
 
     def take_as_named(self, role: str, column: str) -> str:
-        """Give a role to a column that is not known by name."""
+        """Assign a role to a column that is not known by its name."""
         self.check_name(role, column)
         return self.take(role, column, guessed=True)
 
     def check_name(self, role: str, column: str) -> None:
-        """Refuse a column whose name seems to be a row's content."""
-        stands_below = any(str(value).strip() == column for value in sample(self.table, column))
-        if not column or is_number(column) or stands_below or len(column.split()) > LONGEST_NAME:
+        """Refuse a column whose name seems to be the content of a row."""
+        is_in_rows = any(str(value).strip() == column for value in sample(self.table, column))
+        if not column or is_number(column) or is_in_rows or len(column.split()) > MAX_NAME_WORDS:
             raise UserError(
-                f"{self.table.name}: the first line should name the columns, but has '{column[:40]}' where the {role} "
-                "stands: put a line of names above it, text,label for example"
+                f"{self.table.name}: the first line should name the columns, but has '{column[:40]}' for the {role}: "
+                "put a line of names above it, text,label for example"
             )
 
     def _length(self, column: str) -> int:
@@ -165,11 +335,10 @@ class Columns:
         return sum(map(len, texts))
 
     def missing(self, role: str, candidates: Sequence[str] = ()) -> UserError:
-        """What to say where a role has no column, or several could have it."""
-        setting = SETTINGS[role].replace("_", "-")
+        """The error for a role that no column has, or several could have."""
         columns = self.table.columns
         there_are = f"There are {', '.join(columns)}" if len(columns) > 1 else f"There is only '{''.join(columns)}'"
-        advice = f"name one with --{setting}" if len(columns) > 1 else f"add a column of that name, {role}"
+        advice = f"name one with {flag(role)}" if len(columns) > 1 else f"add a column of that name, {role}"
         if candidates:
             distinct = [f"{option(role, name)} ({self.profile(name).distinct:,} values)" for name in candidates]
             advice = f"name one with {' or '.join(distinct)}"
@@ -178,7 +347,7 @@ class Columns:
         return UserError(f"{self.table.name}: which column is the {role}? {there_are}: {advice}")
 
     def ids(self, named: str | None) -> tuple[list[str], str | None]:
-        """The id of each row, and a remark where a column that seems to be of ids is not."""
+        """The id of each row, and a remark where a column of ids has duplicates."""
         rows = self.table.rows
         column = self.find("id", named)
         if column is not None:
@@ -187,70 +356,84 @@ class Columns:
                 twin = seen.setdefault(row.text(column).strip(), row)
                 if twin is row:
                     continue
-                what = f"{row.place}: the id in '{column}' stands in {twin.place} already"
+                what = f"{row.place}: the id in '{column}' is also in {twin.place}"
                 if named is not None:
-                    raise UserError(f"{what}: every row needs its own, or leave out --id-column")
+                    raise UserError(f"{what}: ids must be unique, or leave out --id-column")
                 del self.roles["id"]
-                (self.guessed if "id" in self.guessed else self.known).remove("id")
-                return [str(number) for number in range(len(rows))], f"{what}, so rows are counted instead"
+                (self.guessed if "id" in self.guessed else self.from_layout).remove("id")
+                return [str(number) for number in range(len(rows))], f"{what}, so row numbers are used instead"
             return list(seen), None
         return [str(number) for number in range(len(rows))], None
 
     @property
     def unused_texts(self) -> list[str]:
-        """Columns without a role that hold texts; none in a file that is read as another one was."""
-        if {"text", "question"} & set(self.known):
+        """Columns of texts without a role; none in a file that is read by the layout of another."""
+        if {"text", "question"} & set(self.from_layout):
             return []
         profiles = {column: self.profile(column) for column in self.free}
         return [column for column, found in profiles.items() if found.holds_text or found.holds_short_text]
 
     def _advice(self, column: str) -> str:
-        """How an unused column of texts could be used."""
+        """The option that would use a column of texts."""
         if "text" in self.roles and "second" not in self.roles:
             return f"{option('second', column)} reads it as the second text of a pair"
         if "question" in self.roles and "passage" not in self.roles:
             return f"{option('passage', column)} reads it as the passage"
-        return "options such as --text-column say otherwise"
+        return "set options such as --text-column to change that"
 
     def remark(self) -> tuple[str, ...]:
-        """The columns that nobody named, as a sentence, and one on each that is not what a model learned from."""
+        """Messages on the columns that the user did not name, and on those that are not the layout's."""
         warnings: tuple[str, ...] = ()
         if texts := self.unused_texts:
-            hold = "holds texts, but is" if len(texts) == 1 else "hold texts, but are"
+            verb = "has texts, but is" if len(texts) == 1 else "have texts, but are"
             named = ", ".join(f"'{column}'" for column in texts)
-            warnings = (f"warning: {self.table.name}: {named} {hold} not used: {self._advice(texts[0])}",)
-        if not self.guessed and not self.known:
+            warnings = (f"warning: {self.table.name}: {named} {verb} not used: {self._advice(texts[0])}",)
+        if not self.guessed and not self.from_layout:
             return warnings
-        told = []
-        like = self.learned.like if self.learned is not None else ""
-        for roles, how in ((self.known, like), (self.guessed, "guessed")):
-            settings = [f"--{SETTINGS[role].replace('_', '-')}" for role in roles if role in SETTINGS]
-            otherwise = f"; {', '.join(settings)} say{'s' if len(settings) == 1 else ''} otherwise" if settings else ""
+        messages = []
+        like = self.other.like if self.other is not None else ""
+        for roles, how in ((self.from_layout, like), (self.guessed, "guessed")):
+            settings = [flag(role) for role in roles if role in SETTINGS]
+            otherwise = f"; change with {', '.join(settings)}" if settings else ""
             if roles:
                 columns = ", ".join(f"{_in_words(role)} from '{self.roles[role]}'" for role in roles)
-                told.append(f"{columns} ({how}{otherwise})")
+                messages.append(f"{columns} ({how}{otherwise})")
         free = [column or "a column without a name" for column in self.free]
         unused = f"; not used: {', '.join(free)}" if free else ""
         differs = [
             f"{self.table.name}: the {_in_words(role)} is read from '{self.roles[role]}', "
-            f"{self.learned.differs(role)}: is that the same? --{SETTINGS[role].replace('_', '-')} says otherwise"
+            f"{self.other.differs(role)}: is that the same? Change it with {flag(role)}"
             for role in self.guessed
-            if self.learned is not None and role in self.layout and role in SETTINGS and role != "id"
+            if self.other is not None and role in self.layout and role in SETTINGS and role != "id"
         ]
-        return (f"{self.table.name}: {', '.join(told)}{unused}", *differs, *warnings)
+        return (f"{self.table.name}: {', '.join(messages)}{unused}", *differs, *warnings)
+
+
+def same_name(name: str, names: Sequence[str]) -> str | None:
+    """The one of the names that is the same, else the only one that differs by case alone."""
+    if name in names:
+        return name
+    alike = [other for other in names if other.casefold() == name.casefold()]
+    return alike[0] if len(alike) == 1 else None
 
 
 def column_named(table: Table, named: str, setting: str) -> str:
-    """The column that a user names, who may write it in another case where that fits one column only."""
-    if named in table.columns:
-        return named
-    alike = [column for column in table.columns if column.casefold() == named.casefold()]
-    if len(alike) == 1:
-        return alike[0]
+    """The column that the user named, also in another case where only one column matches."""
+    if (found := same_name(named, table.columns)) is not None:
+        return found
     columns = ", ".join(f"'{column}'" for column in table.columns)
+    alike = [column for column in table.columns if column.casefold() == named.casefold()]
     close = alike or difflib.get_close_matches(named, table.columns, n=1, cutoff=0.5)
     meant = f"did you mean {' or '.join(repr(one) for one in close)}? " if close else ""
     raise UserError(f"{table.name} has no column '{named}' ({setting}): {meant}Its columns are {columns}")
+
+
+def columns_named(table: Table, names: Sequence[str], setting: str) -> tuple[str, ...]:
+    """The columns that the user named, each of them once."""
+    columns = tuple(column_named(table, name, setting) for name in names)
+    if twice := next((column for column in columns if columns.count(column) > 1), None):
+        raise UserError(f"{setting} names the column '{twice}' of {table.name} twice: name each column once")
+    return columns
 
 
 def _in_words(role: str) -> str:
@@ -258,49 +441,28 @@ def _in_words(role: str) -> str:
 
 
 def setting_of(role: str) -> str | None:
-    """The setting that names a role's column; None where there is none."""
+    """The setting for a role's column; None where there is none."""
     return SETTINGS["options"] if role.startswith("option ") else SETTINGS.get(role)
 
 
 def option(role: str, column: str) -> str:
-    """How a role's column is named on the command line."""
-    return f"--{SETTINGS[role].replace('_', '-')} {shlex.quote(column)}"
+    """The command-line option that gives a role to a column."""
+    return f"{flag(role)} {shlex.quote(column)}"
+
+
+def flag(role: str) -> str:
+    """The name of the command-line option for a role's column."""
+    return f"--{SETTINGS[role].replace('_', '-')}"
 
 
 def sample(table: Table, column: str) -> list[object]:
-    """What stands in a column, in rows from all over the table: a file may be sorted by its labels."""
+    """Values of a column from rows all over the table: a file may be sorted by its labels."""
     step = -(-len(table.rows) // SAMPLE) or 1
     return [row.values.get(column) for row in table.rows[::step]]
 
 
-def option_columns(table: Table) -> tuple[str, ...]:
-    """Columns that hold an option each by their names: option1, choice_b, A."""
-    found: list[tuple[str, str]] = []
-    for column in table.columns:
-        match = OPTION.match(simple(column))
-        if match:
-            found.append((match[1], column))
-    return tuple(column for _, column in sorted(found)) if len(found) > 1 else ()
-
-
-def counts_from(names: Sequence[str]) -> int | None:
-    """From where columns are numbered that stand in order: 1 for option1, option2; None where they are not."""
-    endings = [name[len(name.rstrip("0123456789")) :] for name in names]
-    if len(names) < 2:
-        return None
-    return next((first for first in (0, 1) if endings == [str(first + place) for place in range(len(names))]), None)
-
-
-def in_order(names: Iterable[str]) -> tuple[str, ...]:
-    """Distinct label names in the order of the head's outputs: numbers by value, others by name."""
-    distinct = set(names)
-    if all(is_number(name) for name in distinct):
-        return tuple(sorted(distinct, key=lambda name: (float(name), name)))
-    return tuple(sorted(distinct))
-
-
 def is_number(text: str) -> bool:
-    """Whether Python reads it as a number."""
+    """Whether Python parses it as a number."""
     try:
         float(text)
     except ValueError:

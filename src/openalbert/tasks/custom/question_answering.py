@@ -1,22 +1,20 @@
-"""A user's own questions whose answers are stretches of a passage, in SQuAD's JSON or in a table."""
+"""Custom questions whose answers are spans of a passage, in SQuAD's JSON or in a table."""
 
 from dataclasses import replace
 
-from openalbert.tasks.custom.columns import Columns, Layout, layout_of
-from openalbert.tasks.custom.text import own_openings
-from openalbert.tasks.data.source import TaskSource, assemble
+from openalbert.tasks.custom.columns import Columns, Layout, find_layout
+from openalbert.tasks.custom.text import open_custom_splits
+from openalbert.tasks.data.source import TaskSource, build_task
 from openalbert.tasks.data.tables import Table
-from openalbert.tasks.metrics import measure_answers
-from openalbert.tasks.squad import has_no_answer, questions, read_questions
-from openalbert.tasks.task import Known, Reading, Task
+from openalbert.tasks.squad import has_no_answer, measure_answers, questions, read_questions
+from openalbert.tasks.task import Reading, Task, TaskMetadata
 
 
-def open_question_answering(source: TaskSource, known: Known) -> Task:
-    """The task. Whether questions may have no answer is seen in the training file, or else in what is scored on, unless
-    it is known what a model can."""
-    opened = own_openings("question_answering", source, read_questions)
-    layout = layout_of(known, opened, lambda table: _columns(table, source, True, None)[1])
-    may_have_no_answer = known.may_have_no_answer
+def open_question_answering(source: TaskSource, metadata: TaskMetadata) -> Task:
+    """The task. Whether questions may have no answer is known of a model, else seen in the training or the dev file."""
+    opened = open_custom_splits("question_answering", source, read_questions)
+    layout = find_layout(metadata, opened, lambda table: _columns(table, source, True, None)[1])
+    may_have_no_answer = metadata.may_have_no_answer
     if may_have_no_answer is None:
         first = next((split for split in ("train", "dev") if split in opened), None)
         may_have_no_answer = False
@@ -31,7 +29,7 @@ def open_question_answering(source: TaskSource, known: Known) -> Task:
         reading = questions(table, labelled, without, columns)
         return replace(reading, remarks=(*remarks, *reading.remarks), layout=roles)
 
-    return assemble(
+    return build_task(
         "question_answering",
         "question_answering",
         source,
@@ -46,7 +44,7 @@ def open_question_answering(source: TaskSource, known: Known) -> Task:
 def _columns(
     table: Table, source: TaskSource, labelled: bool, layout: Layout | None
 ) -> tuple[dict[str, str], dict[str, str], tuple[str, ...]]:
-    """The table's names for SQuAD's columns, the same by role, and what to say about guesses."""
+    """The table's names for SQuAD's columns, its columns by role, and messages on guesses."""
     columns = Columns(table, layout)
     found = {
         "id": columns.find("id", source.id_column),
@@ -58,7 +56,7 @@ def _columns(
     for role, name in (("question", "question"), ("passage", "context"), ("answer", "answers")):
         if found[name] is None and (labelled or role != "answer"):
             raise columns.missing(role)
-    # What SQuAD's own reading takes by these names: the article, and where it counts that there is no answer.
+    # SQuAD's reader takes these by name: the article, and whether there is no answer.
     for name in ("title", *(("is_impossible",) if labelled else ())):
         if name in columns.free:
             columns.take(name, name)

@@ -1,4 +1,4 @@
-"""The splits of a Hugging Face dataset as tables, by the dataset's name or from a folder where it is saved."""
+"""The splits of a Hugging Face dataset as tables, by its name or from a folder where it is saved."""
 
 import functools
 from collections.abc import Callable, Mapping
@@ -6,20 +6,20 @@ from pathlib import Path
 from typing import Any
 
 from openalbert.errors import UserError, suggestion
-from openalbert.tasks.data.source import Opening, TaskSource
+from openalbert.tasks.data.source import SplitReader, TaskSource
 from openalbert.tasks.data.tables import Row, Table, table_of
 
 
-def dataset_openings(source: TaskSource, names: Mapping[str, str]) -> dict[str, Opening]:
-    """How each split is read that the dataset has; `names` are its names for them."""
-    dataset = _loaded(source)
+def open_dataset(source: TaskSource, names: Mapping[str, str]) -> dict[str, SplitReader]:
+    """A reader for each split of the dataset; `names` are its names for our splits."""
+    dataset = _load(source)
     if source.dataset_dev is not None:
         if source.dataset_dev not in dataset:
             known = suggestion(source.dataset_dev, list(dataset))
             raise UserError(f"{source.dataset} has no split '{source.dataset_dev}' (--dataset-dev): {known}")
         train = {"train": names["train"]} if "train" in names else {}
         names = {**train, "dev": source.dataset_dev}
-    found: dict[str, Opening] = {
+    found: dict[str, SplitReader] = {
         split: functools.partial(_table, f"{source.dataset}, {name}", dataset[name])
         for split, name in names.items()
         if name in dataset
@@ -32,7 +32,7 @@ def dataset_openings(source: TaskSource, names: Mapping[str, str]) -> dict[str, 
     return found
 
 
-def _loaded(source: TaskSource) -> Mapping[str, Any]:
+def _load(source: TaskSource) -> Mapping[str, Any]:
     try:
         import datasets
     except ImportError:
@@ -60,11 +60,11 @@ def _table(name: str, rows: Any) -> Table:
 
 
 def _class_names(feature: Any) -> Callable[[Any], Any] | None:
-    """What turns a column's class numbers into their names; None where it has none."""
+    """A function that maps a column's class numbers to their names; None where it has none."""
     if hasattr(feature, "int2str"):
 
         def named(number: int | None) -> str | None:
-            # Datasets say -1 where there is no label.
+            # Datasets have -1 for a missing label.
             return None if number is None or number < 0 else str(feature.int2str(number))
 
         return named

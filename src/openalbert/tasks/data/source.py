@@ -1,4 +1,4 @@
-"""Where the examples of a task come from: its folder, files, or a dataset; and how it all becomes a `Task`."""
+"""Where the examples of a task come from: its folder, files, or a dataset; and how they become a `Task`."""
 
 import fnmatch
 import hashlib
@@ -13,10 +13,10 @@ from tyro.conf import arg
 from openalbert.errors import UserError, suggestion
 from openalbert.formatting import are, counted, percent_of
 from openalbert.tasks.data.tables import Table, check_is_there
-from openalbert.tasks.task import Example, Kind, QuestionExample, Reading, Task, TextExample, of_pairs
+from openalbert.tasks.task import Example, Kind, QuestionExample, Reading, Task, TextExample, are_pairs
 
-MANY_KNOWN = 0.1  # of what is scored on: so many that are learned from as well decide the score
-FEW_ARTICLES = 20  # with fewer, articles are too coarse to hold a share out by, and passages are taken
+MANY_LEAKED = 0.1  # of the examples to score on: if so many are also in train, the score is hardly meaningful
+MIN_ARTICLES = 20  # with fewer, whole articles are too coarse to be held out, and passages are taken
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class TaskSource:
     train: Path | None = None
     """A file to learn from: CSV, TSV, JSONL or Parquet; SQuAD's JSON; a file or folder of RACE."""
     dev: Path | None = None
-    """A file to score on. Without one, a part of the training examples is held out."""
+    """A file to score on. Without one, some of the training examples are held out."""
     test: Path | None = None
     """A file to predict for; it needs no labels."""
     dataset: str | None = None
@@ -39,57 +39,57 @@ class TaskSource:
     """The split of a Hugging Face dataset to score on, where it is not validation; its labels are needed."""
     text_column: str | None = None
     """The column of the text, or of the first of two; given without --second-column, there is one text only.
-    Columns that are not named are guessed, and shown; where the guess is not clear, you are asked."""
+    Columns that are not named are guessed and shown; an ambiguous guess is an error that lists the choices."""
     second_column: str | None = None
     """The column of the second text of a pair."""
     label_column: str | None = None
     """The column of the label, of the value, or of all labels that apply."""
     label_columns: tuple[str, ...] = ()
-    """Where every label of multi_label has a column of its own with 0 or 1: those columns."""
+    """The columns of the labels of multi_label, where each label has one with 0 or 1."""
     label_separator: Annotated[str | None, arg(metavar="TEXT")] = None
-    """What stands between labels of multi_label, or options of multiple_choice, that share a column.
+    """The separator between labels of multi_label, or options of multiple_choice, in one column.
     Not given: whichever of ; | , is found."""
     passage_column: str | None = None
-    """The column of the passage that a question is on."""
+    """The column of the passage that a question is about."""
     question_column: str | None = None
     """The column of the question."""
     options_columns: tuple[str, ...] = ()
-    """The columns of the options of multiple_choice, one for each; or the one that holds them all."""
+    """The columns of the options of multiple_choice, one for each; or the column that has all of them."""
     answer_column: str | None = None
     """The column of the answer: its text, or for multiple_choice its letter, its number from 0, or the option."""
     id_column: str | None = None
     """The column that names each row in files of predictions; without one, rows are counted from 0 there.
     Pages count them from 1, without the header."""
     heldout_fraction: float = 0.1
-    """The share of the training examples that is held out where there is nothing else to score on."""
+    """The fraction of the training examples that is held out where there is nothing else to score on."""
     heldout_seed: int = 0
-    """Which examples are held out: another seed, another part."""
+    """The seed that selects the held-out examples."""
 
     def __post_init__(self) -> None:
         if not 0 < self.heldout_fraction < 1:
-            raise UserError(f"heldout_fraction is {self.heldout_fraction}: it is a share, above 0 and below 1")
+            raise UserError(f"heldout_fraction is {self.heldout_fraction}: it must be a fraction, above 0 and below 1")
 
     @property
     def files(self) -> dict[str, Path]:
-        """The files that were named, by split."""
+        """The given files by split."""
         named = {"train": self.train, "dev": self.dev, "test": self.test}
         return {split: path for split, path in named.items() if path is not None}
 
     @property
     def is_given(self) -> bool:
-        """Whether anything says where the examples are."""
+        """Whether a folder, a file or a dataset is given."""
         return self.data is not None or self.dataset is not None or bool(self.files)
 
     @property
-    def words(self) -> str:
-        """How it is written on a command line."""
-        said: list[str] = []
+    def command_line(self) -> str:
+        """The source as options of a command line."""
+        options: list[str] = []
         for one in fields(self):
             value = getattr(self, one.name)
             if value != one.default:
                 several = value if isinstance(value, tuple) else (value,)
-                said += [f"--{one.name.replace('_', '-')}", *map(str, several)]
-        return shlex.join(said)
+                options += [f"--{one.name.replace('_', '-')}", *map(str, several)]
+        return shlex.join(options)
 
     @property
     def named_columns(self) -> list[str]:
@@ -99,54 +99,55 @@ class TaskSource:
         ]
 
 
-Opening = Callable[[], Table]
+SplitReader = Callable[[], Table]
 """Reads the rows of a split."""
 
 
-def openings(
+def open_splits(
     task: str,
     source: TaskSource,
     read: Callable[[Path], Table],
-    patterns: Mapping[str, tuple[str, ...]],
+    files: Mapping[str, tuple[str, ...]],
     folders: tuple[str, ...] = (),
     hub_splits: Mapping[str, str] | None = None,
-) -> dict[str, Opening]:
-    """How each split is read that there is: files named by the user, files found in the folder, or a dataset.
+) -> dict[str, SplitReader]:
+    """A reader for each split: of files that the user named, files in the task's folder, or a dataset.
 
-    `patterns` are the names of each split's files, all of which are read that fit the first pattern that fits any;
-    `folders` are the names that the task's folder has; `hub_splits` are a dataset's names for the splits.
+    `files` are patterns of each split's file names: all files that match the first pattern with a match are read.
+    `folders` are the names of the task's folder; `hub_splits` are a dataset's names for the splits. A task without
+    `files` is a custom one.
     """
-    if source.data is not None and not patterns:
-        raise UserError(f"{task} is of your own files, not of a folder: name them with --train and --dev")
-    if patterns and source.named_columns:
+    if source.data is not None and not files:
+        raise UserError(f"{task} reads your files, not a folder: name them with --train and --dev")
+    if files and source.named_columns:
         setting = source.named_columns[0].replace("_", "-")
         raise UserError(
-            f"{task} has columns of its own, and --{setting} is for other files: leave it out, or take a task of your "
-            "own files, such as --task classification"
+            f"{task} has fixed columns, and --{setting} is for custom files: leave it out, or choose a custom task, "
+            "such as --task classification"
         )
     if source.dataset is not None:
         if source.data is not None or source.files:
-            raise UserError(f"examples of {task} come from --dataset or from files, not from both: leave one out")
-        from openalbert.tasks.data.hf_datasets import dataset_openings
+            raise UserError(f"examples of {task} come from --dataset or from files, not from both: give one of them")
+        from openalbert.tasks.data.hf_datasets import open_dataset
 
-        return dataset_openings(source, hub_splits or {"train": "train", "dev": "validation", "test": "test"})
-    found: dict[str, Opening] = {}
+        return open_dataset(source, hub_splits or {"train": "train", "dev": "validation", "test": "test"})
+    found: dict[str, SplitReader] = {}
     if source.data is not None:
         folder = _folder(source.data, folders)
-        for split, names in patterns.items():
-            if files := _matches(folder, names):
-                found[split] = _reader(read, files)
+        for split, patterns in files.items():
+            if paths := _matches(folder, patterns):
+                found[split] = _reader(read, paths)
         if not found and not source.files:
-            wanted = ", ".join(name for names in patterns.values() for name in names)
+            wanted = ", ".join(pattern for patterns in files.values() for pattern in patterns)
             raise UserError(f"{folder} has no file of {task}: one of these is expected: {wanted}")
     for split, path in source.files.items():
-        check_is_there(path)  # one that is never read would not be missed
+        check_is_there(path)  # also a file that is not read later
         found[split] = _reader(read, [path])
     if not found:
-        known = "its folder with --data, or " if patterns else ""
+        known = "its folder with --data, or " if files else ""
         raise UserError(f"{task} needs examples: give {known}files with --train and --dev, or --dataset")
     if source.dev is not None:
-        # What the user names to score on comes first: it decides.
+        # The file that the user named comes first: it decides about early stopping.
         found = {"dev": found.pop("dev"), **found}
     return found
 
@@ -167,7 +168,7 @@ def _matches(folder: Path, patterns: tuple[str, ...]) -> list[Path]:
     return []
 
 
-def _reader(read: Callable[[Path], Table], files: Sequence[Path]) -> Opening:
+def _reader(read: Callable[[Path], Table], files: Sequence[Path]) -> SplitReader:
     def opened() -> Table:
         tables = [read(path) for path in files]
         if len(tables) == 1:
@@ -181,11 +182,11 @@ def _reader(read: Callable[[Path], Table], files: Sequence[Path]) -> Opening:
     return opened
 
 
-def assemble(
+def build_task(
     name: str,
     kind: Kind,
     source: TaskSource,
-    opened: Mapping[str, Opening],
+    opened: Mapping[str, SplitReader],
     parse: Callable[[Table, bool], Reading],
     measure: Callable[[Sequence[Example], Sequence[object]], dict[str, float]],
     main_metric: str,
@@ -193,13 +194,13 @@ def assemble(
     labels: tuple[str, ...] = (),
     may_have_no_answer: bool = False,
 ) -> Task:
-    """A task from how its splits are opened, how rows become examples (`parse`, which is told whether labels are
-    needed) and how it is scored. Where there is nothing to score on, a part of train is held out."""
+    """A task from the readers of its splits, from `parse(table, labelled)`, which makes examples of rows, and from its
+    metrics. Where there is no split to score on, some of the training examples are held out."""
     scored = tuple(split for split in opened if split != "train" and not split.startswith("test"))
     holds_out = "train" in opened and not scored
-    whole: list[Reading] = []  # of train, kept where two splits are made of it
-    forms: dict[bool, str] = {}  # the first file with pairs of texts, and the first with single ones
-    learned: set[int] = set()  # the texts and passages of train, once it was read
+    whole: list[Reading] = []  # train, kept where two splits are made of it
+    forms: dict[bool, str] = {}  # the first file with pairs of texts, and the first with single texts
+    trained_on: set[int] = set()  # hashes of the texts and passages of train, once it was read
 
     def read(split: str) -> Reading:
         known = (*opened, "dev") if holds_out else tuple(opened)
@@ -211,7 +212,7 @@ def assemble(
         if holds_out and split in ("train", "dev"):
             if not whole:
                 whole.append(_read("train"))
-            return divided(whole[0], source.heldout_fraction, source.heldout_seed)[split == "dev"]
+            return hold_out(whole[0], source.heldout_fraction, source.heldout_seed)[split == "dev"]
         return _read(split)
 
     def _read(split: str) -> Reading:
@@ -220,20 +221,20 @@ def assemble(
         if not reading.examples:
             reasons = "; ".join(f"{count:,} {reason}" for reason, count in reading.excluded.items())
             raise UserError(f"{table.name} gives no example to {name}: {reasons or 'it has no rows'}")
-        if (pairs := of_pairs(reading.examples)) is not None:
+        if (pairs := are_pairs(reading.examples)) is not None:
             forms.setdefault(pairs, table.name)
             if len(forms) == 2:
                 raise UserError(
-                    f"{forms[True]} has pairs of texts, but {forms[False]} has single ones: if the columns are not "
-                    "right, name them with --text-column and --second-column"
+                    f"{forms[True]} has pairs of texts, but {forms[False]} has single texts: if the columns are "
+                    "wrong, name them with --text-column and --second-column"
                 )
-        texts = [hash(_belongs_to(example, by_article=False)) for example in reading.examples]
+        texts = [hash(_group_key(example, by_article=False)) for example in reading.examples]
         if split == "train":
-            learned.update(texts)
-        elif twice := sum(text in learned for text in texts):
-            number = f"{twice:,} of {counted(len(texts), 'example')} ({percent_of(twice, len(texts))})"
-            so = ": a score there says little" if twice >= MANY_KNOWN * len(texts) else ""
-            remark = f"{table.name}: {number} {are(twice)} on a text that is also learned from{so}"
+            trained_on.update(texts)
+        elif leaked := sum(text in trained_on for text in texts):
+            number = f"{leaked:,} of {counted(len(texts), 'example')} ({percent_of(leaked, len(texts))})"
+            verdict = ": a score there is hardly meaningful" if leaked >= MANY_LEAKED * len(texts) else ""
+            remark = f"{table.name}: {number} {'has' if leaked == 1 else 'have'} a text that is also in train{verdict}"
             return replace(reading, remarks=(*reading.remarks, remark))
         return reading
 
@@ -241,64 +242,64 @@ def assemble(
     return Task(name, kind, labels, splits, read, measure, main_metric, may_have_no_answer)
 
 
-def divided(
+def hold_out(
     reading: Reading,
     fraction: float,
     seed: int,
     otherwise: str = "give a file to score on with --dev",
     articles_stay_whole: bool = True,
 ) -> tuple[Reading, Reading]:
-    """A reading in two: what stays, and about a share that is held out; `otherwise` says what to do where it cannot be.
+    """Split a reading in two: the examples to train on, and about a fraction of them that is held out.
 
-    Who is held out is a function of seed and text alone. Examples of the same text or passage stay together, and those
-    of the same article where there are many and it is wished, so that nothing is scored that was learned; each class
-    gives its share.
+    The choice depends on the seed and the texts alone, and is stratified by class. Examples of the same text or passage
+    stay together, and with `articles_stay_whole` those of the same article where there are enough articles.
+    `otherwise` is the advice in the error for a reading that cannot be split.
     """
     articles = {example.title for example in reading.examples if isinstance(example, QuestionExample)}
-    by_article = articles_stay_whole and len(articles) >= FEW_ARTICLES
+    by_article = articles_stay_whole and len(articles) >= MIN_ARTICLES
     groups: dict[str, list[Example]] = {}
     for example in reading.examples:
-        groups.setdefault(_belongs_to(example, by_article), []).append(example)
+        groups.setdefault(_group_key(example, by_article), []).append(example)
     if len(groups) < 2:
         raise UserError(
-            f"{reading.origin}: {counted(len(reading.examples), 'example')} of one text cannot be divided: {otherwise}"
+            f"{reading.origin}: {counted(len(reading.examples), 'example')} of one text cannot be split: {otherwise}"
         )
     strata: dict[Hashable, list[str]] = {}
     for key, members in groups.items():
         first = members[0]
-        # Values and sets of labels are too many to be classes: there all are of one kind.
+        # Values and label sets are too many to stratify by.
         label = first.label if isinstance(first, TextExample) and isinstance(first.label, int) else None
         strata.setdefault(label, []).append(key)
 
-    def drawn(key: str) -> bytes:
+    def draw(key: str) -> bytes:
         return hashlib.blake2b(f"{seed}\0{key}".encode()).digest()
 
-    held: set[str] = set()
+    held_out: set[str] = set()
     for keys in strata.values():
         wanted = fraction * sum(len(groups[key]) for key in keys)
-        for key in sorted(keys, key=drawn)[:-1]:
+        for key in sorted(keys, key=draw)[:-1]:
             if 2 * wanted >= len(groups[key]):
-                held.add(key)
+                held_out.add(key)
                 wanted -= len(groups[key])
-    if not held:
+    if not held_out:
         largest = max(strata.values(), key=len)
-        held = {min(largest if len(largest) > 1 else groups, key=drawn)}
-    parts = tuple(
-        tuple(example for example in reading.examples if (_belongs_to(example, by_article) in held) == is_held)
-        for is_held in (False, True)
+        held_out = {min(largest if len(largest) > 1 else groups, key=draw)}
+    train, heldout = (
+        tuple(example for example in reading.examples if (_group_key(example, by_article) in held_out) == is_held_out)
+        for is_held_out in (False, True)
     )
-    number = len(parts[1])
+    number = len(heldout)
     remark = (
         f"{number:,} of {counted(len(reading.examples), 'example')} {are(number)} held out to score on: "
         "no file was given"
     )
     return (
-        replace(reading, examples=parts[0], remarks=(*reading.remarks, remark)),
-        Reading(parts[1], {}, (remark,), reading.file),
+        replace(reading, examples=train, remarks=(*reading.remarks, remark)),
+        Reading(heldout, {}, (remark,), reading.file),
     )
 
 
-def _belongs_to(example: Example, by_article: bool) -> str:
+def _group_key(example: Example, by_article: bool) -> str:
     if isinstance(example, QuestionExample):
         return example.title if by_article else example.passage
     if isinstance(example, TextExample):

@@ -1,17 +1,20 @@
-"""Rows of a task out of CSV, TSV, JSON, JSONL and Parquet files, each row knowing its place for what is said about it.
+"""Rows of CSV, TSV, JSON, JSONL and Parquet files. Each row knows its place, for error messages.
 
-Nothing is repaired in silence: a file that is not UTF-8, a row that does not fit its header, a JSON line that is broken
-are refused with file and line, or left out and counted where the task's own files are known to have such rows.
+Nothing is repaired silently: a file that is not UTF-8, a row that does not fit its header or a broken JSON line is
+refused with file and line, or excluded and counted where the published files of a task are known to have such rows.
 """
 
+import contextlib
 import csv
 import io
+import itertools
 import json
 import math
 import re
 import sys
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,11 +25,13 @@ from openalbert.text.records import delimiter_of, misquoted
 
 Quoting = Literal["literal", "quoted", "as_found"]
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+# Invisible characters that Unicode counts among letters, symbols or accents: fillers, an empty braille cell, joiners.
+_BLANK = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0\ufe0e\ufe0f")
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row: what stands in its columns, and where it stands."""
+    """One row: the values of its columns, and its place in the file."""
 
     source: str
     """The file and the unit that is counted: `my.csv, line`."""
@@ -35,12 +40,17 @@ class Row:
 
     @property
     def place(self) -> str:
-        """Where the row stands, to be named in a sentence."""
+        """The file and the row's number, for messages."""
         return f"{self.source} {self.number}"
 
     def text(self, column: str) -> str:
-        """What stands in the column, as text; nothing where the row has nothing there."""
+        """The value of a column as text; "" where the row has none."""
         return as_text(self.values.get(column), f"{self.place}: '{column}'")
+
+    def visible_text(self, column: str) -> str:
+        """The stripped text of a column; "" where it has no visible character."""
+        text = self.text(column).strip()
+        return text if any(map(_is_visible, text)) else ""
 
 
 @dataclass(frozen=True)
@@ -54,7 +64,7 @@ class Table:
     remarks: tuple[str, ...] = ()
 
     def column(self, names: Iterable[str], role: str) -> str:
-        """The first of the names that is a column; `role` says in an error what was to stand there."""
+        """The first of the names that is a column; `role` names its content in an error."""
         names = tuple(names)
         for name in names:
             if name in self.columns:
@@ -66,7 +76,7 @@ class Table:
 
 
 class Exclusions:
-    """Counts what is left out of a reading, by reason; the first place of each is kept."""
+    """Counts excluded rows by reason, and keeps the first place of each reason."""
 
     def __init__(self, known: Mapping[str, int] | None = None) -> None:
         self._known = dict(known or {})
@@ -74,7 +84,7 @@ class Exclusions:
         self._counts: dict[str, int] = {}
 
     def add(self, reason: str, place: str) -> None:
-        """One more is left out."""
+        """Count one more row."""
         self._first.setdefault(reason, place)
         self._counts[reason] = self._counts.get(reason, 0) + 1
 
@@ -82,13 +92,54 @@ class Exclusions:
         return sum(self._counts.values()) + sum(self._known.values())
 
     def counted(self) -> dict[str, int]:
-        """Each reason with its first place, and how many."""
-        own = {f"{reason} (first: {self._first[reason]})": count for reason, count in self._counts.items()}
-        return {**self._known, **own}
+        """The number of rows for each reason, which names its first place."""
+        added = {f"{reason} (first: {self._first[reason]})": count for reason, count in self._counts.items()}
+        return {**self._known, **added}
+
+
+def row_ids(table: Table, columns: Iterable[str]) -> list[str]:
+    """The id of each row: from the first of the columns that exists, else its number, from 0."""
+    column = next((name for name in columns if name in table.columns), None)
+    if column is None:
+        return [str(number) for number in range(len(table.rows))]
+    seen: dict[str, Row] = {}
+    for row in table.rows:
+        name = row.text(column).strip()
+        if name in seen:
+            raise UserError(f"{row.place}: the {column} '{name}' is also in {seen[name].place}: ids must be unique")
+        seen[name] = row
+    return list(seen)
+
+
+def describe_empty_rows(empty: Exclusions) -> tuple[str, ...]:
+    """Messages on rows of a test split that would otherwise be excluded: every row needs its prediction."""
+    return tuple(
+        f"{counted(count, 'row')} {reason}: predicted nevertheless" for reason, count in empty.counted().items()
+    )
+
+
+def check_no_rows_excluded(name: str, excluded: Mapping[str, int]) -> None:
+    """Refuse a file to predict for whose rows would be excluded: a submission needs a prediction for each row."""
+    if excluded:
+        reasons = "; ".join(f"{count:,} {reason}" for reason, count in excluded.items())
+        raise UserError(
+            f"{name}: rows that cannot be read: {reasons}. Every row of a file to predict for needs its prediction, so "
+            "none is skipped: repair these rows, or remove them from the file"
+        )
+
+
+def visible_characters(text: str) -> str:
+    """The text without white space, control characters and characters without a width."""
+    return "".join(filter(_is_visible, text))
+
+
+def _is_visible(character: str) -> bool:
+    is_blank = character in _BLANK or character.isspace()
+    return not is_blank and unicodedata.category(character) not in ("Cc", "Cf")
 
 
 def whole_number(text: str) -> int | None:
-    """A text of digits as a number; None for anything else, and for numbers that no file can mean."""
+    """A text of at most 18 digits as a number; None for anything else."""
     digits = text.strip().removeprefix("-")
     return int(text) if digits.isdecimal() and len(digits) <= 18 else None
 
@@ -96,7 +147,7 @@ def whole_number(text: str) -> int | None:
 def as_text(value: Any, what: str) -> str:
     """A value as text; `what` names it in an error. Lone surrogates, which JSON can escape, become U+FFFD.
 
-    NaN is no text: Parquet files and data frames have it where nothing stands.
+    NaN becomes "": Parquet files and data frames write it for missing values.
     """
     if value is None:
         return ""
@@ -107,7 +158,7 @@ def as_text(value: Any, what: str) -> str:
     if isinstance(value, float):
         if math.isnan(value):
             return ""
-        # A column of whole numbers becomes one of floats as soon as a row has none there.
+        # A column of whole numbers becomes one of floats as soon as a value is missing.
         return str(int(value)) if value.is_integer() and abs(value) < 2**53 else str(value)
     if isinstance(value, int):
         return str(value)
@@ -124,12 +175,12 @@ def read_table(
     *,
     quoting: Quoting = "as_found",
     without_header: tuple[str, ...] = (),
-    ragged_rows: Literal["refuse", "leave_out"] = "refuse",
+    ragged_rows: Literal["refuse", "exclude"] = "refuse",
 ) -> Table:
-    """All rows of a file; its ending, behind .gz, .bz2, .xz or .zst, says what it is.
+    """All rows of a file, whose format is known by its ending, before .gz, .bz2, .xz or .zst.
 
-    `quoting` is of TSV: whether " is a sign like any other, or CSV's quotes, or what the file proves to hold.
-    `without_header` names the columns where the first line does not have the last of them.
+    `quoting` is for TSV: whether " is an ordinary character, or quotes as in CSV, or whichever fits the file.
+    `without_header` names the columns of a file whose first line does not have the last of them.
     """
     plain = path.with_suffix("") if path.suffix.removeprefix(".") in MAGIC else path
     ending = plain.suffix.lower()
@@ -144,13 +195,13 @@ def read_table(
     if path.is_dir():
         raise UserError(f"{path} is a folder, and a file is needed")
     raise UserError(
-        f"{path}: the ending '{plain.suffix}' does not say what it is: "
-        ".csv, .tsv, .jsonl, .json and .parquet are known, and .gz, .bz2, .xz or .zst behind them"
+        f"{path}: the ending '{plain.suffix}' is not known: "
+        ".csv, .tsv, .jsonl, .json and .parquet are, also with .gz, .bz2, .xz or .zst after them"
     )
 
 
 def table_of(name: str, rows: Sequence[Row]) -> Table:
-    """A table whose columns are whatever the rows have."""
+    """A table of all columns that occur in the rows."""
     columns: dict[str, None] = {}
     for row in rows:
         columns.update(dict.fromkeys(row.values))
@@ -160,7 +211,7 @@ def table_of(name: str, rows: Sequence[Row]) -> Table:
 
 
 def check_is_there(path: Path) -> None:
-    """Refuse the name of a file that does not exist; the nearest that does is named."""
+    """Refuse a file that does not exist; the error names the nearest that does."""
     if not path.exists():
         siblings = sorted(other.name for other in path.parent.iterdir()) if path.parent.is_dir() else []
         advice = f": {suggestion(path.name, siblings)}" if 0 < len(siblings) <= 1000 else ""
@@ -168,7 +219,7 @@ def check_is_there(path: Path) -> None:
 
 
 def read_text(path: Path) -> str:
-    """The whole text of a file, which must be UTF-8; compressed files are unpacked."""
+    """The text of a file, which must be UTF-8; compressed files are unpacked."""
     check_is_there(path)
     if path.is_dir():
         raise UserError(f"{path} is a folder, and a file is needed")
@@ -179,19 +230,19 @@ def read_text(path: Path) -> str:
         line = data.count(b"\n", 0, error.start) + 1
         raise UserError(
             f"{path}, line {line}: the byte 0x{data[error.start]:02x} is not UTF-8: convert the file "
-            "(iconv -f LATIN1 -t UTF-8 FILE, say)"
+            "(for example with iconv -f LATIN1 -t UTF-8 FILE)"
         ) from None
 
 
 def json_lines(path: Path) -> Iterator[Row]:
-    """The objects of a file of one a line."""
+    """The objects of a file with one per line."""
     for number, line in enumerate(read_text(path).split("\n"), 1):
         if line.strip():
             yield _row(_parsed(line, f"{path}, line {number}"), f"{path}, line", number)
 
 
 def read_json(path: Path) -> Any:
-    """The one value that a JSON file holds."""
+    """The value of a JSON file."""
     return _parsed(read_text(path), str(path))
 
 
@@ -204,14 +255,14 @@ def _parsed(text: str, place: str) -> Any:
 
 def _row(value: Any, source: str, number: int) -> Row:
     if not isinstance(value, dict):
-        raise UserError(f"{source} {number} holds {_kind(value)}, but an object with a field for each column is needed")
+        raise UserError(f"{source} {number} is {_kind(value)}, but an object with a field for each column is needed")
     return Row(source, number, value)
 
 
 def _json_items(path: Path) -> Iterator[Row]:
     text = read_text(path)
     if not text.lstrip().startswith("["):
-        # Many a .json file holds an object a line.
+        # Some .json files have one object per line.
         yield from json_lines(path)
         return
     for number, value in enumerate(_parsed(text, str(path)), 1):
@@ -225,13 +276,13 @@ def _parquet_table(path: Path) -> Table:
     except ImportError:
         raise UserError(f"{path}: reading Parquet needs an extra: pip install 'openalbert[parquet]'") from None
     if not path.is_file():
-        read_text(path)  # which says what is wrong with the name
+        read_text(path)  # raises the error that names what is wrong
     try:
         values = pyarrow.parquet.read_table(path).to_pylist()
     except (pyarrow.ArrowException, UnicodeDecodeError, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
-        raise UserError(f"{path}: not a whole Parquet file ({error}): make it anew") from None
+        raise UserError(f"{path}: not a whole Parquet file ({error}): write it again") from None
     return table_of(str(path), [Row(f"{path}, row", number, value) for number, value in enumerate(values, 1)])
 
 
@@ -240,23 +291,25 @@ def _delimited_table(
     ending: str,
     quoting: Quoting,
     without_header: tuple[str, ...],
-    ragged_rows: Literal["refuse", "leave_out"],
+    ragged_rows: Literal["refuse", "exclude"],
 ) -> Table:
     text = read_text(path)
     delimiter = delimiter_of(io.StringIO(text, newline=""))[0] if ending == ".csv" else "\t"
-    ragged = ragged_rows == "refuse"
+    refuse = ragged_rows == "refuse"
     if ending == ".csv" or quoting == "quoted":
-        return _table(path, _quoted_lines(path, text, delimiter), without_header, ragged)
-    if quoting == "as_found" and '"' in text:
-        # Both ways of writing TSV are common, and the ending does not tell them apart. Quotes that are signs like any
-        # other almost surely break the rules of CSV somewhere.
-        try:
-            return _table(path, _quoted_lines(path, text, delimiter), without_header, refuse_ragged=True)
-        except UserError:
-            table = _table(path, _literal_lines(text, delimiter), without_header, ragged)
-            remark = f'{path}: " is read as a sign like any other, since the file does not quote as CSV does'
-            return Table(table.name, table.columns, table.rows, table.excluded, (remark,))
-    return _table(path, _literal_lines(text, delimiter), without_header, ragged)
+        return _table(path, _quoted_lines(path, text, delimiter), without_header, refuse)
+    if quoting == "literal" or '"' not in text:
+        return _table(path, _literal_lines(text, delimiter), without_header, refuse)
+    # Both ways of writing TSV are common, and the ending does not tell them apart. Literal quotes almost surely break
+    # the rules of CSV somewhere, or join rows, which makes them ragged.
+    with contextlib.suppress(UserError):
+        table = _table(path, _quoted_lines(path, text, delimiter), without_header, refuse)
+        num_ragged, width = sum(table.excluded.values()), len(table.columns)
+        if not num_ragged or num_ragged <= sum(len(fields) != width for _, fields in _literal_lines(text, delimiter)):
+            return table
+    table = _table(path, _literal_lines(text, delimiter), without_header, refuse)
+    remark = f'{path}: " is read as an ordinary character, since the file does not quote as CSV does'
+    return replace(table, remarks=(remark,))
 
 
 def _literal_lines(text: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
@@ -294,17 +347,16 @@ def _table(
     source, width = f"{path}, line", len(columns)
     rows: list[Row] = []
     excluded = Exclusions()
-    for part in (rest, lines):
-        for number, fields in part:
-            if len(fields) == width:
-                rows.append(Row(source, number, dict(zip(columns, fields, strict=True))))
-            elif refuse_ragged:
-                raise UserError(
-                    f"{source} {number}: {counted(len(fields), 'column')} where the first line names {width}: "
-                    "quote the texts that hold the sign between columns"
-                )
-            else:
-                excluded.add(f"not {counted(width, 'column')}", f"{source} {number}")
+    for number, fields in itertools.chain(rest, lines):
+        if len(fields) == width:
+            rows.append(Row(source, number, dict(zip(columns, fields, strict=True))))
+        elif refuse_ragged:
+            raise UserError(
+                f"{source} {number}: {counted(len(fields), 'column')} where the first line names {width}: "
+                "quote the texts that contain the delimiter"
+            )
+        else:
+            excluded.add(f"not {counted(width, 'column')}", f"{source} {number}")
     if not rows:
         raise UserError(f"{path} has a first line, but no rows")
     return Table(str(path), columns, rows, excluded.counted())

@@ -1,0 +1,444 @@
+"""README.md of a pretrained or fine-tuned model, written from the records of its run.
+
+The text of the cards is in templates/. The card of a model without a run is written by `interop.huggingface`.
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from openalbert.errors import UserError
+from openalbert.formatting import NOTHING, count, duration, moment, number, percent, percent_of, present, rate
+from openalbert.interop.huggingface import NOT_IN_TRANSFORMERS, size_table
+from openalbert.interop.names import family_of
+from openalbert.model.albert import AlbertModel
+from openalbert.model.presets import PAPER_TOKENS
+from openalbert.optim.settings import scaled_learning_rate
+from openalbert.report.error_analysis import ErrorAnalysis, never_predicted_sentences, with_interval
+from openalbert.report.run_reader import RunRecord, read_run, settings_tree
+from openalbert.report.summary import (
+    compare_with_unigram,
+    current_evaluations,
+    earlier_data,
+    epochs,
+    final_results,
+    hardware,
+    initialized_from,
+    last_step,
+    over_all_starts,
+    pretraining_of,
+    runs_before,
+    scored_records,
+    tokens_seen,
+    training_seconds,
+)
+from openalbert.tasks.metrics import LOSS
+from openalbert.tasks.paper_scores import compare_dev_sets, reported, shape_of
+from openalbert.tasks.task import Kind, Task
+from openalbert.text.shards import read_manifest
+
+USAGE = "## Usage"
+MOST_INPUTS = 8
+OPTIMIZERS = {"lamb": "LAMB", "adamw": "AdamW"}
+SENTENCE_OBJECTIVES = {
+    "sop": "sentence order (are the two segments swapped?)",
+    "nsp": "next sentence (is the second segment from another document?)",
+}
+DECAYS = {"paper": "linear decay counted from the start", "linear": "linear decay", "constant": "no decay"}
+PIPELINES: dict[Kind, str] = {
+    "classification": "text-classification",
+    "regression": "text-classification",
+    "multi_label": "text-classification",
+    "multiple_choice": "multiple-choice",
+    "question_answering": "question-answering",
+}
+HUB_METRICS = {"matthews": "matthews_correlation", "pearson": "pearsonr", "spearman": "spearmanr"}
+ANSWERS: dict[Kind, str] = {
+    "classification": "which class a text belongs to",
+    "regression": "a value for a text",
+    "multi_label": "which labels apply to a text",
+    "multiple_choice": "which option is the answer",
+    "question_answering": "where in a passage the answer to a question is",
+}
+BIAS = "It reproduces errors and prejudices of its training texts; nothing was filtered for that."
+
+
+def one_line(text: str) -> str:
+    """Text from a file as one line of Markdown: it can break neither a table nor the page."""
+    plain = " ".join(str(text).split())
+    for sign in "\\`|<>*_[]#":
+        plain = plain.replace(sign, f"\\{sign}")
+    return plain
+
+
+def as_code(text: str) -> str:
+    """A name from a file, set as code."""
+    return f"`{' '.join(text.split()).replace('`', ' ')}`"
+
+
+def _fill(template: str, **values: str) -> str:
+    text = resources.files(__package__).joinpath("templates", f"{template}.md").read_text("utf-8")
+    return Template(text).substitute(values)
+
+
+def _transformers_usage(model: AlbertModel, template: str, **values: str) -> str:
+    return NOT_IN_TRANSFORMERS if family_of(model.config) is None else _fill(template, **values).rstrip()
+
+
+def _family(model: AlbertModel) -> str:
+    return "A BERT" if family_of(model.config) == "bert" else "An ALBERT"
+
+
+def _front_matter(
+    model: AlbertModel, pipeline: str, tag: str, name: str, results: Sequence[Mapping[str, object]]
+) -> str:
+    """The metadata that Hugging Face's hub reads; JSON is YAML, whatever characters a name has."""
+    family = family_of(model.config)
+    lines = [
+        f"library_name: {'transformers' if family else 'openalbert'}",
+        f"pipeline_tag: {pipeline}",
+        "license: unknown",
+        f"tags: {json.dumps([family or 'albert', 'openalbert', tag])}",
+    ]
+    if results:
+        lines.append(f"model-index: {json.dumps([{'name': name, 'results': results}])}")
+    return "\n".join(["---", *lines, "---"])
+
+
+def _table(rows: Sequence[tuple[str, str]]) -> str:
+    return "| | |\n|---|---|\n" + "\n".join(f"| {name} | {value} |" for name, value in rows)
+
+
+def _run_rows(run: RunRecord, settings: Any) -> list[tuple[str, str]]:
+    """The rows at the end of every training table."""
+    seconds = training_seconds(run)
+    software = [f"{name} {over_all_starts(run.run_info, name) or '?'}" for name in ("openalbert", "torch")]
+    return [
+        ("seed", str(settings.seed)),
+        ("hardware", one_line(hardware(run))),
+        ("time", f"{duration(seconds)} of training" if seconds is not None else "unknown"),
+        ("started", one_line(moment(run.info("started")))),
+        ("software", one_line(", ".join(software))),
+    ]
+
+
+def _bullets(sentences: Sequence[str]) -> str:
+    return "\n".join(f"- {sentence}" for sentence in sentences)
+
+
+def pretrained_card(model: AlbertModel, run_folder: Path, data_licence: str | None = None) -> str:
+    """The model card of a pretraining run's model; `data_licence` is that of the texts, where it is known."""
+    run = read_run(run_folder)
+    settings = settings_tree(run)
+    return _fill(
+        "pretrained",
+        front_matter=_front_matter(model, "fill-mask", "masked-lm", run.name, _heldout_results(run)),
+        name=one_line(run.name),
+        kind=_family(model),
+        parameters=f"{model.num_parameters():,}",
+        preset=one_line(settings.preset),
+        objectives=" and ".join(name.split(" (")[0] for name in _objectives(settings)),
+        tokens=count(_tokens_in_all(run)),
+        results=_pretraining_results(run),
+        transformers=_transformers_usage(model, "masked_lm"),
+        size=size_table(model),
+        training=_pretraining_table(run, settings),
+        data=_data(run, data_licence),
+        limits=_pretraining_limits(run, settings),
+    )
+
+
+def _objectives(settings: Any) -> list[str]:
+    asked = settings.objective.sentence_order.objective
+    return ["masked LM", *([SENTENCE_OBJECTIVES[asked]] if asked in SENTENCE_OBJECTIVES else [])]
+
+
+def _heldout_results(run: RunRecord) -> list[Mapping[str, object]]:
+    found = {result.name: result.value for result in final_results(run)} if len(current_evaluations(run)) else {}
+    kinds = {"perplexity": "perplexity", "MLM accuracy": "accuracy", "SOP accuracy": "accuracy"}
+    metrics = [
+        {"type": kind, "name": name, "value": value}
+        for name, kind in kinds.items()
+        if (value := found.get(name)) is not None and math.isfinite(value)
+    ]
+    dataset = {"type": "held-out", "name": "text held out from the training data"}
+    task = {"type": "fill-mask", "name": "masked tokens of held-out text"}
+    return [{"task": task, "dataset": dataset, "metrics": metrics}] if metrics else []
+
+
+def _pretraining_results(run: RunRecord) -> str:
+    records = scored_records(run)
+    if not len(records):
+        return "The run has no metrics, so the quality of the model is unknown."
+    on = (
+        f"On held-out text ({count(records.last('examples'))} examples)"
+        if len(current_evaluations(run))
+        else "No held-out text was evaluated; on the training batches"
+    )
+    rows = [
+        f"| {result.name} | {result.text} | {', '.join(map(' '.join, result.levels.items())) or NOTHING} |"
+        for result in final_results(run)
+    ]
+    head = f"{on}, after {int(records.last('step') or 0):,} steps:\n\n| | | to compare with |\n|---|---|---|\n"
+    return head + "\n".join(rows) + f"\n\n{compare_with_unigram(run)}"
+
+
+def _pretraining_table(run: RunRecord, settings: Any) -> str:
+    masking, schedule, optimizer = settings.objective.masked_lm, settings.schedule, settings.optimizer
+    order = settings.objective.sentence_order
+    has_pairs = order.objective != "none" or order.lone_sentences == "google"
+    unit = "word" if masking.unit == "word" else "token"
+    ngrams = f"single {unit}s" if masking.max_ngram == 1 else f"n-grams of up to {masking.max_ngram} {unit}s"
+    has_steps = schedule.warmup_steps is not None
+    warmup = f"{schedule.warmup_steps:,} steps" if has_steps else percent(schedule.warmup_fraction)
+    before = runs_before(run.run_info)
+    earlier = f", after {count(before[-1].tokens)} in the runs before this one" if before else ""
+    source = run.info("initialized_from")
+    rows = [
+        ("objective", ", ".join(_objectives(settings))),
+        ("masking", f"{percent(masking.rate)} of the tokens, {ngrams}"),
+        ("input", f"{'two' if has_pairs else 'one or two'} segments, at most {settings.objective.max_length} tokens"),
+        ("steps", f"{last_step(run):,}"),
+        ("batch size", f"{settings.batch_size:,} examples"),
+        ("tokens seen", count(tokens_seen(run)) + earlier),
+        (
+            "optimizer",
+            f"{_optimizer(settings)}, weight decay {optimizer.weight_decay:g}, "
+            f"gradients clipped to a norm of {optimizer.clip_norm:g}",
+        ),
+        ("schedule", f"warm-up over {warmup}, then {DECAYS[schedule.kind]}"),
+        ("depth", one_line(settings.depth_schedule or f"{settings.model.num_layers} layers throughout")),
+        ("dropout", f"hidden {settings.model.hidden_dropout:g}, attention {settings.model.attention_dropout:g}"),
+        ("initialized from", one_line(source) if source else "weights drawn at random"),
+        ("throughput", f"{rate(run.train.median('tokens_per_second'))} tokens per second (median)"),
+        ("skipped steps, restarts", f"{count(run.train.last('skipped') or 0)}, {count(run.info('restarts') or 0)}"),
+        *_run_rows(run, settings),
+    ]
+    return _table(rows)
+
+
+def _optimizer(settings: Any) -> str:
+    """Its name and learning rate; of Muon both rates."""
+    optimizer = settings.optimizer
+
+    def scaled(rate: float) -> str:
+        return number(scaled_learning_rate(rate, settings.batch_size, settings.reference_batch), 3)
+
+    rate = scaled(optimizer.learning_rate)
+    if optimizer.kind != "muon":
+        return f"{OPTIMIZERS[optimizer.kind]}, learning rate {rate}"
+    return (
+        f"Muon for the matrices of the layers, learning rate {scaled(optimizer.matrix_learning_rate)}, "
+        f"momentum {optimizer.momentum:g}; {OPTIMIZERS[optimizer.rest]} for the rest, learning rate {rate}"
+    )
+
+
+def _tokens_in_all(run: RunRecord) -> float | None:
+    """The tokens that the weights were trained on, in this run and in known runs before it."""
+    seen, before = tokens_seen(run), runs_before(run.run_info)
+    return seen if seen is None or not before else seen + before[-1].tokens
+
+
+def _data(run: RunRecord, licence: str | None) -> str:
+    folder, seen = run.info("data", "folder"), epochs(run)
+    sentences = [
+        f"{count(run.info('data', 'train_tokens'))} training tokens in {count(run.info('data', 'train_documents'))} "
+        f"documents; {count(run.info('data', 'heldout_tokens'))} tokens were held out for evaluation."
+    ]
+    unusable = run.info("data", "unusable_documents")
+    if unusable:
+        sentences.append(
+            f"{count(unusable)} of the training documents, with {count(run.info('data', 'unusable_tokens'))} tokens, "
+            "have one sentence, too few for a pair, and were not used."
+        )
+    if seen is not None:
+        others = "other " if unusable else ""
+        sentences.append(f"The model saw the {others}training tokens {number(seen, 3)} times.")
+    for earlier in earlier_data(run):
+        sentences.append(
+            f"Before, it was trained for {count(earlier.get('steps'))} steps and {count(earlier.get('tokens_seen'))} "
+            f"tokens on other data: {count(earlier.get('train_tokens'))} training tokens in "
+            f"{count(earlier.get('train_documents'))} documents."
+        )
+    sentences.append(f"The vocabulary has {count(run.info('vocab_size'))} pieces.")
+    sentences.append(_inputs(Path(str(folder))) if folder else "The origin of the texts is unknown.")
+    unknown = "The licence of the texts is unknown: ask whoever trained the model before you pass it on."
+    return " ".join(sentences) + "\n\n" + (f"Licence of the texts: {one_line(licence)}." if licence else unknown)
+
+
+def _inputs(folder: Path) -> str:
+    """The file names of the texts, from the shards' manifest."""
+    try:
+        inputs = [Path(name).name for name in read_manifest(folder).inputs]
+    except (UserError, OSError):
+        return f"The shards were {as_code(folder.name)}; they are gone, so the names of the texts are unknown."
+    named = ", ".join(map(as_code, inputs[:MOST_INPUTS]))
+    more = f" and {len(inputs) - MOST_INPUTS:,} more" if len(inputs) > MOST_INPUTS else ""
+    return f"The texts came from {len(inputs):,} file{'s' if len(inputs) != 1 else ''}: {named}{more}."
+
+
+def _pretraining_limits(run: RunRecord, settings: Any) -> str:
+    tokens, before = _tokens_in_all(run) or 0.0, runs_before(run.run_info)
+    longest = max([settings.objective.max_length, *(one.length for one in before)])
+    unknown = before[0].initialized_from if before else run.info("initialized_from")
+    times = float(f"{PAPER_TOKENS / tokens:.1e}") if tokens else 0.0
+    ratio = f", about {number(times, 2)} times as many" if times > 1 else ""
+    sentences = [
+        f"It saw {count(tokens)} tokens; the paper's ALBERT-base saw {count(PAPER_TOKENS)}{ratio}.",
+        f"It was trained on inputs of at most {longest} tokens.",
+        BIAS,
+        "It was not evaluated on any task: the results above are of its pretraining alone.",
+    ]
+    if unknown:
+        sentences.append(
+            f"The pretraining of {one_line(unknown)}, whose weights it goes back to, is unknown and not counted."
+        )
+    if skipped := run.train.last("skipped"):
+        sentences.append(f"Steps skipped because the loss was not finite or a spike: {count(skipped)}.")
+    return _bullets(sentences)
+
+
+def finetuned_card(
+    model: AlbertModel,
+    task: Task,
+    run_folder: Path,
+    scores: Mapping[str, Mapping[str, float]],
+    *,
+    collapsed: str = "",
+    of_pairs: bool | None = None,
+    analyses: Sequence[ErrorAnalysis] = (),
+) -> str:
+    """The model card of a fine-tuning run's model; `scores` are its metrics on each split, in percent."""
+    run = read_run(run_folder)
+    settings = settings_tree(run)
+    max_length = min(settings.max_length, model.config.max_positions)
+    folder = run.folder.resolve()
+    name = f"{folder.parent.name}, {folder.name}" if folder.name.startswith("seed-") else run.name
+    labels = f"Its {len(task.labels)} classes, in the order of its outputs: {', '.join(map(as_code, task.labels))}."
+    warning = f"\n\n**This run collapsed, and its scores are no result:** {one_line(collapsed)}." if collapsed else ""
+    pair = '{"text": "the first text", "text_pair": "the second"}'
+    usage = _transformers_usage(model, task.kind, text=pair if of_pairs else '"a text"')
+    if task.may_have_no_answer and family_of(model.config) is not None:
+        usage += (
+            "\n\nThe head that predicts whether there is an answer at all is openalbert's own: transformers skips it."
+        )
+    pipeline = PIPELINES[task.kind]
+    return _fill(
+        "finetuned",
+        front_matter=_front_matter(model, pipeline, task.name, name, _hub_results(task, pipeline, scores)),
+        name=one_line(name),
+        kind=_family(model),
+        parameters=f"{model.num_parameters():,}",
+        task=as_code(task.name),
+        answer=ANSWERS[task.kind] + (", or that there is none" if task.may_have_no_answer else ""),
+        labels=labels if task.labels else "",
+        warning=warning,
+        pretraining=one_line(pretraining_of(run)),
+        results=_scores(model, task, scores, run, analyses),
+        task_name=task.name,
+        transformers=usage,
+        size=size_table(model),
+        training=_finetuning_table(run, settings, max_length),
+        limits=_finetuning_limits(settings, run, task, max_length),
+    )
+
+
+def with_seeds(card: str, median: str, seed: int) -> str:
+    """The card of one of several seeds' models, with the median over all of them."""
+    return card.replace(USAGE, f"This is the model of seed {seed}. {one_line(median)}\n\n{USAGE}", 1)
+
+
+def _hub_results(task: Task, pipeline: str, scores: Mapping[str, Mapping[str, float]]) -> list[Mapping[str, object]]:
+    results: list[Mapping[str, object]] = []
+    for split, values in scores.items():
+        metrics = [
+            {"type": HUB_METRICS.get(name, name), "name": name, "value": value}
+            for name, value in values.items()
+            if math.isfinite(value)
+        ]
+        dataset = {"type": task.name, "name": task.name, "split": split}
+        if metrics:
+            results.append({"task": {"type": pipeline}, "dataset": dataset, "metrics": metrics})
+    return results
+
+
+def _scores(
+    model: AlbertModel,
+    task: Task,
+    scores: Mapping[str, Mapping[str, float]],
+    run: RunRecord,
+    analyses: Sequence[ErrorAnalysis],
+) -> str:
+    if not scores:
+        return "It was not evaluated, so its quality is unknown."
+    metrics = list(dict.fromkeys(name for values in scores.values() for name in values))
+    metrics.sort(key=lambda name: name != task.main_metric)
+    paper = reported(task.name, shape_of(model.config))
+    sizes = {split: present(run.info("data", "scored", split)) for split in scores}
+    intervals = {one.split: one.intervals for one in analyses}
+    rows = [
+        (f"this model, {one_line(split)} ({count(sizes[split])} examples)", values, intervals.get(split, {}))
+        for split, values in scores.items()
+    ]
+    unit = "In percent" + (", except the loss" if LOSS in metrics else "")
+    unit += "; in brackets: 95 % intervals over the examples." if any(intervals.values()) else "."
+    lines = [
+        unit,
+        "",
+        f"| | {' | '.join(name.replace('_', ' ') for name in metrics)} |",
+        f"|---{'|---' * len(metrics)}|",
+    ]
+    for name, values, ends in [*rows, *((row.model, row.scores, {}) for row in paper)]:
+        cells = [with_interval(values[one], ends.get(one)) if one in values else NOTHING for one in metrics]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    for one in analyses:
+        for sentence in never_predicted_sentences(one):
+            lines += ["", f"**{one_line(one.split)}: {one_line(sentence)}.**"]
+    if paper:
+        numbers = {split: None if size is None else int(size) for split, size in sizes.items()}
+        lines += ["", one_line(compare_dev_sets(task.name, numbers))]
+    return "\n".join(lines)
+
+
+def _finetuning_table(run: RunRecord, settings: Any, max_length: int) -> str:
+    optimizer, attempts = settings.optimizer, run.info("attempts")
+    tried = f", after {len(attempts)} that collapsed" if isinstance(attempts, list) and attempts else ""
+    examples, truncated = (present(run.info("data", f"train_{name}")) for name in ("examples", "truncated"))
+    cut = (
+        f"{percent_of(int(truncated), int(examples))} of them truncated" if examples and truncated else "none truncated"
+    )
+    source = initialized_from(run)
+    best = f"those of the best evaluation by {run.info('task', 'main_metric')}"
+    rows = [
+        ("initialized from", as_code(source) if source else "weights drawn at random"),
+        ("examples", f"{count(examples)}, at most {max_length} tokens each, {cut}"),
+        ("steps", f"{last_step(run):,} with a batch size of {count(run.info('batch_size'))}"),
+        (
+            "optimizer",
+            f"{optimizer.kind}, learning rate {number(run.info('learning_rate'), 3)}{tried}, "
+            f"weight decay {optimizer.weight_decay:g}",
+        ),
+        ("dropout", f"encoder {settings.dropout:g}, classifier {settings.classifier_dropout:g}"),
+        ("weights kept", one_line(best) if settings.keep == "best" else "those of the last step"),
+        *([("class weights", one_line(settings.class_weights))] if settings.class_weights != "none" else []),
+        *_run_rows(run, settings),
+    ]
+    return _table(rows)
+
+
+def _finetuning_limits(settings: Any, run: RunRecord, task: Task, max_length: int) -> str:
+    windows = "passages are read in overlapping windows" if task.kind == "question_answering" else ""
+    sentences = [
+        "Its scores are of the examples above; on texts of another kind it may do much worse.",
+        f"It reads inputs of at most {max_length} tokens; longer ones are truncated{windows and ', ' + windows}.",
+        BIAS,
+    ]
+    if settings.keep == "best" and len(run.evaluation) > 1:
+        sentences.append(
+            "The best of several evaluations on the same examples was kept, so its score is a little high."
+        )
+    return _bullets(sentences)

@@ -1,1 +1,0 @@
-"""GLUE's nine tasks (Wang et al., 2018), a file each."""
