@@ -2,7 +2,7 @@
 packed, theirs padded to the longest of each batch.
 
     python bench/finetune.py --device cpu --threads 2                                # speed, made-up data of two shapes
-    python bench/finetune.py --device cuda --seconds 10 [--unrecorded]
+    python bench/finetune.py --device cuda --seconds 10 [--eager]
     python bench/finetune.py --model FOLDER --data GLUE --score-task sst2 --score-steps 600  # and the dev score of both
 
 Both are given the same weights and the same tokens. fp32 on a CPU, bf16 by autocast on a GPU; no dropout within the
@@ -29,8 +29,8 @@ from finetune_report import write
 from finetune_sides import LABELS, SHAPES, WARM_STEPS, Clock, made_up, our_steps, trainer_of
 
 from openalbert.errors import UserError
-from openalbert.finetuning.data import Part, load_data
-from openalbert.finetuning.scoring import score_part
+from openalbert.finetuning.data import EncodedSplit, load_data
+from openalbert.finetuning.evaluation import evaluate_split
 from openalbert.finetuning.settings import Finetune
 from openalbert.interop import huggingface
 from openalbert.model.albert import AlbertModel
@@ -59,15 +59,15 @@ def speed_of(arguments: argparse.Namespace, device: Device, shape: str) -> dict[
     sequences = made_up(shape)
     folder = start_model(config, LABELS[shape], Path(tempfile.mkdtemp()) / "model")
     batch, endless = arguments.batch, 10**6
-    sides = ["ours", "unrecorded"] if device.is_cuda and arguments.unrecorded else ["ours"]
+    sides = ["ours", "eager"] if device.is_cuda and arguments.eager else ["ours"]
     rows: dict[str, list[float]] = {side: [] for side in (*sides, "theirs")}
     for turn in range(arguments.turns):
         given = made_up(shape, batch * steps_of_turn, seed=turn + 1) if steps_of_turn else sequences
         for side in sides:
             model = huggingface.load(folder).to(device.torch_device)
             clock = Clock(device, arguments.seconds, steps_of_turn)
-            is_recorded = device.is_cuda and side == "ours"
-            steps = our_steps(model, given, device, batch, endless, 1e-5, turn, is_recorded)
+            is_captured = device.is_cuda and side == "ours"
+            steps = our_steps(model, given, device, batch, endless, 1e-5, turn, is_captured)
             while not clock.step(next(steps).number):
                 pass
             steps.close()  # type: ignore[attr-defined]
@@ -119,9 +119,9 @@ def scores_of(arguments: argparse.Namespace, device: Device) -> Iterator[dict[st
         yield {"model": shape, "task": task.name, "split": split, "seed": seed, "ours": ours, "theirs": theirs}
 
 
-def dev_score(model: AlbertModel, task: Task, part: Part, device: Device) -> float:
-    """The main metric on held-out examples; both sides are scored by the same code."""
-    return score_part(model, task, part, device, 0.0).figures[task.main_metric]
+def dev_score(model: AlbertModel, task: Task, data: EncodedSplit, device: Device) -> float:
+    """The main metric on the examples that nobody learned from; both sides are scored by the same code."""
+    return evaluate_split([model], task, data, device).metrics[task.main_metric]
 
 
 def check_machine(name: str) -> None:
@@ -183,7 +183,7 @@ def main(words: list[str] | None = None) -> None:
         "--steps", type=int, help="measured for each side in each turn, in place of --seconds; on a CPU 3 if not given"
     )
     parser.add_argument("--turns", type=int, default=7)
-    parser.add_argument("--unrecorded", action="store_true", help="on a GPU, ours without CUDA graphs too")
+    parser.add_argument("--eager", action="store_true", help="on a GPU, ours without CUDA graphs too")
     parser.add_argument("--model", type=Path, help="a model folder: the dev score of both is compared too")
     parser.add_argument("--data", type=Path, help="folder of GLUE, for the dev score")
     parser.add_argument("--score-task", default="sst2")

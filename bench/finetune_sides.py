@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from openalbert.finetuning.batches import Packing
-from openalbert.finetuning.cuda_graphs import Recording
 from openalbert.finetuning.losses import finetuning
 from openalbert.model.albert import AlbertModel
 from openalbert.optim.optimizer import make_optimizer
 from openalbert.optim.schedule import Budget, DepthSchedule, DepthStage, Schedule
 from openalbert.optim.settings import OptimizerSettings
 from openalbert.tasks.task import Sequences
+from openalbert.train.cuda_graphs import CapturedEncoder
 from openalbert.train.device import Device
 from openalbert.train.loop import LoopConfig, training_steps
 from openalbert.train.state import TrainState
@@ -60,18 +60,18 @@ def our_steps(
     steps: int,
     rate: float,
     seed: int,
-    is_recorded: bool,
+    is_captured: bool,
 ) -> Iterator[Any]:
-    """The loop of `openalbert finetune`, which records its passes as graphs where it can."""
+    """The loop of `openalbert finetune`, which captures its encoder as CUDA graphs where it can."""
     packing = Packing(
         sequences,
         batch,
         seed,
         tokens_at_a_time=TOKENS_AT_A_TIME[device.torch_device.type],
         device=device.torch_device,
-        fills=is_recorded,
+        fills=is_captured,
     )
-    learning = finetuning(model, Recording(model) if is_recorded else None)
+    learning = finetuning(model, CapturedEncoder(model) if is_captured else None)
     depths = DepthSchedule((DepthStage(model.config.num_layers),))
     loop_config = LoopConfig(
         Budget(steps=steps), Schedule(kind="linear", warmup_fraction=0.06), rate, 1.0, depths, seed

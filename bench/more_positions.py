@@ -23,7 +23,7 @@ from openalbert.model.config import PRETRAINING_HEADS
 from openalbert.objectives.sentence_order import SentenceOrder
 from openalbert.pretraining.batches import Batches, Objective
 from openalbert.pretraining.loss import evaluate, pretraining
-from openalbert.pretraining.setup import POSITIONS
+from openalbert.pretraining.warm_start import POSITIONS
 from openalbert.text.shards import open_shards
 from openalbert.train.device import Speed, open_device
 

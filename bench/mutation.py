@@ -44,14 +44,13 @@ ROOT = Path(__file__).resolve().parents[1]
 SUITES = {  # a mutated file, and the tests that are asked about it
     "objectives/*.py": "tests/objectives tests/pretraining/test_batches.py",
     "optim/*.py": "tests/optim tests/train/test_loop.py",
-    "model/*.py": "tests/model tests/optim/test_optimizer.py tests/interop/test_huggingface.py "
-    "tests/train/test_micro_batch.py",
-    "train/loop.py": "tests/train/test_loop.py tests/train/test_micro_batch.py",
-    "train/state.py": "tests/train/test_state.py tests/train/test_loop.py tests/train/test_checkpointer.py",
-    "train/micro_batch.py": "tests/train/test_micro_batch.py tests/train/test_loop.py",
-    "pretraining/batches.py": "tests/pretraining/test_batches.py tests/train/test_micro_batch.py",
-    "train/checkpoint.py": "tests/train/test_checkpoint.py tests/train/test_checkpointer.py",
-    "train/checkpointer.py": "tests/train/test_checkpointer.py tests/train/test_checkpoint.py",
+    "model/*.py": "tests/model tests/optim/test_groups.py tests/interop/test_huggingface.py "
+    "tests/train/test_cuda_graphs.py",
+    "train/loop.py": "tests/train/test_loop.py tests/train/test_cuda_graphs.py",
+    "train/state.py": "tests/train/test_state.py tests/train/test_loop.py tests/train/test_checkpoint.py",
+    "train/cuda_graphs.py": "tests/train/test_cuda_graphs.py tests/train/test_loop.py",
+    "pretraining/batches.py": "tests/pretraining/test_batches.py tests/train/test_cuda_graphs.py",
+    "train/checkpoint.py": "tests/train/test_checkpoint.py",
     "atomic_io.py": "tests/test_atomic_io.py tests/train/test_checkpoint.py",
     "tasks/metrics.py": "tests/tasks/test_metrics.py tests/tasks/test_race.py",
     "tasks/squad.py": "tests/tasks/test_squad.py",

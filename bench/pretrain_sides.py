@@ -21,9 +21,9 @@ from openalbert.optim.optimizer import make_optimizer
 from openalbert.optim.schedule import Budget
 from openalbert.pretraining.batches import Batches, Objective, PretrainingBatch
 from openalbert.pretraining.loss import pretraining
+from openalbert.pretraining.run import compiled_scope, is_captured, make_model
 from openalbert.pretraining.settings import Pretrain
-from openalbert.pretraining.setup import compiled_part, is_recorded, make_model
-from openalbert.text.shards import VocabularyInfo, open_shards, write_shards
+from openalbert.text.shards import open_shards, write_shards
 from openalbert.text.tokenizer import Tokenizer
 from openalbert.train.device import Speed, measure_matmul_peak, open_device
 from openalbert.train.loop import LoopConfig, training_steps
@@ -100,7 +100,7 @@ class OneBatch:
     def __init__(self, batch: PretrainingBatch) -> None:
         self.batch = batch
 
-    def stream(self, *, start: int, rank: int, world: int, parts: int) -> Iterator[list[PretrainingBatch]]:
+    def stream(self, *, start: int, rank: int, world: int, micro_batches: int) -> Iterator[list[PretrainingBatch]]:
         """The batch, for ever."""
         while True:
             yield [self.batch]
@@ -123,12 +123,12 @@ def ours(job: Job, arguments: argparse.Namespace, turn: Turn) -> dict[str, Any]:
         turn.wait()
         peak = measure_matmul_peak(device)
         started = time.perf_counter()
-        compiled = compiled_part(settings, device)
+        compiled = compiled_scope(settings, device)
         batches = Batches(shards, objective, job.batch, 1, device=device.torch_device, compiled=compiled == "whole")
         assert (batches.at(0).lengths == length).float().mean() > 0.99  # all but the document's last
         loop_config = LoopConfig(Budget(steps=10**6), settings.schedule, 1e-4, 1.0, settings.depths, 1)
         optimizer = make_optimizer(model, settings.optimizer)
-        learning = pretraining(model, is_compiled=compiled != "none", is_recorded=is_recorded(settings, device))
+        learning = pretraining(model, is_compiled=compiled != "none", is_captured=is_captured(settings, device))
         source = OneBatch(batches.at(0)) if job.kind == "ours-one-batch" else batches
         steps = training_steps(model, optimizer, source, learning, loop_config, device, TrainState())
         next(steps)

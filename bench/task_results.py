@@ -241,7 +241,7 @@ def row_of(job: Job, summaries: dict[tuple[str, str], dict[str, Any]]) -> dict[s
     summary = summaries[job.task, "direct"]
     split, metric = summary["split"], summary["main_metric"]
     scores = sorted(run["scores"][split][metric] for run in summary["runs"])
-    without = summary["figures_without_collapsed"].get(split, {}).get(metric, {})
+    without = summary["metrics_without_collapsed"].get(split, {}).get(metric, {})
     other = summaries.get((job.task, "via"))
     return {
         "task": job.task,

@@ -57,7 +57,7 @@ VERBS = {
     ),
     "finetune": Verb(
         "a model learns a task: GLUE, SQuAD, RACE, your own files",
-        "openalbert.finetuning.finetune",
+        "openalbert.finetuning.run",
         "Finetune",
         "finetune",
         recipes="openalbert.recipes.finetuning",

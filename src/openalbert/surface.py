@@ -16,7 +16,7 @@ from tyro.conf import OmitArgPrefixes
 
 from openalbert.errors import UserError, suggestion
 from openalbert.finetuning.evaluate import Evaluate, score_models
-from openalbert.finetuning.finetune import finetune as run_finetuning
+from openalbert.finetuning.run import finetune as run_finetuning
 from openalbert.finetuning.settings import Finetune
 from openalbert.interop import huggingface
 from openalbert.model.albert import AlbertModel
@@ -31,7 +31,7 @@ from openalbert.text.prepare import Prepare
 from openalbert.text.prepare import prepare as make_shards
 from openalbert.text.tokenizer import Tokenizer
 from openalbert.text.train_tokenizer import TrainVocabulary, train_vocabulary
-from openalbert.train.machine import CALL
+from openalbert.train.run import CALL
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -251,8 +251,8 @@ def evaluate(
         device=device,
     )
     chosen = _changed(Evaluate(_names(model)), given, "openalbert.evaluate")
-    _, _, examined = score_models(chosen)
-    return {one.split: dict(one.scores) for one in examined}
+    _, _, results = score_models(chosen)
+    return {evaluation.split: dict(evaluation.metrics) for evaluation, _ in results}
 
 
 def open_run(folder: PathLike) -> Run:

@@ -40,7 +40,7 @@ def test_the_commands_of_the_guide_tune_score_and_write_what_it_speaks_of(folder
     assert "the page is runs/sst2/report.html" in sst2
     for line in ("seed 1", "seed 2", "seed 3", "median", "mean", "spread"):
         assert f"\n{line}" in rte
-    assert "held out to fit the threshold of the null score" in squad2
+    assert "held out to fit the null threshold" in squad2
     assert "accuracy_middle" in race
     assert "error analysis: runs/rte-ensemble.html" in scored
     assert (folder / "runs" / "rte-ensemble.html").stat().st_size > 10_000

@@ -160,7 +160,7 @@ def test_the_commands_of_the_guides_on_pretraining_make_the_models_they_speak_of
     done = run(kind, block, own_shards)
     assert done.returncode == 0, f"{block}\n{done.stderr}"
     assert "on 2 x CPU" in done.stderr
-    assert "20 steps of batch 16 in 2 parts" in done.stderr
+    assert "20 steps of batch 16 in 2 micro-batches" in done.stderr
     assert (own_shards / "runs" / "two" / "model" / "config.json").exists()
 
 

@@ -47,7 +47,7 @@ def test_killed_in_an_evaluation_a_checkpoint_write_and_where_the_depth_grows_th
     attempt.kill()
     again = Attempt(ONE_BY_STEPS, shards, out)
     assert again.finish() == 0, again.words()
-    assert "going on from step 12" in again.words()
+    assert "resuming from step 12" in again.words()
     assert differences(one_process, out) == []
 
 

@@ -297,7 +297,7 @@ def _end(out: Path) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
     assert not remarks, remarks
     tensors, state = found.read()
     tensors["the model folder"] = read_tensors(out / "model" / "model.safetensors")
-    state["running"] = {name: value for name, value in state["running"].items() if name not in TIMES}
+    state["train_state"] = {name: value for name, value in state["train_state"].items() if name not in TIMES}
     # How long the file is hangs on the digits of the times in it.
     del state["metrics_bytes"]
     return tensors, {**state, "step": found.step}

@@ -81,6 +81,19 @@ def lesson(kind: str, folder: Path, num_examples: int = 400, seed: int = 0, may_
     return path
 
 
+def imbalanced(folder: Path, num_examples: int = 200, every: int = 20) -> Path:
+    """A file in which one text in twenty is of the class Cancellation."""
+    dice = random.Random(0)
+    lines = ["text,label"]
+    for number in range(num_examples):
+        is_rare = number % every == 0
+        words = [*dice.choices(PLAIN, k=5), "war" if is_rare else "school"]
+        lines.append(f"{' '.join(words)},{'Cancellation' if is_rare else 'Other'}")
+    path = folder / "imbalanced.csv"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
 def _label(kind: str, words: list[str]) -> str:
     if kind == "classification":
         return "warm" if "good" in words else "cold"

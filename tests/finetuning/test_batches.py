@@ -37,22 +37,22 @@ def original(source: Packing) -> list[tuple[int, ...]]:
     batch_size=st.integers(1, 40),
     tokens=st.integers(1, 400),
     choices=st.booleans(),
-    parts=st.integers(1, 5),
+    micro_batches=st.integers(1, 5),
     most=st.none() | st.integers(1, 5),
 )
 def test_an_epoch_is_every_example_once_however_it_is_cut(
-    num_examples: int, batch_size: int, tokens: int, choices: bool, parts: int, most: int | None
+    num_examples: int, batch_size: int, tokens: int, choices: bool, micro_batches: int, most: int | None
 ) -> None:
     source = packing(num_examples, batch_size, tokens, choices=choices, units_at_a_time=most)
     epochs = 3
     steps = -(-epochs * num_examples // batch_size)
-    batches = [batch for step in range(steps) for batch in source.at(step, parts=parts)]
+    batches = [batch for step in range(steps) for batch in source.at(step, micro_batches=micro_batches)]
     assert sum(map(len, batches)) == steps * batch_size
     seen = Counter(sequence for batch in batches for sequence in sequences_of(batch))
     for sequence, times in Counter(original(source)).items():
         assert times * (steps * batch_size // num_examples) <= seen[sequence]
         assert seen[sequence] <= times * -(-steps * batch_size // num_examples)
-    bound = max(1, source.tokens_at_a_time // parts)
+    bound = max(1, source.tokens_at_a_time // micro_batches)
     for batch in batches:
         assert len(batch) == 1 or len(batch.tokens) <= bound
         assert len(batch) <= (most or batch_size)
@@ -97,10 +97,10 @@ def test_the_ranks_of_a_run_share_a_step_and_its_tokens_evenly() -> None:
 
 def test_a_stream_that_begins_later_gives_what_the_first_one_gave_there() -> None:
     source = packing(tokens_at_a_time=80)
-    stream = source.stream(start=0, rank=0, world=1, parts=1)
+    stream = source.stream(start=0, rank=0, world=1, micro_batches=1)
     steps = list(islice(stream, 9))
     stream.close()  # type: ignore[attr-defined]
-    later = source.stream(start=6, rank=0, world=1, parts=1)
+    later = source.stream(start=6, rank=0, world=1, micro_batches=1)
     for first, second in zip(steps[6:], later, strict=False):
         for left, right in zip(first, second, strict=True):
             assert torch.equal(left.tokens, right.tokens)

@@ -12,7 +12,7 @@ from tests.finetuning.made_lessons import command, learn, learned, lesson, recor
 from tests.finetuning.made_sequences import made_sequences
 
 from openalbert import cli
-from openalbert.finetuning.collapse import baseline_loss, collapse
+from openalbert.finetuning.collapse import baseline_loss, describe_collapse
 from openalbert.finetuning.run import FinetuningRun
 from openalbert.tasks.task import Answer, ChoiceExample, Example, Kind, QuestionExample, Sequences, Task, TextExample
 from openalbert.train.metrics_log import MetricsLog
@@ -88,20 +88,20 @@ def test_a_collapse_is_a_loss_that_is_stuck_and_predictions_that_are_all_the_sam
     kind: Kind, examples: list[Example], same: list[object], different: list[object], words: str
 ) -> None:
     stuck, fallen = [0.69] * 200, [0.69] * 100 + [0.4] * 100
-    reason = collapse(task(kind), 0.693, stuck, examples, same)
+    reason = describe_collapse(task(kind), 0.693, stuck, examples, same)
     assert reason is not None
     assert words in reason
     assert "0.690 is no better than that of label frequencies (0.693)" in reason
-    assert collapse(task(kind), 0.693, fallen, examples, same) is None
-    assert collapse(task(kind), 0.693, stuck, examples, different) is None
-    assert collapse(task(kind), 0.693, [math.nan] * 200, examples, same) is not None
+    assert describe_collapse(task(kind), 0.693, fallen, examples, same) is None
+    assert describe_collapse(task(kind), 0.693, stuck, examples, different) is None
+    assert describe_collapse(task(kind), 0.693, [math.nan] * 200, examples, same) is not None
     # Slow, but under the baseline beyond all noise; and a few steps by chance far under it, which is no better.
-    assert collapse(task(kind), 0.693, [0.67, 0.68] * 100, examples, same) is None
-    assert collapse(task(kind), 0.693, [0.2, 1.15] * 100, examples, same) is not None
+    assert describe_collapse(task(kind), 0.693, [0.67, 0.68] * 100, examples, same) is None
+    assert describe_collapse(task(kind), 0.693, [0.2, 1.15] * 100, examples, same) is not None
 
 
 def test_nothing_collapses_where_all_examples_to_score_on_are_of_one_class() -> None:
-    assert collapse(task("classification"), 0.693, [0.69] * 200, texts([1] * 100), [1] * 100) is None
+    assert describe_collapse(task("classification"), 0.693, [0.69] * 200, texts([1] * 100), [1] * 100) is None
 
 
 def test_a_run_at_a_ruinous_rate_is_tried_again_at_half_of_it_and_says_so(

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.tasks.made_tasks import EXAMPLES, made_task, without_label
 
 from openalbert.errors import UserError
-from openalbert.finetuning.encode import encode, in_question, longest_first, readings
+from openalbert.finetuning.encode import encode, fill_blank, option_pairs, truncate_pairs
 from openalbert.tasks.task import ChoiceExample, Kind, Sequences, TextExample
 from openalbert.text.tokenizer import Tokenizer
 
@@ -30,7 +30,7 @@ def popped(first: list[int], second: list[int], room: int) -> None:
 def test_cutting_the_longer_part_first_is_what_popping_one_token_at_a_time_leaves(a: int, b: int, room: int) -> None:
     first, second = [0] * a, [0] * b
     popped(first, second, room)
-    kept = longest_first(*(np.array([n]) for n in (a, b, room)))
+    kept = truncate_pairs(*(np.array([n]) for n in (a, b, room)))
     assert (kept[0][0], kept[1][0]) == (len(first), len(second))
 
 
@@ -95,17 +95,17 @@ def test_targets_have_the_type_and_shape_that_their_head_learns_from(small: Toke
 
 
 def test_an_option_stands_in_the_blank_of_the_question_or_behind_it() -> None:
-    assert in_question("We can   _  .", "see it") == "We can   see it  ."
-    assert in_question("it comes from_.", "the sea") == "it comes from the sea."
-    assert in_question("_ is ___, isn't it?", "x") == "x is x, isn't it?"
-    assert in_question("What does my_function do?", "add") == "What does my_function do? add"
-    assert in_question("", "add") == "add"
-    assert in_question("Who is _?", r"\1 and \g<0>") == r"Who is \1 and \g<0>?"
+    assert fill_blank("We can   _  .", "see it") == "We can   see it  ."
+    assert fill_blank("it comes from_.", "the sea") == "it comes from the sea."
+    assert fill_blank("_ is ___, isn't it?", "x") == "x is x, isn't it?"
+    assert fill_blank("What does my_function do?", "add") == "What does my_function do? add"
+    assert fill_blank("", "add") == "add"
+    assert fill_blank("Who is _?", r"\1 and \g<0>") == r"Who is \1 and \g<0>?"
 
 
 def test_a_choice_without_a_passage_pairs_the_question_with_each_option() -> None:
-    assert readings(ChoiceExample("a", "", "Why _?", ("x", "y"), 0)) == [("Why _?", "x"), ("Why _?", "y")]
-    assert readings(ChoiceExample("a", "p", "", ("x", "y"), 0)) == [("p", "x"), ("p", "y")]
+    assert option_pairs(ChoiceExample("a", "", "Why _?", ("x", "y"), 0)) == [("Why _?", "x"), ("Why _?", "y")]
+    assert option_pairs(ChoiceExample("a", "p", "", ("x", "y"), 0)) == [("p", "x"), ("p", "y")]
 
 
 def test_a_long_passage_loses_its_end_and_the_option_is_kept_whole(small: Tokenizer) -> None:

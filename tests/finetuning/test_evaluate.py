@@ -4,6 +4,7 @@ import json
 import re
 import shlex
 import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,16 +12,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.finetuning.made_lessons import KINDS, learn
+from tests.finetuning.made_lessons import KINDS, imbalanced, learn
 from tests.finetuning.micro_models import micro_model
 from tests.report.parsed_page import Page
 from tests.tasks.made_tasks import made_task
 
 from openalbert.cli import main
 from openalbert.errors import UserError
-from openalbert.finetuning.ensemble import load_models, open_for
-from openalbert.finetuning.evaluate import Asked, Evaluate, asked_how, evaluate
-from openalbert.finetuning.examine import examine
+from openalbert.finetuning.data import encode_split
+from openalbert.finetuning.error_analysis import analyze_errors
+from openalbert.finetuning.evaluate import Evaluate, Options, evaluate, open_for, resolve_options
+from openalbert.finetuning.evaluation import Evaluation, evaluate_split
+from openalbert.finetuning.predict import load_models
 from openalbert.interop import huggingface
 from openalbert.interop.huggingface import TASK
 from openalbert.interop.pretraining_json import read_pretraining
@@ -29,6 +32,7 @@ from openalbert.model.albert import AlbertModel
 from openalbert.model.config import Head
 from openalbert.report.summary import describe_pretraining
 from openalbert.tasks.registry import TaskSource, open_task
+from openalbert.tasks.task import Task
 from openalbert.text.tokenizer import Tokenizer
 from openalbert.train.device import Device
 
@@ -42,6 +46,13 @@ def file_of(run: Path) -> Path:
     return file
 
 
+def evaluated(
+    models: Sequence[AlbertModel], task: Task, split: str, tokenizer: Tokenizer, threshold: float | None = None
+) -> Evaluation:
+    data = encode_split(task, split, task.read(split), tokenizer, max_length=64)
+    return evaluate_split(models, task, data, CPU, null_threshold=threshold)
+
+
 def printed(capsys: pytest.CaptureFixture[str], *words: object) -> dict[str, Any]:
     main(["evaluate", *map(str, words), "--json", "--speed.threads", "1"])
     values: dict[str, Any] = json.loads(capsys.readouterr().out)
@@ -53,9 +64,9 @@ def test_a_split_without_labels_of_which_rows_were_left_out_is_refused_whatever_
     read = task.read
     task = replace(task, read=lambda split: replace(read(split), excluded={"broken (first: my.tsv, line 3)": 2}))
     model = micro_model(task)
-    examine([model], task, "dev", small, CPU, max_length=64)
+    evaluated([model], task, "dev", small)
     with pytest.raises(UserError, match=r"made_classification test: .*2 broken \(first: my\.tsv, line 3\)"):
-        examine([model], task, "test", small, CPU, max_length=64)
+        evaluated([model], task, "test", small)
 
 
 @pytest.mark.parametrize("kind", ALL)
@@ -112,10 +123,9 @@ def test_an_ensemble_averages_what_its_models_say(quick_runs: dict[str, Path], t
     for names in ([str(run)], [str(tmp_path / "other")], [str(run), str(tmp_path / "other")]):
         loaded = load_models(names)
         task = open_for(loaded, "", TaskSource(train=file_of(run)))
-        found = examine(loaded.models, task, "dev", loaded.tokenizer, CPU, max_length=64)
-        assert found.analyses is not None
-        assert found.analyses.num_models == len(names)
-        scores.append(found.outputs.scores["classification"])
+        found = evaluated(loaded.models, task, "dev", loaded.tokenizer)
+        assert analyze_errors(found).num_models == len(names)
+        scores.append(found.outputs.logits["classification"])
     np.testing.assert_allclose(scores[2], (scores[0] + scores[1]) / 2, rtol=1e-4, atol=1e-5)
     assert not np.allclose(scores[0], scores[1], atol=0.01)
 
@@ -197,9 +207,7 @@ def test_predictions_come_with_how_likely_they_are(kind: str, quick_runs: dict[s
     task = open_for(loaded, "", TaskSource(train=file_of(run)))
     tuned = read_task_info(other)
     assert tuned is not None
-    found = examine(
-        loaded.models, task, "dev", loaded.tokenizer, CPU, max_length=64, null_threshold=tuned.null_threshold
-    )
+    found = evaluated(loaded.models, task, "dev", loaded.tokenizer, tuned.null_threshold)
     if kind == "regression":
         assert all(line.keys() == {"id", "prediction"} for line in lines)
     elif name == "question_answering":
@@ -214,7 +222,7 @@ def test_predictions_come_with_how_likely_they_are(kind: str, quick_runs: dict[s
             scores = torch.tensor([candidate.score for candidate in answers.candidates], dtype=torch.float64)
             assert line["answer_probability"] == pytest.approx(rest * scores.softmax(0)[0].item(), rel=1e-4)
     else:
-        scores = torch.from_numpy(found.outputs.scores[name]).double()
+        scores = torch.from_numpy(found.outputs.logits[name]).double()
         start = 0
         for number, line in enumerate(lines):
             told = list(line["probabilities"].values())
@@ -312,15 +320,13 @@ def test_without_a_threshold_each_half_is_judged_by_the_one_of_the_other(
     run = quick_runs["some_without_answer"]
     loaded = load_models([str(run)])
     task = open_for(loaded, "", TaskSource(dev=file_of(run)))
-    found = examine(loaded.models, task, "dev", loaded.tokenizer, CPU, max_length=64)
-    assert found.analyses is not None
-    assert "for each half of the passages fitted on the other" in found.analyses.null_threshold
+    found = evaluated(loaded.models, task, "dev", loaded.tokenizer)
+    assert "for each half of the passages fitted on the other" in analyze_errors(found).null_threshold
     assert found.null_threshold is not None
-    oracle = task.measure(found.reading.examples, [one.text(found.null_threshold) for one in found.answers])
-    assert oracle["f1"] >= found.scores["f1"]  # the best of all on all: what must not be reported
-    given = examine(loaded.models, task, "dev", loaded.tokenizer, CPU, max_length=64, null_threshold=1e6)
-    assert given.analyses is not None
-    assert given.analyses.null_threshold == "1000000.000"
+    oracle = task.measure(found.data.examples, [one.text(found.null_threshold) for one in found.answers])
+    assert oracle["f1"] >= found.metrics["f1"]  # the best of all on all: what must not be reported
+    given = evaluated(loaded.models, task, "dev", loaded.tokenizer, 1e6)
+    assert analyze_errors(given).null_threshold == "1000000.000"
     assert "" not in given.predictions
 
 
@@ -361,14 +367,14 @@ def test_how_a_model_is_asked_comes_from_the_line_then_from_tuning_then_from_its
     folder = Path(shutil.copytree(quick_runs["some_without_answer"] / "model", tmp_path / "model"))
     write_task_info(folder, TaskInfo("question_answering", "question_answering", 48, 20, 1.5, max_answer_tokens=7))
     loaded = load_models([str(folder)])
-    assert asked_how(Evaluate((str(folder),)), loaded) == Asked(48, 20, 1.5, 7)
+    assert resolve_options(Evaluate((str(folder),)), loaded) == Options(48, 20, 1.5, 7)
     asked = Evaluate((str(folder),), max_length=32, stride=9, null_threshold=0.25, max_answer_tokens=40)
-    assert asked_how(asked, loaded) == Asked(32, 9, 0.25, 40)
+    assert resolve_options(asked, loaded) == Options(32, 9, 0.25, 40)
     with pytest.raises(UserError, match="max_length is 99, but the model has 64 positions"):
-        asked_how(Evaluate((str(folder),), max_length=99), loaded)
+        resolve_options(Evaluate((str(folder),), max_length=99), loaded)
     (folder / TASK).unlink()
-    assert asked_how(Evaluate((str(folder),)), load_models([str(folder)])) == Asked(64, 128, None, 30)
-    with pytest.raises(UserError, match="does not say what it was tuned for: name the task with --task"):
+    assert resolve_options(Evaluate((str(folder),)), load_models([str(folder)])) == Options(64, 128, None, 30)
+    with pytest.raises(UserError, match=r"has no task\.json, which names its task: give one with --task"):
         open_for(load_models([str(folder)]), "", TaskSource())
 
 
@@ -396,7 +402,7 @@ def test_classes_are_known_by_their_names_whatever_their_order_and_case(
     assert labels_of("LABEL_0", "LABEL_1") == [1, 0]
     assert "have no names (LABEL_0, LABEL_1): taken for negative, positive" in capsys.readouterr().err
     for names in (("no", "yes"), ("LABEL_0", "LABEL_1", "LABEL_2")):
-        with pytest.raises(UserError, match="but sst2 has negative, positive: is it tuned for another task"):
+        with pytest.raises(UserError, match="but sst2 has negative, positive: is it fine-tuned for another task"):
             labels_of(*names)
 
 
@@ -408,7 +414,7 @@ def test_models_that_cannot_do_it_are_refused_in_a_sentence(
         Evaluate(())
     with pytest.raises(UserError, match="has no head for a task: fine-tune it first"):
         load_models([str(tiny)])
-    with pytest.raises(UserError, match=r"answers regression, but .* answers classification \(cold, warm\)"):
+    with pytest.raises(UserError, match=r"has the heads regression, but .* has classification \(cold, warm\)"):
         load_models([str(run), str(quick_runs["regression"])])
     with pytest.raises(UserError, match=r"is no model folder: known are: .*albert-base-wikibooks"):
         load_models([str(tmp_path / "nowhere")])
@@ -466,19 +472,19 @@ def test_pairs_are_refused_by_a_model_of_single_texts_and_the_other_way_round(
     pairs.write_text(PAIRS)
     singles.write_text(SINGLES)
     learn(tiny, "classification", pairs, tmp_path / "run", f"--dev {pairs} --steps 1")
-    assert [one.of_pairs for one in load_models([str(run), str(tmp_path / "run")]).tuned if one] == [False, True]
+    assert [one.of_pairs for one in load_models([str(run), str(tmp_path / "run")]).task_infos if one] == [False, True]
     of_questions = read_task_info(quick_runs["question_answering"] / "model")
     assert of_questions is not None
     assert of_questions.of_pairs is None
     capsys.readouterr()
     for models, file, sentence in (
-        ([run], pairs, f"{run} learned from single texts, but dev has pairs: take the column"),
-        ([tmp_path / "run"], singles, "learned from pairs of texts, but dev has single ones: name the column"),
-        ([tmp_path / "run", run], pairs, f"{run} learned from single texts, but dev has pairs"),
+        ([run], pairs, f"{run} was trained on single texts, but dev has pairs: take the column"),
+        ([tmp_path / "run"], singles, "was trained on pairs of texts, but dev has single ones: name the column"),
+        ([tmp_path / "run", run], pairs, f"{run} was trained on single texts, but dev has pairs"),
     ):
         with pytest.raises(SystemExit):
             main(["evaluate", *map(str, models), "--dev", str(file)])
-        assert f"error: {sentence}" in capsys.readouterr().err.replace(f"{tmp_path / 'run'} learned", "learned")
+        assert f"error: {sentence}" in capsys.readouterr().err.replace(f"{tmp_path / 'run'} was trained", "was trained")
     assert printed(capsys, tmp_path / "run", "--dev", pairs)["splits"]["dev"]["examples"] == 2
 
 
@@ -490,7 +496,7 @@ def test_a_model_of_a_known_task_is_known_to_be_of_pairs_and_one_that_says_nothi
     source = TaskSource(dev=tmp_path / "singles.csv")
     write_task_info(folder, TaskInfo("rte", "classification", 64))
     task = open_for(load_models([str(folder)]), "classification", source)
-    with pytest.raises(UserError, match="learned from pairs of texts, but dev has single ones"):
+    with pytest.raises(UserError, match="was trained on pairs of texts, but dev has single ones"):
         task.read("dev")
     write_task_info(folder, TaskInfo("classification", "classification", 64))
     assert len(open_for(load_models([str(folder)]), "", source).read("dev").examples) == 2
@@ -550,4 +556,15 @@ def test_the_answers_of_choices_are_read_as_the_model_learned_them(
     main(["evaluate", str(run), "--dev", dev, "--json"])
     said = capsys.readouterr()
     assert json.loads(said.out)["splits"]["dev"]["scores"] == learned["scores"]["dev"]
-    assert "answer format: number from 1, as in the model's training file" in said.err
+    assert "read as its number from 1, as in the file that the model learned from" in said.err
+
+
+def test_an_evaluation_puts_the_metric_first_that_was_optimized(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = imbalanced(tmp_path, 80)
+    for metric, first in (("macro_f1", "macro_f1"), ("loss", "accuracy")):
+        learn(tiny, "classification", file, tmp_path / metric, f"--dev {file} --steps 2 --metric {metric}")
+        capsys.readouterr()
+        main(["evaluate", str(tmp_path / metric), "--dev", str(file), "--json"])
+        assert json.loads(capsys.readouterr().out)["main_metric"] == first

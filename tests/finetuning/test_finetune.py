@@ -81,7 +81,7 @@ def test_the_best_weights_are_kept_unless_the_last_are_asked_for(tiny: Path, tmp
     assert last["step"] == 60
 
 
-def test_a_run_that_gets_no_better_ends_early_and_says_so(
+def test_a_run_that_gets_no_better_ends_early_and_reports_it(
     tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = lesson("classification", tmp_path)
@@ -151,7 +151,7 @@ def stop_at(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("kind", [pytest.param("classification", marks=pytest.mark.slow), "multiple_choice"])
-def test_a_run_that_is_stopped_and_goes_on_learns_the_same_to_the_last_bit(
+def test_a_run_that_is_stopped_and_resumes_learns_the_same_to_the_last_bit(
     kind: str, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = lesson(kind, tmp_path)
@@ -164,13 +164,13 @@ def test_a_run_that_is_stopped_and_goes_on_learns_the_same_to_the_last_bit(
                 cli.main(command(tiny, kind, file, tmp_path / "stopped", words))
             assert ended.value.code == 143
     learn(tiny, kind, file, tmp_path / "stopped", words)
-    assert "going on from step 15" in capsys.readouterr().err
+    assert "resuming from step 15" in capsys.readouterr().err
     assert learned(tmp_path / "stopped") == learned(tmp_path / "whole")
     for name, tensor in weights(tmp_path / "whole").items():
         assert torch.equal(tensor, weights(tmp_path / "stopped")[name]), name
 
 
-def test_where_a_run_goes_on_is_noted_and_said(
+def test_where_a_run_resumes_is_noted_and_said(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file, out = lesson("classification", tmp_path), tmp_path / "run"
@@ -187,7 +187,7 @@ def test_where_a_run_goes_on_is_noted_and_said(
     assert "parameters on 1 x Abacus" in capsys.readouterr().err
 
 
-def test_a_run_that_is_killed_goes_on_to_the_same_bits(tiny: Path, tmp_path: Path) -> None:
+def test_a_run_that_is_killed_resumes_to_the_same_bits(tiny: Path, tmp_path: Path) -> None:
     file = lesson("classification", tmp_path)
     words = "--steps 80 --evaluate-every 20 --dropout 0.1 --log-every 20"
     learn(tiny, "classification", file, tmp_path / "whole", words)
@@ -221,7 +221,7 @@ def test_a_folder_is_not_mixed_and_fresh_starts_over(
     assert scores["learning_rate"] == 0.001
 
 
-def test_a_file_that_was_changed_is_no_file_to_go_on_with(
+def test_a_file_that_was_changed_is_no_file_to_resume_with(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file, out = lesson("classification", tmp_path), tmp_path / "run"
@@ -233,7 +233,7 @@ def test_a_file_that_was_changed_is_no_file_to_go_on_with(
     with pytest.raises(SystemExit) as ended:
         cli.main(command(tiny, "classification", file, out, QUICK + " --log-every 1"))
     assert ended.value.code == 1
-    assert "began with other training examples" in capsys.readouterr().err
+    assert "started with other training examples" in capsys.readouterr().err
 
 
 def refused(capsys: pytest.CaptureFixture[str], words: list[str]) -> str:
@@ -247,7 +247,7 @@ def refused(capsys: pytest.CaptureFixture[str], words: list[str]) -> str:
     return said.err
 
 
-def test_a_file_to_score_on_that_was_changed_is_none_to_go_on_with(
+def test_a_file_to_score_on_that_was_changed_is_none_to_resume_with(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file, out = lesson("classification", tmp_path), tmp_path / "run"
@@ -258,7 +258,7 @@ def test_a_file_to_score_on_that_was_changed_is_none_to_go_on_with(
         cli.main(words)
     monkeypatch.undo()
     lesson("classification", tmp_path / "dev", 60, seed=4)
-    assert "began with other examples to score on (dev): the file was changed since" in refused(capsys, words)
+    assert "started with other examples to score on (dev): the file was changed since" in refused(capsys, words)
     lesson("classification", tmp_path / "dev", 60, seed=3)
     cli.main(words)
 
@@ -272,7 +272,9 @@ def test_a_run_that_is_done_does_not_tell_its_score_for_files_that_were_changed(
     for changed in (text.replace("good", "great"), text.replace("warm", "hot")):
         file.write_text(changed)
         said = refused(capsys, command(tiny, "classification", file, out, "--steps 2"))
-        assert "began with other training examples: the file was changed since. Give another --out, or --fresh" in said
+        assert (
+            "started with other training examples: the file was changed since. Give another --out, or --fresh" in said
+        )
     file.write_text(text)
     learn(tiny, "classification", file, out, "--steps 2")
 
@@ -287,7 +289,7 @@ def test_other_answers_that_count_as_right_are_other_examples_to_score_on(
     question = values["data"][0]["paragraphs"][0]
     question["qas"][0]["answers"].append({"text": question["context"].split()[0], "answer_start": 0})
     dev.write_text(json.dumps(values))
-    assert "began with other examples to score on (dev)" in refused(capsys, words)
+    assert "started with other examples to score on (dev)" in refused(capsys, words)
 
 
 def test_a_device_that_runs_out_of_memory_computes_less_at_a_time_and_learns_the_same(
@@ -303,13 +305,13 @@ def test_a_device_that_runs_out_of_memory_computes_less_at_a_time_and_learns_the
         return scores(model, batch, *more)
 
     monkeypatch.setattr(losses, "finetuning_scores", in_little_room)
-    learn(tiny, "classification", file, tmp_path / "parts", QUICK)
+    learn(tiny, "classification", file, tmp_path / "split", QUICK)
     assert "out of memory" in capsys.readouterr().err
-    for first, second in zip(records(tmp_path / "whole", "train"), records(tmp_path / "parts", "train"), strict=True):
+    for first, second in zip(records(tmp_path / "whole", "train"), records(tmp_path / "split", "train"), strict=True):
         assert first["loss"] == pytest.approx(second["loss"], rel=1e-3)
 
 
-def test_a_dry_run_tells_what_it_would_take_and_leaves_nothing(
+def test_a_dry_run_reports_what_it_would_take_and_leaves_nothing(
     tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = lesson("classification", tmp_path)
@@ -318,6 +320,27 @@ def test_a_dry_run_tells_what_it_would_take_and_leaves_nothing(
     for word in ("step 2: loss", "steps", "100", "tokens", "time", "memory", "disk"):
         assert word in told
     assert not (tmp_path / "run").exists()
+
+
+def test_a_dry_run_takes_no_more_steps_than_the_run_would(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = lesson("classification", tmp_path)
+    cli.main(command(tiny, "classification", file, tmp_path / "run", "--steps 2 --dry-run"))
+    told = capsys.readouterr().out
+    assert "step 2: loss" in told
+    assert "step 3: loss" not in told
+
+
+def test_the_last_line_of_a_run_comes_after_its_scores(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = lesson("classification", tmp_path)
+    monkeypatch.setattr(sys, "stderr", sys.stdout)
+    cli.main(command(tiny, "classification", file, tmp_path / "run", "--steps 2"))
+    *_, scores, done = capsys.readouterr().out.splitlines()
+    assert scores.startswith("dev: accuracy ")
+    assert done.startswith("done: the model of step 2 is in ")
 
 
 @pytest.mark.parametrize("words", ["--dry-run", ""])
@@ -351,20 +374,20 @@ def test_another_fine_tuned_model_can_be_begun_with(
     assert torch.equal(second["classifier.weight"], weights(tmp_path / "third")["classifier.weight"])
 
 
-def test_a_model_to_begin_with_that_was_never_tuned_is_told_and_the_papers_way_too(
+def test_a_model_to_begin_with_that_was_never_tuned_is_reported_and_the_papers_way_too(
     tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     learn(tiny, "classification", lesson("classification", tmp_path), tmp_path / "tuned", "--steps 1")
     elsewhere = Path(shutil.copytree(tmp_path / "tuned" / "model", tmp_path / "elsewhere"))
     (elsewhere / "task.json").unlink()
     data = glue_files(tmp_path, "rte")
-    hint = "the paper begins rte with a model of MNLI: give one with --from"
+    hint = "the paper starts rte from a model of MNLI: give one with --from"
     for start, is_tuned in ((tiny, False), (tmp_path / "tuned", True), (elsewhere, True)):
         capsys.readouterr()
         words = f"finetune --from {start} --task rte --data {data} --out {tmp_path / 'run'} --dry-run --speed.threads 1"
         cli.main(words.split())
         told = capsys.readouterr().err
-        assert (f"--from {start} was never tuned for a task" in told) == (not is_tuned)
+        assert (f"--from {start} was not fine-tuned for a task" in told) == (not is_tuned)
         assert (hint in told) == (not is_tuned)
 
 
@@ -409,7 +432,7 @@ def test_from_scratch_begins_with_fresh_weights_of_the_seed(tiny: Path, tmp_path
         ("--text-column label", "'label' is named as the text (--text-column), but is already the label"),
     ],
 )
-def test_what_cannot_be_done_is_told_in_a_sentence(
+def test_what_cannot_be_done_is_reported_in_a_sentence(
     words: str,
     sentence: str,
     tiny: Path,
@@ -428,7 +451,7 @@ def test_what_cannot_be_done_is_told_in_a_sentence(
     assert "Traceback" not in told
 
 
-def test_examples_of_one_class_are_told(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_examples_of_one_class_are_reported(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "two.csv").write_text("text,label\nthe good time,warm\nthe old war,cold\n")
     (tmp_path / "one.csv").write_text("text,label\nthe time,cold\nthe war,cold\n")
     dev = f"--steps 1 --dev {tmp_path / 'one.csv'}"
@@ -447,7 +470,7 @@ def test_examples_of_one_class_are_told(tiny: Path, tmp_path: Path, capsys: pyte
         ("regression", "text,label\nthe good time,3\nthe old war,5\n", "all examples have the same value, "),
     ],
 )
-def test_too_few_examples_to_hold_some_out_are_told_as_that(
+def test_too_few_examples_to_hold_some_out_are_reported_as_that(
     kind: str, rows: str, alike: str, tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "two.csv").write_text(rows)
@@ -508,7 +531,7 @@ def test_values_of_almost_any_size_are_learned(unit: str, tiny: Path, tmp_path: 
     assert scores["scores"]["dev"]["r2"] > 80
 
 
-def test_times_within_20_minutes_are_learned_and_how_coarse_the_model_gives_them_is_told(
+def test_times_within_20_minutes_are_learned_and_how_coarse_the_model_gives_them_is_reported(
     tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "regression.csv"
@@ -520,7 +543,7 @@ def test_times_within_20_minutes_are_learned_and_how_coarse_the_model_gives_them
     assert told in capsys.readouterr().err
 
 
-def test_values_to_score_on_that_are_all_the_same_are_told(
+def test_values_to_score_on_that_are_all_the_same_are_reported(
     tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "same.csv").write_text("text,score\nthe good time,3\nthe old war,3\n")

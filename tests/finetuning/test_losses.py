@@ -1,22 +1,32 @@
 """The losses of every head on packed batches are those of one sequence after another, and those of transformers."""
 
+import csv
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from sklearn.utils.class_weight import compute_class_weight
+from tests.finetuning.made_lessons import command, imbalanced, learn, lesson, weights
 from tests.finetuning.made_sequences import made_sequences
+from tests.tasks.made_tasks import CLASSES, made_task
 from torch import Tensor
 
-from openalbert.finetuning import cuda_graphs
+from openalbert import cli
+from openalbert.errors import UserError
 from openalbert.finetuning.batches import PackedBatch, Packing, filled
-from openalbert.finetuning.losses import finetuning, finetuning_scores
+from openalbert.finetuning.collapse import baseline_loss
+from openalbert.finetuning.losses import Standardization, balanced_weights, finetuning, finetuning_scores, head_loss
+from openalbert.finetuning.predict import predict
 from openalbert.interop import huggingface
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import Head
 from openalbert.model.packing import Packed
 from openalbert.model.presets import PRESETS
+from openalbert.train import cuda_graphs
+from openalbert.train.device import Device
 
 CONFIG = PRESETS["albert-micro"]
 LABELS = ("no", "yes", "perhaps")
@@ -117,7 +127,7 @@ def test_the_gradient_of_a_batch_is_the_sum_of_those_of_its_micro_batches(name: 
 def test_what_only_fills_a_batch_up_changes_neither_loss_nor_gradient(
     name: str, most_graphs: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All of a recording but the graphs themselves, which need a GPU: what would be recorded is run as it is."""
+    """All of a capture but the graphs themselves, which need a GPU: what would be captured is run eagerly."""
 
     def on_cpu(starts: Tensor, _: tuple[int, ...], total: int) -> Packed:
         assert total == int(starts[-1])
@@ -130,7 +140,7 @@ def test_what_only_fills_a_batch_up_changes_neither_loss_nor_gradient(
     model, batch = model_and_batch(name)
     if most_graphs is not None:
         monkeypatch.setattr(cuda_graphs, "MOST_GRAPHS", most_graphs)
-    graphs = None if most_graphs is None else cuda_graphs.Recording(model)
+    graphs = None if most_graphs is None else cuda_graphs.CapturedEncoder(model)
     found = []
     for one in (batch, filled(batch), filled(batch)):
         model.zero_grad()
@@ -182,3 +192,150 @@ def test_the_last_layer_works_on_cls_alone_where_no_token_is_asked_for(name: str
     model.encoder.ffn[0].register_forward_hook(lambda _, inputs, __: rows.append(len(inputs[0])))
     finetuning_scores(model, batch, CONFIG.num_layers)
     assert rows == [len(batch.tokens), len(batch.lengths) if name == "classification" else len(batch.tokens)]
+
+
+def test_weights_of_classes_are_scikit_learns_balanced_ones() -> None:
+    sequences = made_sequences({"classification": 3}, 50)
+    sequences.targets["classification"][:30] = 0
+    classes, counts = np.unique(sequences.targets["classification"], return_counts=True)
+    assert len(set(counts)) > 1
+    oracle = compute_class_weight("balanced", classes=classes, y=sequences.targets["classification"])
+    assert balanced_weights(made_task("classification"), sequences) == pytest.approx(oracle)
+
+
+def test_a_class_without_training_examples_changes_no_other_weight() -> None:
+    sequences = made_sequences({"classification": 2}, 50)
+    oracle = compute_class_weight("balanced", classes=np.arange(2), y=sequences.targets["classification"])
+    assert balanced_weights(made_task("classification"), sequences) == pytest.approx([*oracle, 1.0])
+
+
+def test_weights_of_labels_are_negative_over_positive_examples() -> None:
+    sequences = made_sequences({"multi_label": 3}, 40)
+    wanted = sequences.targets["multi_label"]
+    wanted[:, 0], wanted[:, 1], wanted[:, 2] = np.arange(40) < 4, 1, 0
+    assert balanced_weights(made_task("multi_label"), sequences) == pytest.approx([9, 1, 1])
+
+
+@pytest.mark.parametrize("kind", ["regression", "multiple_choice", "question_answering"])
+def test_what_has_no_classes_has_no_weights(kind: str) -> None:
+    with pytest.raises(
+        UserError, match=f"balanced is for classification and multi_label, but made_{kind} is of the kind"
+    ):
+        balanced_weights(made_task(kind), made_sequences({"regression": 1}))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", ["classification", "multi_label"])
+def test_the_weighted_loss_is_torchs(kind: str) -> None:
+    sequences = made_sequences({kind: 3}, 30)
+    [batch] = Packing(sequences, 30, 1, tokens_at_a_time=10**6).at(0)
+    scores, weights = torch.randn(30, 3), torch.tensor([0.5, 2.0, 7.0])
+    found = head_loss(kind, scores, batch, weights)
+    wanted = batch.targets[kind]
+    if kind == "classification":
+        each = torch.stack(
+            [weights[label] * -row.log_softmax(0)[label] for row, label in zip(scores, wanted, strict=True)]
+        )
+    else:
+        each = F.binary_cross_entropy(
+            scores.sigmoid(), wanted, weight=1 + wanted * (weights - 1), reduction="none"
+        ).mean(1)
+    torch.testing.assert_close(found.loss_sum, each.sum())
+    plain = head_loss(kind, scores, batch)
+    assert (found.predictions, found.right) == (plain.predictions, plain.right)
+
+
+def test_the_baseline_of_a_balanced_loss_is_that_of_classes_that_are_equally_frequent() -> None:
+    sequences = made_sequences({"classification": 3}, 50)
+    sequences.targets["classification"][:30] = 0
+    weights = balanced_weights(made_task("classification"), sequences)
+    assert math.isclose(baseline_loss(sequences, weights), math.log(len(CLASSES)))
+    labels = made_sequences({"multi_label": 3}, 40)
+    weights = balanced_weights(made_task("multi_label"), labels)
+    # The lowest loss of a constant prediction, found by trying.
+    rates = torch.linspace(-6, 6, 4001, dtype=torch.float64)[:, None, None].expand(-1, 40, 3)
+    wanted = torch.from_numpy(labels.targets["multi_label"]).double().expand(4001, -1, -1)
+    tried = F.binary_cross_entropy_with_logits(rates, wanted, reduction="none", pos_weight=torch.from_numpy(weights))
+    assert math.isclose(baseline_loss(labels, weights), float(tried.mean(1).min(0).values.mean()), rel_tol=1e-4)
+
+
+def test_balanced_weights_teach_a_rare_class_what_plain_losses_do_not(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = imbalanced(tmp_path, 400)
+    words = f"--dev {file} --steps 40 --evaluate-every 40 --optimizer.learning-rate 0.001 --retries 0"
+    found = {}
+    for how in ("none", "balanced"):
+        found[how] = learn(tiny, "classification", file, tmp_path / how, f"{words} --class-weights {how}")
+    assert "class weights: Cancellation 10, Other 0.526" in capsys.readouterr().err
+    assert found["none"]["never_predicted"]["dev"] == {"Cancellation": 20}
+    assert found["balanced"]["scores"]["dev"]["macro_f1"] > found["none"]["scores"]["dev"]["macro_f1"]
+    assert "| class weights | balanced |" in (tmp_path / "balanced" / "model" / "README.md").read_text()
+
+
+def test_weights_for_a_task_without_classes_are_refused(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = lesson("regression", tmp_path, 40)
+    with pytest.raises(SystemExit):
+        cli.main(command(tiny, "regression", file, tmp_path / "run", "--class-weights balanced"))
+    assert "--class-weights balanced is for classification and multi_label" in capsys.readouterr().err
+
+
+@pytest.fixture
+def prices(tmp_path: Path) -> Path:
+    """The lesson of regression, its values as if they were prices."""
+    file = lesson("regression", tmp_path)
+    with file.open(newline="") as rows:
+        header, *table = list(csv.reader(rows))
+    with (tmp_path / "prices.csv").open("w", newline="") as target:
+        csv.writer(target).writerows([header, *((text, 250_000 + 40_000 * float(value)) for text, value in table)])
+    return tmp_path / "prices.csv"
+
+
+def test_prices_are_learned_as_well_as_small_numbers_and_the_model_gives_prices(
+    tiny: Path, prices: Path, tmp_path: Path
+) -> None:
+    transformers = pytest.importorskip("transformers")
+    scores = learn(tiny, "regression", prices, tmp_path / "run")["scores"]["dev"]
+    assert scores["pearson"] > 90
+    assert scores["r2"] > 80
+    folder = tmp_path / "run" / "model"
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(folder)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    with torch.no_grad():
+        found = model(**tokenizer("the good people of the time", return_tensors="pt")).logits.item()
+    assert found == pytest.approx(290_000, abs=20_000)
+
+
+def test_a_head_that_gives_prices_is_gone_on_with_where_it_was(tiny: Path, prices: Path, tmp_path: Path) -> None:
+    learn(tiny, "regression", prices, tmp_path / "first")
+    words = f"--steps 1 --optimizer.learning-rate 0 --from {tmp_path / 'first'}"
+    second = learn(tiny, "regression", prices, tmp_path / "second", words)
+    assert second["scores"]["dev"]["pearson"] > 90
+    for name, tensor in weights(tmp_path / "first").items():
+        torch.testing.assert_close(tensor, weights(tmp_path / "second")[name], rtol=1e-4, atol=1e-3)
+
+
+def test_what_is_learned_and_what_is_told_are_the_same_values() -> None:
+    sequences = made_sequences({"regression": 1}, 30)
+    sequences.targets["regression"][:] = 1000 + 50 * sequences.targets["regression"]
+    values = sequences.targets["regression"].astype(np.float64)
+    standardization = Standardization.fit(values)
+    learned = standardization.standardize(sequences, values).targets["regression"]
+    assert abs(float(learned.mean())) < 1e-5
+    assert float(learned.std()) == pytest.approx(1, abs=1e-5)
+    torch.manual_seed(0)
+    model = AlbertModel(PRESETS["albert-micro"], (Head("regression"),)).eval()
+    device = Device(torch.device("cpu"), "fp32")
+    told = standardization.restore(predict([model], sequences, device)).logits["regression"]
+    standardization.fold_into(model)
+    np.testing.assert_allclose(predict([model], sequences, device).logits["regression"], told, rtol=1e-5)
+    standardization.unfold_from(model)
+    again = standardization.restore(predict([model], sequences, device)).logits["regression"]
+    np.testing.assert_allclose(again, told, rtol=1e-5)
+
+
+def test_times_of_one_hour_are_told_apart_while_they_are_learned() -> None:
+    times = 1.7e9 + np.arange(0.0, 1200.0, 40.0)
+    learned = Standardization.fit(times).standardize(made_sequences({"regression": 1}, 30), times).targets["regression"]
+    np.testing.assert_allclose(learned, (times - times.mean()) / times.std(), rtol=1e-5)

@@ -14,8 +14,8 @@ from tests.finetuning.micro_models import micro_model
 from tests.tasks.made_tasks import EXAMPLES, made_task
 
 from openalbert.errors import UserError
-from openalbert.finetuning.encode import encode, readings
-from openalbert.finetuning.predict import Outputs, decide, portions, predict
+from openalbert.finetuning.encode import encode, option_pairs
+from openalbert.finetuning.predict import Outputs, batches_by_length, decide, predict
 from openalbert.interop import huggingface
 from openalbert.model.config import PRETRAINING_HEADS, Head
 from openalbert.tasks.task import Kind
@@ -36,7 +36,7 @@ def test_packed_scores_are_those_of_each_sequence_alone_in_a_padded_batch(
     model = micro_model(task)
     sequences = encode(task, EXAMPLES[kind], small, 24, stride=5).sequences
     outputs = predict([model], sequences, CPU, tokens_at_a_time=tokens_at_a_time)
-    assert outputs.scores.keys() == {head.kind for head in task.heads}
+    assert outputs.logits.keys() == {head.kind for head in task.heads}
     model.eval()
     for number in range(len(sequences.example)):
         place = slice(sequences.starts[number], sequences.starts[number + 1])
@@ -46,7 +46,7 @@ def test_packed_scores_are_those_of_each_sequence_alone_in_a_padded_batch(
             encoded = model.encode(ids, segments)
             for head in task.heads:
                 expected = model.scores(head.kind, encoded)[0]
-                found = outputs.scores[head.kind][place if head.kind == "span" else number]
+                found = outputs.logits[head.kind][place if head.kind == "span" else number]
                 np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
@@ -54,7 +54,7 @@ def test_texts_pairs_choices_and_questions_score_as_in_transformers(small: Token
     """Another library's tokenizer, input layout and model, on the same text."""
     read: dict[Kind, Callable[[Any], list[tuple[str, str | None]]]] = {
         "classification": lambda example: [(example.first, example.second)],
-        "multiple_choice": readings,
+        "multiple_choice": option_pairs,
         "question_answering": lambda example: [(example.question, example.passage)],
     }
     theirs_of = {
@@ -69,7 +69,7 @@ def test_texts_pairs_choices_and_questions_score_as_in_transformers(small: Token
         # Their tokenizer takes an empty second text for none.
         examples = [example for example in EXAMPLES[kind] if texts_of(example)[0] != ("", "")]
         sequences = encode(task, examples, small, 64).sequences
-        ours = predict([model], sequences, CPU).scores[task.heads[0].kind]
+        ours = predict([model], sequences, CPU).logits[task.heads[0].kind]
         theirs = theirs_of[kind].from_pretrained(tmp_path / kind).eval()
         tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / kind)
         found = []
@@ -92,11 +92,11 @@ def test_an_ensemble_gives_the_mean_of_its_models(kind: Kind, small: Tokenizer) 
     task = made_task(kind)
     models = [micro_model(task, seed) for seed in range(3)]
     sequences = encode(task, EXAMPLES[kind], small, 32).sequences
-    alone = [predict([model], sequences, CPU).scores for model in models]
-    told: list[float] = []
-    together = predict(models, sequences, CPU, tokens_at_a_time=12, advance=told.append).scores
-    assert len(told) > 3
-    assert sum(told) == 3 * len(sequences.ids)
+    alone = [predict([model], sequences, CPU).logits for model in models]
+    advanced: list[float] = []
+    together = predict(models, sequences, CPU, tokens_at_a_time=12, advance=advanced.append).logits
+    assert len(advanced) > 3
+    assert sum(advanced) == 3 * len(sequences.ids)
     for name, found in together.items():
         np.testing.assert_allclose(found, np.mean([scores[name] for scores in alone], 0), rtol=1e-4, atol=1e-5)
 
@@ -105,7 +105,7 @@ def test_prediction_is_without_dropout_and_leaves_the_model_in_training(small: T
     task = made_task("classification")
     model = micro_model(task).train()
     sequences = encode(task, EXAMPLES["classification"], small, 32).sequences
-    first, second = (predict([model], sequences, CPU).scores["classification"] for _ in range(2))
+    first, second = (predict([model], sequences, CPU).logits["classification"] for _ in range(2))
     assert (first == second).all()
     assert model.training
 
@@ -114,14 +114,14 @@ def test_heads_of_pretraining_are_not_asked(small: Tokenizer) -> None:
     task = made_task("classification")
     model = micro_model(task, heads=(*PRETRAINING_HEADS, *task.heads))
     sequences = encode(task, EXAMPLES["classification"], small, 32).sequences
-    assert predict([model], sequences, CPU).scores.keys() == {"classification"}
+    assert predict([model], sequences, CPU).logits.keys() == {"classification"}
 
 
 def test_no_examples_have_no_predictions(small: Tokenizer) -> None:
     for kind in KINDS:
         task = made_task(kind)
         encoding = encode(task, [], small, 32)
-        assert decide(task, [], encoding, predict([micro_model(task)], encoding.sequences, CPU)) == []
+        assert decide(task, encoding, predict([micro_model(task)], encoding.sequences, CPU)) == []
 
 
 def test_models_that_cannot_answer_together_are_refused_in_a_sentence(small: Tokenizer) -> None:
@@ -135,9 +135,9 @@ def test_models_that_cannot_answer_together_are_refused_in_a_sentence(small: Tok
 
 
 @given(st.lists(st.integers(1, 40), max_size=60), st.integers(1, 100))
-def test_portions_hold_every_sequence_once_and_keep_to_the_budget(lengths: list[int], budget: int) -> None:
+def test_batches_by_length_hold_every_sequence_once_and_keep_to_the_budget(lengths: list[int], budget: int) -> None:
     array = np.array(lengths, np.int64)
-    found = list(portions(array, budget))
+    found = list(batches_by_length(array, budget))
     assert sorted(np.concatenate([np.empty(0, int), *found]).tolist()) == list(range(len(lengths)))
     assert all(len(part) == 1 or array[part].sum() <= budget for part in found)
     in_order = np.concatenate([np.empty(0, int), *found])
@@ -148,20 +148,9 @@ def test_each_kind_of_head_decides_in_its_own_way(small: Tokenizer) -> None:
     def decided(kind: Kind, scores: list[list[float]]) -> list[object]:
         task = made_task(kind)
         outputs = Outputs({kind: np.array(scores, np.float32)})
-        return decide(task, EXAMPLES[kind], encode(task, EXAMPLES[kind], small, 64), outputs)
+        return decide(task, encode(task, EXAMPLES[kind], small, 64), outputs)
 
     assert decided("classification", [[0, 1, 2], [3, 1, 2], [-3, -1, -2], [1, 1, 0]]) == [2, 0, 1, 0]
     assert decided("regression", [[3.5], [-1.0]]) == [3.5, -1.0]
     assert decided("multi_label", [[1, -1, 2], [-1, -2, -3]]) == [(0, 2), ()]
     assert decided("multiple_choice", [[1], [2], [0], [5], [4], [-1], [-2], [-3], [0]]) == [1, 0, 3]
-
-
-def test_only_a_task_that_allows_for_it_leaves_a_question_without_an_answer(small: Tokenizer) -> None:
-    examples = EXAMPLES["question_answering"]
-    for may_have_no_answer in (True, False):
-        task = made_task("question_answering", may_have_no_answer=may_have_no_answer)
-        encoding = encode(task, examples, small, 64)
-        outputs = predict([micro_model(task)], encoding.sequences, CPU)
-        silent = decide(task, examples, encoding, outputs, null_threshold=-1000.0)
-        assert [text == "" for text in silent] == [may_have_no_answer] * 3
-        assert "" not in decide(task, examples, encoding, outputs, null_threshold=1000.0)

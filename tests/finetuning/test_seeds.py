@@ -11,9 +11,8 @@ from tests.finetuning.made_lessons import command, learned, lesson, weights
 from tests.report.parsed_page import Page
 
 from openalbert import cli
-from openalbert.finetuning import finetune
-from openalbert.finetuning.judge import Judge
-from openalbert.finetuning.seeds import seeds_told, summarize, table
+from openalbert.finetuning import run
+from openalbert.finetuning.seeds import seeds_sentence, seeds_table, summarize
 from openalbert.report.model_card import one_line
 
 WORDS = "--steps 25 --evaluate-every 25"
@@ -30,8 +29,8 @@ def test_seeds_are_runs_of_their_own_that_share_tokenized_data_and_more_can_be_a
 ) -> None:
     file, out = lesson("classification", tmp_path), tmp_path / "runs"
     gathered = []
-    load_data = finetune.load_data
-    monkeypatch.setattr(finetune, "load_data", lambda settings: gathered.append(1) or load_data(settings))  # type: ignore[func-returns-value]
+    load_data = run.load_data
+    monkeypatch.setattr(run, "load_data", lambda settings: gathered.append(1) or load_data(settings))  # type: ignore[func-returns-value]
     two = several(tiny, file, out, "--seeds 2 --seed 5")
     assert len(gathered) == 1
     first_seed = (out / "seed-5" / "metrics.jsonl").read_bytes()
@@ -51,7 +50,7 @@ def test_seeds_are_runs_of_their_own_that_share_tokenized_data_and_more_can_be_a
     for name, tensor in weights(out).items():
         assert torch.equal(tensor, weights(out / f"seed-{best}")[name])
     card = (out / "model" / "README.md").read_text(encoding="utf-8")
-    assert f"This is the model of seed {best}. {one_line(seeds_told(three))}\n\n## Usage" in card
+    assert f"This is the model of seed {best}. {one_line(seeds_sentence(three))}\n\n## Usage" in card
 
 
 def test_seeds_are_not_added_to_those_of_another_file(
@@ -64,7 +63,7 @@ def test_seeds_are_not_added_to_those_of_another_file(
     lesson("classification", tmp_path, seed=1)
     with pytest.raises(SystemExit):
         cli.main(command(tiny, "classification", file, out, words + "3"))
-    assert "began with other training examples" in capsys.readouterr().err
+    assert "started with other training examples" in capsys.readouterr().err
     assert (out / "seeds.json").read_bytes() == before
     assert not (out / "seed-3").exists()
 
@@ -101,17 +100,17 @@ def test_the_plain_median_of_all_runs_is_reported_with_the_collapsed_and_the_med
     runs[3] = result(4, 47.3, collapsed="100 % of the predictions are 'entailment'", attempts=2)
     runs[1] = result(2, 69.5, attempts=1)
     summary = summarize(runs)
-    figures = summary["figures"]["dev"]["accuracy"]
+    figures = summary["metrics"]["dev"]["accuracy"]
     assert figures["median"] == 70.0
     assert figures["mean"] == pytest.approx(sum(accuracies) / 5)
     assert figures["spread"] == pytest.approx(statistics.stdev(accuracies))
     assert (figures["lowest"], figures["highest"]) == (47.3, 72.5)
     del accuracies[3]
-    without = summary["figures_without_collapsed"]["dev"]["accuracy"]
+    without = summary["metrics_without_collapsed"]["dev"]["accuracy"]
     assert without["median"] == 70.5
     assert without["spread"] == pytest.approx(statistics.stdev(accuracies))
     assert (summary["num_collapsed"], summary["num_retried"], summary["best_seed"]) == (1, 2, 3)
-    lines = table(summary).splitlines()
+    lines = seeds_table(summary).splitlines()
     assert lines[0].split() == ["run", "rate", "step", "accuracy", "f1"]
     assert lines[2].endswith("collapsed once, tried again at a lower rate")
     assert lines[4].endswith("collapsed")
@@ -122,14 +121,14 @@ def test_the_plain_median_of_all_runs_is_reported_with_the_collapsed_and_the_med
     told = (
         "The median of 5 seeds on dev is accuracy 70.00, f1 35.00; 1 of 5 collapsed, and the median of the others is "
     )
-    assert seeds_told(summary) == told + "accuracy 70.50, f1 35.25."
+    assert seeds_sentence(summary) == told + "accuracy 70.50, f1 35.25."
 
 
 def test_one_run_that_did_not_collapse_has_no_spread() -> None:
     summary = summarize([result(1, 72.5), result(2, 50.0, collapsed="all the same")])
-    assert summary["figures_without_collapsed"]["dev"]["accuracy"]["spread"] is None
-    assert summary["figures"]["dev"]["accuracy"]["median"] == 61.25
-    lines = table(summary).splitlines()
+    assert summary["metrics_without_collapsed"]["dev"]["accuracy"]["spread"] is None
+    assert summary["metrics"]["dev"]["accuracy"]["median"] == 61.25
+    lines = seeds_table(summary).splitlines()
     assert lines[4].split() == ["mean", "61.25", "30.62"]
     assert lines[6].split()[:3] == ["median", "72.50", "36.25"]
 
@@ -148,8 +147,8 @@ def test_a_run_that_collapsed_is_never_the_best_however_it_scores() -> None:
 
 def test_where_all_runs_collapsed_there_is_no_result_and_no_best() -> None:
     summary = summarize([result(seed, 50.0 + seed, collapsed="all the same") for seed in (1, 2, 3)])
-    assert (summary["best_seed"], summary["figures"], summary["num_collapsed"]) == (None, {}, 3)
-    lines = table(summary).splitlines()
+    assert (summary["best_seed"], summary["metrics"], summary["num_collapsed"]) == (None, {}, 3)
+    lines = seeds_table(summary).splitlines()
     assert [line.split()[0] for line in lines[:4]] == ["run", "seed", "seed", "seed"]
     assert lines[4:] == ["all runs collapsed: there is no result"]
 
@@ -157,7 +156,7 @@ def test_where_all_runs_collapsed_there_is_no_result_and_no_best() -> None:
 def test_seeds_that_all_collapsed_leave_a_model_but_no_best(
     tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Judge, "collapse", lambda *_: "made to")
+    monkeypatch.setattr(EarlyStopping, "describe_collapse", lambda *_: "made to")
     summary = several(tiny, lesson("classification", tmp_path), tmp_path / "runs", "--seeds 2 --retries 0")
     assert summary["best_seed"] is None
     said = capsys.readouterr()
@@ -172,7 +171,7 @@ def test_seeds_that_all_collapsed_leave_a_model_but_no_best(
     assert "The best is" not in page.text
 
 
-def test_fewer_seeds_than_before_are_all_that_is_told_of(
+def test_fewer_seeds_than_before_are_all_that_is_reported_of(
     tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file, out = lesson("classification", tmp_path), tmp_path / "runs"

@@ -16,7 +16,7 @@ from openalbert import cli
 from openalbert.finetuning.data import load_data
 from openalbert.finetuning.encode import Encoding, encode
 from openalbert.finetuning.settings import Finetune
-from openalbert.finetuning.span_decoding import best_answers, best_cut, fit_threshold, how_sure
+from openalbert.finetuning.span_decoding import best_answers, best_cut, few_questions_note, fit_threshold
 from openalbert.interop.huggingface import TASK
 from openalbert.report.error_analysis import read_error_analyses
 from openalbert.tasks.data.source import TaskSource
@@ -54,7 +54,7 @@ def by_loops(
             if windows.begin[first] < 0:
                 continue
             for last in range(first, min(first + most, end)):
-                if windows.begin[last] >= 0 and last - first + 1 >= windows.own_from[first]:
+                if windows.begin[last] >= 0 and last - first + 1 >= windows.owned_from[first]:
                     place = int(windows.begin[first]), int(windows.end[last])
                     score = float(scores["span"][first, 0] + scores["span"][last, 1])
                     found[place] = max(score, found.get(place, score))
@@ -171,7 +171,7 @@ def test_a_threshold_that_few_questions_gave_is_told_as_unsure(
 ) -> None:
     file = lesson("question_answering", tmp_path, num_examples, may_have_no_answer=True)
     learn(tiny, "question_answering", file, tmp_path / "run", "--steps 2 --evaluate-every 2")
-    told = next(line for line in capsys.readouterr().err.splitlines() if "threshold of the null score" in line)
+    told = next(line for line in capsys.readouterr().err.splitlines() if "fit the null threshold" in line)
     assert ("so few that others would have given another threshold" in told) == is_few
     (found,) = read_error_analyses(tmp_path / "run")
     assert ("so few that" in found.null_threshold) == is_few
@@ -201,5 +201,5 @@ def test_a_threshold_is_fitted_on_questions_from_many_articles(tiny: Path, tmp_p
 
 
 def test_a_threshold_of_fewer_than_fifty_questions_is_called_unsure() -> None:
-    assert "few" in how_sure(49)
-    assert how_sure(50) == ""
+    assert "few" in few_questions_note(49)
+    assert few_questions_note(50) == ""

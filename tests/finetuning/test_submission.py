@@ -7,8 +7,8 @@ import pytest
 from tests.tasks.made_data import glue_files, made_source
 
 from openalbert.errors import UserError
-from openalbert.finetuning.submission import in_words, write_glue, write_lines, write_squad
-from openalbert.tasks.registry import GLUE, TASKS, TaskMetadata, TaskSource, open_task
+from openalbert.finetuning.submission import format_prediction, write_glue, write_lines, write_squad
+from openalbert.tasks.registry import GLUE, TASKS, TaskSource, open_task
 from openalbert.tasks.task import QuestionExample
 
 # What the leaderboard takes: the file of each test split, and how its first classes are written.
@@ -97,7 +97,7 @@ def test_answers_and_odds_are_written_as_squads_scorer_takes_them(tmp_path: Path
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_predictions_of_every_task_can_be_written_in_words(name: str, tmp_path: Path) -> None:
+def test_predictions_of_every_task_can_be_written_format_prediction(name: str, tmp_path: Path) -> None:
     task = open_task(name, made_source(name, tmp_path))
     examples = task.read(task.splits[0]).examples[:1]
     prediction, words = {
@@ -113,4 +113,4 @@ def test_predictions_of_every_task_can_be_written_in_words(name: str, tmp_path: 
 
 def test_an_option_behind_the_alphabet_has_a_number(tmp_path: Path) -> None:
     task = open_task("multiple_choice", made_source("multiple_choice", tmp_path))
-    assert [in_words(task, number) for number in (0, 25, 26)] == ["A", "Z", "26"]
+    assert [format_prediction(task, number) for number in (0, 25, 26)] == ["A", "Z", "26"]

@@ -13,7 +13,7 @@ from tests.tasks.made_tasks import EXAMPLES, made_task
 from tests.text.varied_lines import nasty_lines
 
 from openalbert.finetuning.encode import Encoding, encode
-from openalbert.finetuning.windows import Passage, own_stretches, spread
+from openalbert.finetuning.windows import Passage, assign_spans, split_into_windows
 from openalbert.tasks.task import Answer, Example, QuestionExample
 from openalbert.text.tokenizer import Tokenizer
 
@@ -22,8 +22,8 @@ from openalbert.text.tokenizer import Tokenizer
 def test_every_token_of_a_passage_is_in_a_window_and_as_a_stretch_of_one_is_exactly_ones_own(
     num_tokens: int, room: int, stride: int
 ) -> None:
-    windows = list(spread(num_tokens, room, stride))
-    owned = own_stretches(windows)
+    windows = list(split_into_windows(num_tokens, room, stride))
+    owned = assign_spans(windows)
     times, owners = np.zeros(num_tokens, int), np.zeros(num_tokens, int)
     for (start, length), owns in zip(windows, owned, strict=True):
         times[start : start + length] += 1
@@ -39,8 +39,8 @@ def test_every_token_of_a_passage_is_in_a_window_and_as_a_stretch_of_one_is_exac
 def test_a_stretch_is_of_the_window_that_berts_loop_finds_among_those_which_hold_it_whole(
     num_tokens: int, room: int, stride: int, num_together: int
 ) -> None:
-    windows = list(spread(num_tokens, room, stride))
-    owned = own_stretches(windows)
+    windows = list(split_into_windows(num_tokens, room, stride))
+    owned = assign_spans(windows)
     for first in range(num_tokens - num_together + 1):
         best, found = None, []
         for number, (start, length) in enumerate(windows):

@@ -28,7 +28,7 @@ def test_a_gpu_says_what_a_cpu_says(
     task = made_task(kind)
     model = micro_model(task)
     sequences = encode(task, EXAMPLES[kind], small, 24, stride=5).sequences
-    exact = predict([model], sequences, Device(torch.device("cpu"), "fp32")).scores
-    found = predict([model.cuda()], sequences, Device(torch.device("cuda"), precision), tokens_at_a_time=60).scores
+    exact = predict([model], sequences, Device(torch.device("cpu"), "fp32")).logits
+    found = predict([model.cuda()], sequences, Device(torch.device("cuda"), precision), tokens_at_a_time=60).logits
     for name, scores in exact.items():
         assert np.linalg.norm(found[name] - scores) < bound * np.linalg.norm(scores)

@@ -11,7 +11,7 @@ import openalbert
 from openalbert import cli
 from openalbert.errors import UserError
 from openalbert.finetuning.data import load_data
-from openalbert.finetuning.ensemble import load_models
+from openalbert.finetuning.predict import load_models
 from openalbert.finetuning.settings import Finetune
 from openalbert.interop.huggingface import find_folder, save
 from openalbert.model.albert import AlbertModel

@@ -121,8 +121,8 @@ def test_models_that_learned_from_other_columns_are_asked_together_only_of_colum
         with pytest.raises(SystemExit):
             main(["evaluate", first, second, "--dev", str(both)])
         said = capsys.readouterr().err
-        assert f"{first} learned the text from '{columns[0]}', but {second} from '{columns[1]}'" in said
-        assert "say which is to be read here with --label-column and --text-column" in said
+        assert f"{first} was trained with '{columns[0]}' as text, but {second} with '{columns[1]}'" in said
+        assert "name the one to read with --label-column and --text-column" in said
     found = []
     for models in (runs, runs[::-1]):
         named = ["--text-column", "text", "--label-column", "label"]

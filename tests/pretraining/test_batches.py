@@ -84,11 +84,13 @@ def test_an_epoch_holds_every_example_once(shards: ShardSet) -> None:
     assert [len(ids) for ids in seen] != expected.tolist()
 
 
-@given(step=st.integers(0, 200), world=st.sampled_from([1, 2, 3, 4]), parts=st.sampled_from([1, 2, 4]))
+@given(step=st.integers(0, 200), world=st.sampled_from([1, 2, 3, 4]), micro_batches=st.sampled_from([1, 2, 4]))
 @settings(max_examples=30, deadline=None)
-def test_batches_do_not_depend_on_ranks_and_micro_batches(shards: ShardSet, step: int, world: int, parts: int) -> None:
+def test_batches_do_not_depend_on_ranks_and_micro_batches(
+    shards: ShardSet, step: int, world: int, micro_batches: int
+) -> None:
     batches = Batches(shards, SHORT, batch_size=48, seed=1)
-    split = [batches.at(step, rank, world, part, parts) for rank in range(world) for part in range(parts)]
+    split = [batches.at(step, rank, world, n, micro_batches) for rank in range(world) for n in range(micro_batches)]
     assert_same(joined(split), batches.at(step))
 
 
@@ -110,7 +112,7 @@ def test_resident_tokens_give_the_same_batches(shards: ShardSet) -> None:
 
 def test_the_stream_is_what_at_gives_step_by_step(shards: ShardSet) -> None:
     batches = Batches(shards, SHORT, batch_size=24, seed=2)
-    streamed = list(batches.stream(start=5, stop=12, rank=1, world=2, parts=3))
+    streamed = list(batches.stream(start=5, stop=12, rank=1, world=2, micro_batches=3))
     assert len(streamed) == 7
     for step, parts in zip(range(5, 12), streamed, strict=True):
         assert_same(joined(parts), batches.at(step, rank=1, world=2))
@@ -133,7 +135,7 @@ def test_epochs_and_seeds_differ(shards: ShardSet) -> None:
     assert not torch.equal(batches.at(0).ids, again.ids)
 
 
-def test_batches_larger_than_an_epoch_go_on_into_the_next(shards: ShardSet) -> None:
+def test_batches_larger_than_an_epoch_continue_into_the_next(shards: ShardSet) -> None:
     small = Batches(shards, SHORT, batch_size=8, seed=2)
     size = 8 * (small.examples_per_epoch // 8 + 3)
     large = Batches(shards, SHORT, batch_size=size, seed=2).at(1)

@@ -11,7 +11,7 @@ from tests.pretraining.made_shards import easy_text, made_shards
 from tests.pretraining.micro_runs import command, curve, micro_run, records, run_info, weights
 from tests.pretraining.test_distributed import torchrun
 
-import openalbert.pretraining.run as pretrain_module
+import openalbert.train.run as run_module
 from openalbert import cli
 from openalbert.interop.pretraining_json import EarlierData, read_pretraining
 from openalbert.pretraining.batches import Batches, Objective
@@ -94,7 +94,7 @@ def test_the_same_data_at_another_place_are_resumed_to_the_same_bits(
     assert not [event for event in records(half, "event") if event["what"].startswith("new_")]
 
 
-def test_a_checkpoint_and_the_facts_hold_the_checksums(data: Path, ended: Path) -> None:
+def test_a_checkpoint_and_the_run_info_hold_the_checksums(data: Path, ended: Path) -> None:
     expected = {
         "tokenizer": open_shards(data).manifest.tokenizer,
         "train_sha256": open_shards(data).sha256,
@@ -218,7 +218,7 @@ def test_a_checkpoint_that_does_not_name_its_data_is_not_resumed(
     (folder / "state.json").write_text(json.dumps(record))
     (folder / "sha256sums").write_text(_sums(folder))
     for words in (WORDS, f"{WORDS} --allow-new-data"):
-        assert "it does not say what it was trained on" in refusal(data, half, capsys, words)
+        assert "it has no record of its data" in refusal(data, half, capsys, words)
 
 
 def test_a_dry_run_refuses_the_data_that_the_run_would_refuse(
@@ -227,7 +227,7 @@ def test_a_dry_run_refuses_the_data_that_the_run_would_refuse(
     assert "--allow-new-data to continue" in refusal(other, half, capsys, f"{WORDS} --dry-run")
 
 
-def test_a_run_that_is_done_says_so_whatever_became_of_its_data(
+def test_a_run_that_is_done_reports_it_whatever_became_of_its_data(
     other: Path, ended: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     micro_run(other, ended, WORDS)
@@ -238,18 +238,18 @@ def test_what_was_usual_of_the_loss_is_forgotten_with_the_data_it_was_of(
     other: Path, half: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     windows: list[list[float]] = []
-    real = pretrain_module.training_steps
+    real = run_module.training_steps
 
     def spied(*given: Any, **named: Any) -> Any:
         [train_state] = [one for one in given if isinstance(one, TrainState)]
         windows.append(train_state.recent)
         return real(*given, **named)
 
-    monkeypatch.setattr(pretrain_module, "training_steps", spied)
-    assert len(state(half, 4)["running"]["recent"]) == 4
+    monkeypatch.setattr(run_module, "training_steps", spied)
+    assert len(state(half, 4)["train_state"]["recent"]) == 4
     micro_run(other, half, f"{WORDS} --allow-new-data")
     assert windows == [[]]
-    watch = state(half, 8)["watch"]
+    watch = state(half, 8)["loss_monitor"]
     assert "unigram_entropy" not in watch  # the new text's, which run_info.json has
     assert run_info(half)["unigram_entropy"] == unigram_entropy(open_shards(other))
 

@@ -46,14 +46,14 @@ def test_two_processes_learn_what_one_learns_with_one_gradient_reduction_a_step(
     # Both processes work, one speaks.
     assert done.stderr.count("done: the model is in") == 1
 
-    # From its checkpoint in the middle one process goes on with what two began, in as many parts as it needs itself.
+    # From its checkpoint in the middle one process resumes what two started, in as many micro-batches as it needs.
     for folder in (two / "checkpoints" / "step-00000006", two / "model"):
         shutil.rmtree(folder)
     capsys.readouterr()
     micro_run(easy_shards, two, f"{words} --speed.micro-batch 2")
     said = capsys.readouterr().err
-    assert "going on from step 3" in said
-    assert "6 steps of batch 8 in 4 parts" in said
+    assert "resuming from step 3" in said
+    assert "6 steps of batch 8 in 4 micro-batches" in said
     for name, tensor in weights(two).items():
         torch.testing.assert_close(tensor, after[name], rtol=1e-3, atol=1e-4)
 

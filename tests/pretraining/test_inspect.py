@@ -91,7 +91,7 @@ def test_a_full_disk_gives_a_sentence(folder: Path, tmp_path: Path, monkeypatch:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(atomic_io, "write_bytes", full)
-    with pytest.raises(UserError, match=r"here.png: the disk is full .* --out where the picture shall go"):
+    with pytest.raises(UserError, match=r"here.png: the disk is full .* another place for the picture with --out"):
         inspect(Inspect(folder, out=tmp_path / "here.png"))
 
 

@@ -72,7 +72,7 @@ def test_an_evaluation_is_the_same_each_time_and_leaves_training_as_it_was(easy_
 
 
 def test_a_hopeless_loss_has_a_perplexity_that_can_be_written_down() -> None:
-    figures = Evaluation(1, {"mlm": (1e9, 0.0)}).figures()
+    figures = Evaluation(1, {"mlm": (1e9, 0.0)}).metrics()
     assert math.isfinite(figures["perplexity"])
     assert "sop_loss" not in figures
 

@@ -31,8 +31,10 @@ class Changed(Batches):
 
     change: Callable[[int, PretrainingBatch], PretrainingBatch] = staticmethod(lambda step, batch: batch)
 
-    def stream(self, *, start: int, rank: int, world: int, parts: int) -> Iterator[list[PretrainingBatch]]:
-        for step, of_step in enumerate(super().stream(start=start, rank=rank, world=world, parts=parts), start):
+    def stream(self, *, start: int, rank: int, world: int, micro_batches: int) -> Iterator[list[PretrainingBatch]]:
+        for step, of_step in enumerate(
+            super().stream(start=start, rank=rank, world=world, micro_batches=micro_batches), start
+        ):
             yield [self.change(step, batch) for batch in of_step]
 
 

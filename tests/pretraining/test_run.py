@@ -19,17 +19,15 @@ from openalbert.formatting import number
 from openalbert.interop import huggingface
 from openalbert.interop.weights import read_tensors
 from openalbert.model.positions import extend_positions
-from openalbert.pretraining import setup
+from openalbert.pretraining import run as pretraining_run
 from openalbert.pretraining.run import PretrainingRun
 from openalbert.pretraining.settings import Pretrain
-from openalbert.report.summary import over_all_starts
 from openalbert.settings import from_json
 from openalbert.text.normalization import Normalization
 from openalbert.text.tokenizer import Tokenizer
 from openalbert.train import loop
 from openalbert.train.device import Device, open_device
 from openalbert.train.estimate import DRY_STEPS
-from openalbert.train.machine import note_move
 from openalbert.train.state import Step
 
 EASY = "--steps 120 --model.num-layers 1 --optimizer.bias-correction --save-every 60"
@@ -60,7 +58,7 @@ def refused(words: list[str], capsys: pytest.CaptureFixture[str], code: int = 1)
 # What a run leaves behind.
 
 
-def test_a_run_leaves_settings_facts_metrics_checkpoints_and_a_model(ended: Path, easy_shards: Path) -> None:
+def test_a_run_leaves_settings_run_info_metrics_checkpoints_and_a_model(ended: Path, easy_shards: Path) -> None:
     left = sorted(path.name for path in ended.iterdir())
     assert [name for name in left if not name.startswith(".")] == [
         "checkpoints", "metrics.jsonl", "model", "run.json", "run_info.json",
@@ -78,17 +76,17 @@ def test_a_run_leaves_settings_facts_metrics_checkpoints_and_a_model(ended: Path
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, when its compiler is loaded
-def test_a_gpu_on_which_our_kernels_fail_their_trial_is_told(
+def test_a_gpu_on_which_our_kernels_fail_their_trial_is_reported(
     easy_shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = command(easy_shards, tmp_path / "run", "--speed.compile layer")[1:]
     settings = cli.parse(Pretrain, "pretrain", words)
-    monkeypatch.setattr(setup, "attends_masked", lambda *_: True)
+    monkeypatch.setattr(pretraining_run, "attends_masked", lambda *_: True)
     for is_right in (True, False):
-        monkeypatch.setattr(setup, "can_fuse", lambda *_, is_right=is_right: is_right)
+        monkeypatch.setattr(pretraining_run, "can_fuse", lambda *_, is_right=is_right: is_right)
         with open_device(settings.speed) as device:
             run = PretrainingRun(settings, device)
-            run.run_info = run._first_run_info()
+            run.run_info = run.first_run_info()
             run._introduce()
         assert run.run_info["is_fused"] is is_right
         assert ("torch's own" in capsys.readouterr().err) is not is_right
@@ -180,10 +178,10 @@ def test_a_budget_in_minutes_is_kept_and_the_learning_rate_follows_it(tmp_path: 
 
 def test_any_number_of_micro_batches_gives_the_same_weights(tmp_path: Path, easy_shards: Path) -> None:
     whole = micro_run(easy_shards, tmp_path / "whole", "--steps 6 --log-every 1")
-    parts = micro_run(easy_shards, tmp_path / "parts", "--steps 6 --log-every 1 --speed.micro-batch 2")
-    for one, other in zip(curve(whole), curve(parts), strict=True):
+    split = micro_run(easy_shards, tmp_path / "split", "--steps 6 --log-every 1 --speed.micro-batch 2")
+    for one, other in zip(curve(whole), curve(split), strict=True):
         assert math.isclose(one, other, rel_tol=1e-5)
-    other_weights = weights(parts)
+    other_weights = weights(split)
     for name, tensor in weights(whole).items():
         torch.testing.assert_close(tensor, other_weights[name], rtol=1e-3, atol=1e-4)
 
@@ -209,7 +207,7 @@ def test_the_depth_grows_where_its_schedule_says_and_the_last_model_is_deep(
     assert json.loads((out / "model" / "config.json").read_text())["num_hidden_layers"] == 2
 
 
-def test_a_run_on_the_plateau_of_word_frequencies_says_so_once(
+def test_a_run_on_the_plateau_of_word_frequencies_reports_it_once(
     tmp_path: Path, easy_shards: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = micro_run(easy_shards, tmp_path / "run", "--steps 120 --log-every 10 --optimizer.learning-rate 1e-6")
@@ -369,7 +367,7 @@ def test_a_warm_start_from_a_shallower_run_begins_where_that_ended(
     assert records(out, "evaluation")[0]["mlm_loss"] < math.log(300) - 1
 
 
-def test_a_warm_start_with_more_positions_goes_on_with_those_there_were(
+def test_a_warm_start_with_more_positions_continues_those_there_were(
     tmp_path: Path, easy_shards: Path, ended: Path
 ) -> None:
     name = "albert.embeddings.position_embeddings.weight"
@@ -434,7 +432,7 @@ def test_a_warm_start_is_refused_where_the_vocabulary_is_another(
 # Its folder.
 
 
-def test_a_dry_run_tells_what_a_run_takes_and_leaves_nothing_behind(
+def test_a_dry_run_reports_what_a_run_takes_and_leaves_nothing_behind(
     tmp_path: Path, easy_shards: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     micro_run(easy_shards, tmp_path / "run", "--steps 5000 --dry-run")
@@ -470,13 +468,30 @@ def test_a_dry_run_times_steps_of_full_depth(
             depths.append(step.depth)
             yield step
 
-    monkeypatch.setattr("openalbert.pretraining.run.training_steps", training_steps)
+    monkeypatch.setattr("openalbert.train.run.training_steps", training_steps)
     micro_run(easy_shards, tmp_path / "run", "--steps 5000 --dry-run --depth-schedule 1,2@0.9")
-    assert depths == [2] * DRY_STEPS[1]
-    assert f"step {DRY_STEPS[1]}: loss" in capsys.readouterr().out
+    assert depths == [2] * DRY_STEPS
+    assert f"step {DRY_STEPS}: loss" in capsys.readouterr().out
 
 
-def test_an_ended_run_says_so_and_its_files_stay_as_they_are(
+def test_a_dry_run_takes_no_more_steps_than_the_run_would(
+    tmp_path: Path, easy_shards: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    micro_run(easy_shards, tmp_path / "run", "--steps 1 --dry-run")
+    said = capsys.readouterr().out
+    assert "step 1: loss" in said
+    assert "step 2: loss" not in said
+    assert {"steps", "time", "memory", "disk"} <= {line.split()[0] for line in said.splitlines() if line.split()}
+
+
+def test_a_dry_run_takes_a_warm_up_that_is_longer_than_itself(
+    tmp_path: Path, easy_shards: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    micro_run(easy_shards, tmp_path / "run", "--steps 5000 --schedule.warmup-steps 100 --dry-run")
+    assert f"step {DRY_STEPS}: loss" in capsys.readouterr().out
+
+
+def test_an_ended_run_reports_it_and_its_files_stay_as_they_are(
     easy_shards: Path, ended: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = {path: path.read_bytes() for path in ended.rglob("*") if path.is_file()}
@@ -543,7 +558,7 @@ def test_a_misspelt_preset_is_answered_with_the_nearest_one(capsys: pytest.Captu
     assert "name the model right after the verb" in refused(["pretrain"], capsys)
 
 
-def test_a_run_may_go_on_with_another_micro_batch(
+def test_a_run_may_resume_with_another_micro_batch(
     tmp_path: Path, easy_shards: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Speed is free to change: the steps that are left are cut anew, and the examples stay the same."""
@@ -553,8 +568,8 @@ def test_a_run_may_go_on_with_another_micro_batch(
     capsys.readouterr()
     micro_run(easy_shards, out, "--steps 4 --save-every 2 --batch-size 8 --speed.micro-batch 2")
     said = capsys.readouterr().err
-    assert "going on from step 2" in said
-    assert "in 4 parts" in said
+    assert "resuming from step 2" in said
+    assert "in 4 micro-batches" in said
 
 
 def test_where_a_run_is_taken_up_again_is_noted_if_it_is_another_place(
@@ -592,12 +607,3 @@ def test_where_a_run_is_taken_up_again_is_noted_if_it_is_another_place(
     assert told in page
     assert page.count("FLOP/s, then ") == 2  # each place has its own
     assert again(4)["moves"] == []  # what was learned over there is lost
-
-
-def test_what_an_older_runs_facts_do_not_tell_is_no_move() -> None:
-    old: dict[str, Any] = {"device": "1 x CPU"}
-    note_move(old, {"device": "1 x CPU", "precision": "fp32"}, 1.0, 5)
-    assert old["moves"] == []
-    note_move(old, {"device": "2 x CPU", "precision": "fp32"}, 1.0, 5)
-    assert over_all_starts(old, "device") == "1 x CPU, then 2 x CPU"
-    assert over_all_starts({"moves": "nonsense"}, "device") is None

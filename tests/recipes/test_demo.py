@@ -59,11 +59,11 @@ def stopped_and_gone_on_with(tmp_path_factory: pytest.TempPathFactory) -> tuple[
 
 def test_an_interrupted_demo_goes_on_where_it_was(stopped_and_gone_on_with: tuple[Path, str, str]) -> None:
     folder, before, after = stopped_and_gone_on_with
-    assert "the same command goes on from here" in before
+    assert "the same command resumes from here" in before
     assert "corpus.txt is there already" in after
     assert "has this vocabulary already: nothing to do" in after
     assert "shards: already done" in after
-    assert "going on from step" in after
+    assert "resuming from step" in after
     steps = [json.loads(line)["step"] for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()]
     assert steps == sorted(steps)
     assert steps[-1] == STEPS

@@ -156,7 +156,7 @@ def test_several_seeds_are_one_page_with_their_median_and_the_best_ones_mistakes
     main([*main_words.split(), *settings.split()])
     page = Page((tmp_path / "all" / "report.html").read_text(encoding="utf-8"))
     summary = json.loads((tmp_path / "all" / "seeds.json").read_text())
-    figures = summary["figures"]["dev"]
+    figures = summary["metrics"]["dev"]
     for line in ("median", "mean", "spread"):
         expected = " ".join(f"{figures[metric][line]:.2f}" for metric in figures)
         assert f"{line} {expected}" in page.text

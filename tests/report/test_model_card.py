@@ -17,7 +17,8 @@ from tests.finetuning.made_lessons import KINDS, MADE_PRETRAINING, learn, lesson
 from tests.pretraining.made_runs import make_run, metrics, run_info
 from tests.pretraining.made_shards import made_shards
 
-from openalbert.finetuning.ensemble import load_models, open_for
+from openalbert.finetuning.evaluate import open_for
+from openalbert.finetuning.predict import load_models
 from openalbert.interop import huggingface
 from openalbert.interop.names import family_of
 from openalbert.interop.pretraining_json import read_pretraining

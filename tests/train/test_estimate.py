@@ -8,7 +8,7 @@ import torch
 
 from openalbert.model.presets import preset
 from openalbert.optim.schedule import DepthSchedule
-from openalbert.pretraining.estimate import estimate_run
+from openalbert.pretraining.run import estimate_run
 from openalbert.pretraining.settings import Pretrain
 from openalbert.train.device import Device
 from openalbert.train.estimate import DryTimes, StepTimes, TimeLeft, mean_cost, work_until
@@ -20,7 +20,7 @@ LAYER, REST = 24 * 768**2 + 4 * 512 * 768, 2 * 128 * 768 + 0.15 * 2 * 128 * (768
 RATIO = (12 * LAYER + REST) / (3 * LAYER + REST)
 
 
-def test_the_time_of_a_step_is_that_of_the_first_ones_after_compiling_and_told_once() -> None:
+def test_the_time_of_a_step_is_that_of_the_first_ones_after_compiling_and_reported_once() -> None:
     times = StepTimes()
     told = [times.add(30.0 + 2.0 * max(0, number - 1)) for number in range(20)]  # 30 s of compiling, then 2 s each
     assert told == [None] * 8 + [2.0] + [None] * 11
@@ -74,6 +74,11 @@ def test_a_dry_run_takes_more_steps_where_they_are_fast_and_leaves_those_that_wa
         slow.add(end)
     assert slow.are_enough
     assert slow.median == 19.0
+    short = DryTimes()
+    short.add(7.0)
+    assert short.median == 7.0
+    short.add(9.0)
+    assert short.median == 2.0  # all but the last step warmed up
 
 
 @pytest.mark.parametrize(

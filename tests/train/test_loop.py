@@ -16,8 +16,7 @@ from openalbert.optim.optimizer import make_optimizer
 from openalbert.optim.schedule import Budget, DepthSchedule, DepthStage, Schedule
 from openalbert.optim.settings import OptimizerSettings
 from openalbert.train.device import Device
-from openalbert.train.loop import LoopConfig, training_steps
-from openalbert.train.micro_batch import Learning
+from openalbert.train.loop import LoopConfig, TrainingTask, training_steps
 from openalbert.train.state import MAX_SPIKES, WINDOW, Step, TrainState
 
 CPU = Device(torch.device("cpu"), "fp32")
@@ -27,7 +26,7 @@ class WorksOn(Device):
     """A device as a GPU is: the loop gives it the next step's passes before it reads this step's figures."""
 
     @property
-    def works_on_by_itself(self) -> bool:
+    def is_asynchronous(self) -> bool:
         return True
 
 
@@ -52,25 +51,28 @@ class Piece:
 
 
 class Numbers:
-    """A source of made-up batches, cut into any number of parts."""
+    """A source of made-up batches, cut into any number of micro_batches."""
 
     def __init__(self, size: int = 12) -> None:
         self.size = size
         self.asked_for: list[tuple[int, int]] = []
 
-    def stream(self, *, start: int, rank: int, world: int, parts: int) -> Iterator[list[Piece]]:
+    def stream(self, *, start: int, rank: int, world: int, micro_batches: int) -> Iterator[list[Piece]]:
         step = start
         while True:
-            self.asked_for.append((step, parts))
+            self.asked_for.append((step, micro_batches))
             generator = torch.Generator().manual_seed(step)
             ids = torch.randn(self.size, 4, generator=generator)
             asked = torch.rand(self.size, generator=generator) < 0.4
             mine = slice(rank * self.size // world, (rank + 1) * self.size // world)
-            yield [Piece(*piece) for piece in zip(ids[mine].chunk(parts), asked[mine].chunk(parts), strict=True)]
+            yield [
+                Piece(*piece)
+                for piece in zip(ids[mine].chunk(micro_batches), asked[mine].chunk(micro_batches), strict=True)
+            ]
             step += 1
 
 
-def learning(model: nn.Module, spoil: Callable[[Tensor, int], Tensor] = lambda loss, _: loss) -> Learning[Piece]:
+def learning(model: nn.Module, spoil: Callable[[Tensor, int], Tensor] = lambda loss, _: loss) -> TrainingTask[Piece]:
     calls = iter(range(10**9))
 
     def scores(piece: Piece, depth: int) -> dict[str, Score]:
@@ -86,11 +88,11 @@ def learning(model: nn.Module, spoil: Callable[[Tensor, int], Tensor] = lambda l
     def predictions(piece: Piece) -> dict[str, Tensor]:
         return {"masked_lm": piece.asked.sum(), "sentence_order": torch.tensor(len(piece.ids))}
 
-    return Learning(predictions, scores, lambda piece: torch.tensor(piece.ids.numel()), drops_out=False)
+    return TrainingTask(predictions, scores, lambda piece: torch.tensor(piece.ids.numel()), has_dropout=False)
 
 
 def run(
-    parts: int = 1,
+    micro_batches: int = 1,
     steps: int = 3,
     source: Numbers | None = None,
     spoil: Callable[[Tensor, int], Tensor] = lambda loss, _: loss,
@@ -100,7 +102,7 @@ def run(
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
     settings = OptimizerSettings(kind="adamw", learning_rate=0.01)
-    train_state = train_state or TrainState(parts=parts)
+    train_state = train_state or TrainState(micro_batches=micro_batches)
     loop_config = LoopConfig(
         budget=changes.pop("budget", Budget(steps=steps)),
         schedule=changes.pop("schedule", Schedule(kind="constant", warmup_fraction=0.0)),
@@ -127,10 +129,10 @@ def run(
     return taken, model, train_state
 
 
-@pytest.mark.parametrize("parts", [2, 3, 4, 6, 12])
-def test_any_number_of_micro_batches_gives_the_same_steps(parts: int) -> None:
+@pytest.mark.parametrize("micro_batches", [2, 3, 4, 6, 12])
+def test_any_number_of_micro_batches_gives_the_same_steps(micro_batches: int) -> None:
     whole, model, _ = run(1)
-    split, other, _ = run(parts)
+    split, other, _ = run(micro_batches)
     for left, right in zip(whole, split, strict=True):
         assert math.isclose(left.loss, right.loss, rel_tol=1e-6)
         assert math.isclose(left.grad_norm, right.grad_norm, rel_tol=1e-5)
@@ -163,7 +165,7 @@ def test_the_gradient_is_that_of_the_sum_of_the_mean_losses(size: int) -> None:
     [step], _, _ = run(steps=1, source=Numbers(size))
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
-    [piece] = next(Numbers(size).stream(start=0, rank=0, world=1, parts=1))
+    [piece] = next(Numbers(size).stream(start=0, rank=0, world=1, micro_batches=1))
     output = model(piece.ids)[:, 0]
     loss = (output - 1).abs().mean()
     if piece.asked.any():
@@ -178,8 +180,8 @@ class HasTwin(Device):
     """One of two processes that work on the same examples: a sum over both is twice what one of them has."""
 
     @property
-    def works_on_by_itself(self) -> bool:
-        return DEVICE[0].works_on_by_itself
+    def is_asynchronous(self) -> bool:
+        return DEVICE[0].is_asynchronous
 
     def sum_over_ranks(self, tensor: Tensor) -> Tensor:
         return tensor.mul_(2)
@@ -187,11 +189,11 @@ class HasTwin(Device):
 
 def test_two_processes_with_the_same_examples_learn_what_one_learns_with_them() -> None:
     class FirstHalf(Numbers):
-        def stream(self, *, start: int, rank: int, world: int, parts: int) -> Iterator[list[Piece]]:
-            return super().stream(start=start, rank=0, world=2, parts=parts)
+        def stream(self, *, start: int, rank: int, world: int, micro_batches: int) -> Iterator[list[Piece]]:
+            return super().stream(start=start, rank=0, world=2, micro_batches=micro_batches)
 
-    alone, model, _ = run(parts=3, source=FirstHalf())
-    together, twin, _ = run(parts=3, source=FirstHalf(), device=HasTwin(torch.device("cpu"), "fp32", 0, 2))
+    alone, model, _ = run(micro_batches=3, source=FirstHalf())
+    together, twin, _ = run(micro_batches=3, source=FirstHalf(), device=HasTwin(torch.device("cpu"), "fp32", 0, 2))
     for one, both in zip(alone, together, strict=True):
         assert math.isclose(one.loss, both.loss, rel_tol=1e-6)
         assert math.isclose(one.grad_norm, both.grad_norm, rel_tol=1e-6)
@@ -213,10 +215,10 @@ def test_the_model_trains_again_whatever_was_done_with_it_between_two_steps() ->
 
     run(steps=5, spoil=note, look=look)
     # The first step is over before the model is known, on a device that works on the second one's passes too.
-    assert modes == [True] * (3 if DEVICE[0].works_on_by_itself else 4)
+    assert modes == [True] * (3 if DEVICE[0].is_asynchronous else 4)
 
 
-def test_only_a_device_that_works_on_is_given_the_next_step_before_a_step_is_told() -> None:
+def test_only_a_device_that_works_on_is_given_the_next_step_before_a_step_is_reported() -> None:
     passes: list[int] = []
     seen: list[int] = []
 
@@ -225,7 +227,7 @@ def test_only_a_device_that_works_on_is_given_the_next_step_before_a_step_is_tol
         return loss
 
     run(steps=4, spoil=note, look=lambda *_: seen.append(len(passes)))
-    assert seen == ([2, 3, 4, 4] if DEVICE[0].works_on_by_itself else [1, 2, 3, 4])
+    assert seen == ([2, 3, 4, 4] if DEVICE[0].is_asynchronous else [1, 2, 3, 4])
 
 
 def test_a_step_tells_the_learning_rate_that_its_schedule_gives() -> None:
@@ -251,8 +253,8 @@ def test_out_of_memory_halves_the_micro_batch_and_loses_no_example() -> None:
         return loss
 
     taken, model, train_state = run(1, source=source, spoil=full)
-    assert train_state.parts == 4
-    assert [(step, parts) for step, parts in source.asked_for][:3] == [(0, 1), (0, 2), (0, 4)]
+    assert train_state.micro_batches == 4
+    assert [(step, micro_batches) for step, micro_batches in source.asked_for][:3] == [(0, 1), (0, 2), (0, 4)]
     assert [what for what, _ in taken[0].remarks] == ["out_of_memory", "out_of_memory"]
     assert [text for _, text in taken[0].remarks] == [
         "out of memory with 12 examples at a time: from now on 6, in 2 micro-batches; the global batch stays the same",
@@ -267,15 +269,15 @@ def test_where_memory_runs_out_one_stream_is_closed_before_the_next_is_opened() 
     events: list[str] = []
 
     class Noted(Numbers):
-        def stream(self, *, start: int, rank: int, world: int, parts: int) -> Iterator[list[Piece]]:
-            events.append(f"open {parts}")
-            pieces = super().stream(start=start, rank=rank, world=world, parts=parts)
+        def stream(self, *, start: int, rank: int, world: int, micro_batches: int) -> Iterator[list[Piece]]:
+            events.append(f"open {micro_batches}")
+            pieces = super().stream(start=start, rank=rank, world=world, micro_batches=micro_batches)
 
             def noted() -> Iterator[list[Piece]]:
                 try:
                     yield from pieces
                 finally:
-                    events.append(f"close {parts}")
+                    events.append(f"close {micro_batches}")
 
             return noted()
 
@@ -377,7 +379,7 @@ def test_a_resumed_run_skips_the_spikes_that_the_undisturbed_one_skips() -> None
     assert resumed.skipped == 1
 
 
-def test_the_depth_follows_its_schedule_and_is_told() -> None:
+def test_the_depth_follows_its_schedule_and_is_reported() -> None:
     depths = DepthSchedule((DepthStage(1), DepthStage(2, 0.5)))
     taken, _, _ = run(steps=4, depths=depths)
     assert [step.depth for step in taken] == [1, 1, 2, 2]
@@ -410,7 +412,7 @@ class OneOfTwo(Device):
 
 
 def dropout_draws(
-    rank: int = 0, seed: int = 0, parts: int = 3, steps: int = 3, start: int = 0, size: int = 12
+    rank: int = 0, seed: int = 0, micro_batches: int = 3, steps: int = 3, start: int = 0, size: int = 12
 ) -> list[float]:
     """The first random number of each forward pass, in the order of the passes."""
     model = nn.Linear(4, 1)
@@ -424,22 +426,31 @@ def dropout_draws(
     schedule = Schedule(kind="constant", warmup_fraction=0.0)
     loop_config = LoopConfig(Budget(steps=steps), schedule, 0.01, 1e9, DepthSchedule((DepthStage(1),)), seed)
     optimizer = make_optimizer(model, OptimizerSettings(kind="adamw", learning_rate=0.01))
-    taught = dataclasses.replace(plain, scores=scores, drops_out=True)
+    taught = dataclasses.replace(plain, scores=scores, has_dropout=True)
     device = OneOfTwo(torch.device("cpu"), "fp32", rank)
     torch.manual_seed(99 + start)  # what was drawn before the run has no influence
     for _ in training_steps(
-        model, optimizer, Numbers(size), taught, loop_config, device, TrainState(step=start, parts=parts)
+        model,
+        optimizer,
+        Numbers(size),
+        taught,
+        loop_config,
+        device,
+        TrainState(step=start, micro_batches=micro_batches),
     ):
         torch.rand(7)  # nor has what is drawn between two steps
     return drawn
 
 
-@pytest.mark.parametrize("parts", [3, 64])
-def test_every_micro_batch_of_every_step_process_and_seed_draws_its_own_dropout(parts: int) -> None:
+@pytest.mark.parametrize("micro_batches", [3, 64])
+def test_every_micro_batch_of_every_step_process_and_seed_draws_its_own_dropout(micro_batches: int) -> None:
     drawn = [
-        number for rank in (0, 1) for seed in (0, 1) for number in dropout_draws(rank, seed, parts, size=2 * parts)
+        number
+        for rank in (0, 1)
+        for seed in (0, 1)
+        for number in dropout_draws(rank, seed, micro_batches, size=2 * micro_batches)
     ]
-    assert len(set(drawn)) == len(drawn) == 2 * 2 * 3 * parts
+    assert len(set(drawn)) == len(drawn) == 2 * 2 * 3 * micro_batches
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -485,7 +496,7 @@ def test_between_two_steps_all_is_as_the_told_one_left_it(budget: Budget) -> Non
         assert all(torch.equal(left, right) for left, right in zip(weights, other_weights, strict=True))
 
 
-def test_a_run_that_goes_on_is_at_the_depth_of_the_one_that_never_stopped() -> None:
+def test_a_run_that_resumes_is_at_the_depth_of_the_one_that_never_stopped() -> None:
     depths = DepthSchedule((DepthStage(1), DepthStage(2, 0.5)))
     states: list[dict[str, Any]] = []
     taken, *_ = run(
@@ -507,7 +518,7 @@ def test_memory_that_runs_out_in_the_middle_costs_no_step() -> None:
 
     taken, model, train_state = run(steps=5, source=source, spoil=full)
     assert [step.number for step in taken] == [1, 2, 3, 4, 5]
-    assert train_state.parts == 2
+    assert train_state.micro_batches == 2
     _, expected, _ = run(steps=5)
     for left, right in zip(model.parameters(), expected.parameters(), strict=True):
         torch.testing.assert_close(left, right, rtol=1e-5, atol=1e-6)
@@ -528,8 +539,8 @@ def test_a_request_to_stop_reaches_the_step() -> None:
     assert all(step.stop_asked for step in taken)
 
 
-def test_running_figures_read_back_equal() -> None:
+def test_running_metrics_read_back_equal() -> None:
     train_state = TrainState(
-        step=3, tokens=4, seconds=5.5, skipped=1, parts=2, recent=[1.25, 0.1], recent_spikes=[True]
+        step=3, tokens=4, seconds=5.5, skipped=1, micro_batches=2, recent=[1.25, 0.1], recent_spikes=[True]
     )
     assert TrainState(**train_state.state()) == train_state

@@ -78,16 +78,16 @@ def test_a_window_whose_steps_were_all_skipped_has_no_loss_norm_or_accuracy(
         assert [math.isnan(value) for value in values] == [False, True, False]
 
 
-def test_a_window_reads_back_equal_and_goes_on(tmp_path: Path) -> None:
+def test_a_window_reads_back_equal_and_resumes(tmp_path: Path) -> None:
     window = Window()
     window.add(step(1, 3.0))
     again = Window(json.loads(json.dumps(window.state())))
     window.add(step(2, 1.0))
     again.add(step(2, 1.0))
-    assert again.figures() == window.figures()
+    assert again.metrics() == window.metrics()
 
 
-def test_what_was_recorded_after_a_checkpoint_is_cut_off_when_a_run_goes_on(tmp_path: Path) -> None:
+def test_what_was_recorded_after_a_checkpoint_is_cut_off_when_a_run_resumes(tmp_path: Path) -> None:
     metrics_log = MetricsLog(tmp_path, True, False, lambda depth: 1.0, 1.0)
     metrics_log.record({"kind": "event", "step": 1, "what": "depth", "text": "kept"})
     size = metrics_log.size
@@ -99,7 +99,7 @@ def test_what_was_recorded_after_a_checkpoint_is_cut_off_when_a_run_goes_on(tmp_
 
 
 @pytest.mark.parametrize("deepens", [True, False])
-def test_the_depth_is_told_only_where_it_changes(
+def test_the_depth_is_reported_only_where_it_changes(
     deepens: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     metrics_log = MetricsLog(tmp_path, True, False, lambda depth: 1.0, 1.0, deepens)
@@ -123,7 +123,7 @@ def test_a_line_tells_the_throughput_in_a_unit_that_fits(tokens_per_second: floa
     assert throughput(tokens_per_second) == written
 
 
-def test_the_fraction_of_the_peak_is_told_where_the_peak_is_known(
+def test_the_fraction_of_the_peak_is_reported_where_the_peak_is_known(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for peak in (400.0, None):

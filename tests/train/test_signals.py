@@ -42,7 +42,7 @@ with Stop() as stop:
 """
 
 
-def test_a_handler_that_was_taken_over_below_python_is_set_anew() -> None:
+def test_a_handler_that_was_replaced_below_python_is_set_again() -> None:
     # In a process of its own, which would end.
     done = subprocess.run([sys.executable, "-c", TAKEN_OVER], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "asked\n"), done.stderr

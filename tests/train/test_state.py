@@ -8,7 +8,7 @@ import pytest
 
 from openalbert.errors import UserError
 from openalbert.optim.schedule import Spent
-from openalbert.train.state import Arriving, Step, TrainState
+from openalbert.train.state import PendingStep, Step, TrainState
 
 NAMES = ["masked_lm", "sentence_order"]
 
@@ -23,7 +23,7 @@ def read(
 ) -> Step:
     """Take a step of 48 tokens whose sums, numbers of predictions and of right answers all differ."""
     figures = [48.0, 30.5, 20.0, 7.0, 11.25, 12.0, 9.0, 0.0, 3.5, norm, loss, float(is_skipped)]
-    return Arriving(lambda: figures, 0.01, 2, 0.25, remarks, limit).read(NAMES, train_state)
+    return PendingStep(lambda: figures, 0.01, 2, 0.25, remarks, limit).read(NAMES, train_state)
 
 
 def test_nothing_is_spent_or_skipped_at_the_start() -> None:
@@ -32,7 +32,7 @@ def test_nothing_is_spent_or_skipped_at_the_start() -> None:
     assert (train_state.skipped, train_state.skipped_in_a_row) == (0, 0)
 
 
-def test_a_step_tells_what_the_device_sent() -> None:
+def test_a_step_reports_what_the_device_sent() -> None:
     train_state = TrainState(step=4, tokens=100)
     step = read(train_state)
     assert step.losses == {"masked_lm": (30.5, 20, 7), "sentence_order": (11.25, 12, 9)}
@@ -54,7 +54,7 @@ def test_a_spike_is_six_standard_deviations_above_the_mean_of_the_last_128_losse
             assert train_state.loss_limit() == pytest.approx(
                 statistics.mean(last) + 6 * statistics.stdev(last), rel=1e-12
             )
-        train_state.remember(loss, train_state.loss_limit())
+        train_state.add_loss(loss, train_state.loss_limit())
     assert train_state.recent == losses[-128:]
     assert train_state.recent_spikes == [False] * 128
 
@@ -89,7 +89,7 @@ def test_a_finite_step_gives_a_run_patience_again() -> None:
     assert (train_state.step, train_state.skipped, train_state.skipped_in_a_row) == (51, 48, 0)
 
 
-def test_what_is_remarked_on_before_a_step_is_told_although_the_step_was_skipped() -> None:
+def test_what_is_remarked_on_before_a_step_is_reported_although_the_step_was_skipped() -> None:
     earlier = (("depth", "from now on 2 layers are run"),)
     train_state = TrainState(step=128, recent=[1.0] * 127 + [1.5], recent_spikes=[False] * 128)
     step = read(train_state, loss=9.0, is_skipped=True, limit=train_state.loss_limit(), remarks=earlier)

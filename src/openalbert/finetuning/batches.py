@@ -1,4 +1,4 @@
-"""Sequences become training batches without padding: shuffled anew in every epoch, cut by tokens, resumed exactly."""
+"""Training batches without padding: shuffled anew in every epoch, split by tokens, resumed exactly."""
 
 import hashlib
 import itertools
@@ -13,7 +13,7 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from openalbert.errors import UserError
-from openalbert.finetuning.slices import stretches
+from openalbert.finetuning.encode import concatenate_ranges
 from openalbert.model.config import AlbertConfig
 from openalbert.model.cost import activation_bytes
 from openalbert.objectives.keyed_random import Stream, permuted, root
@@ -21,38 +21,38 @@ from openalbert.tasks.task import Sequences
 from openalbert.train.device import CPU_MEMORY, MEMORY_FRACTION, Device
 
 STEPS_AHEAD = 2
-FILLING = 64  # tokens: sizes are multiples of it, and what only fills a batch up is about as long
+FILLING = 64  # tokens: sizes are multiples of it, and a sequence of padding is about as long
 
 
 @dataclass(frozen=True)
 class PackedBatch:
-    """Some sequences one after another, with what is to be learned from them."""
+    """Concatenated sequences with their targets."""
 
     tokens: Int64[Tensor, "tokens"]
     segments: Int64[Tensor, "tokens"]
     lengths: tuple[int, ...]
-    """Tokens of each sequence, as numbers of the host; sequences that only fill the batch up are the last."""
+    """Tokens of each sequence, on the host; sequences of padding come last."""
     options: tuple[int, ...]
-    """How many sequences each unit has: one, or one for each option of a choice."""
+    """Sequences of each unit: one, or one for each option of a choice."""
     targets: Mapping[str, Tensor]
     """As in `Sequences`, by the kind of head."""
 
     def __len__(self) -> int:
-        """Units: what a batch is counted in."""
+        """The number of units."""
         return len(self.options)
 
     @property
     def real_lengths(self) -> tuple[int, ...]:
-        """Tokens of each sequence that is more than filling."""
+        """Tokens of each sequence that is not padding."""
         return self.lengths[: sum(self.options)]
 
     @property
     def is_filled(self) -> bool:
-        """Whether there are sequences that only fill it up."""
+        """Whether it has sequences of padding."""
         return len(self.lengths) > sum(self.options)
 
     def to(self, device: torch.device) -> "PackedBatch":
-        """The same batch, from the host to another device."""
+        """Move the batch from the host to a device."""
 
         def moved(tensor: Tensor) -> Tensor:
             return (tensor.pin_memory() if device.type == "cuda" else tensor).to(device, non_blocking=True)
@@ -62,9 +62,9 @@ class PackedBatch:
 
 
 def filled(batch: PackedBatch) -> PackedBatch:
-    """The batch with short sequences of padding behind it, so that only few sizes come up; an eighth more at most.
+    """The batch with short sequences of padding appended, so that only few sizes occur; at most an eighth more tokens.
 
-    Their number hangs on the size alone, and each has a token at least.
+    Their number depends on the size alone, and each has at least one token.
     """
     total = len(batch.tokens)
     step = max(FILLING, 1 << max(0, total.bit_length() - 4))
@@ -77,7 +77,7 @@ def filled(batch: PackedBatch) -> PackedBatch:
 
 
 def num_units(sequences: Sequences) -> int:
-    """What batches are counted in: sequences, or for a choice examples, whose options stay together."""
+    """Units that batches are counted in: sequences, or for multiple choice examples, whose options stay together."""
     return len(_first_of_units(sequences))
 
 
@@ -89,7 +89,7 @@ def _first_of_units(sequences: Sequences) -> Int64[np.ndarray, "units"]:
 
 
 def fingerprint(sequences: Sequences) -> str:
-    """The same only for the same tokens and targets in the same order."""
+    """A hash of the tokens and targets in their order."""
     sums = hashlib.sha256()
     for array in (sequences.ids, sequences.starts, sequences.second, *sequences.targets.values()):
         sums.update(np.ascontiguousarray(array).data)
@@ -97,17 +97,17 @@ def fingerprint(sequences: Sequences) -> str:
 
 
 def tokens_in_memory(config: AlbertConfig, device: Device, recompute: bool) -> int:
-    """How many tokens at a time the free memory of the device is estimated to hold."""
+    """Estimate how many tokens at a time fit into the free memory of the device."""
     width = 2 if device.precision == "bf16" else 4
     of_1024 = activation_bytes(config, 1024, width, recompute, masked_fraction=0.0)
     return max(1, int(MEMORY_FRACTION * (device.free_memory() or CPU_MEMORY) / of_1024 * 1024))
 
 
 class Packing:
-    """The batches of a run. A batch has `batch_size` units: sequences, or for a choice all options of an example.
+    """The batches of a run. A batch has `batch_size` units: sequences, or all options of a multiple-choice example.
 
-    Which units a step has hangs on (seed, step) alone, so that a run goes on anywhere. How they are cut into
-    micro-batches changes no gradient: by tokens, for padding costs nothing here and long sequences do.
+    The units of a step depend on (seed, step) alone, so that a run resumes anywhere. They are split into micro-batches
+    by tokens, since padding costs nothing here and long sequences do; the split changes no gradient.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class Packing:
         device: torch.device | str = "cpu",
         fills: bool = False,
     ) -> None:
-        """With `fills`, steps of a single micro-batch are filled up to few sizes; it changes no gradient."""
+        """With `fills`, steps of a single micro-batch are padded to few sizes; it changes no gradient."""
         if batch_size < 1:
             raise UserError(f"batch_size is {batch_size}: a batch has at least 1 example")
         if not sequences.targets:
@@ -139,11 +139,11 @@ class Packing:
         self.tokens_at_a_time = min(tokens_at_a_time, batch_size * int(self._tokens.max()))
 
     def epoch_of(self, step: int) -> float:
-        """How many times the examples have been gone through before this step."""
+        """How many epochs were completed before this step."""
         return step * self.batch_size / self.num_units
 
     def units(self, step: int) -> Int64[np.ndarray, "batch"]:
-        """The units of a step, short ones first. An epoch's last batch is filled up from the next epoch."""
+        """The units of a step, short ones first. An epoch's last batch is completed from the next epoch."""
         numbers = np.arange(step * self.batch_size, (step + 1) * self.batch_size, dtype=np.int64)
         epochs = numbers // self.num_units
         units = np.empty_like(numbers)
@@ -153,14 +153,14 @@ class Packing:
             units[here] = permuted(numbers[here] % self.num_units, self.num_units, key)
         return units[np.argsort(self._tokens[units], kind="stable")]
 
-    def at(self, step: int, rank: int = 0, world: int = 1, parts: int = 1) -> list[PackedBatch]:
-        """One rank's share of a step as micro-batches; `parts` divides the tokens that one of them may have."""
+    def at(self, step: int, rank: int = 0, world: int = 1, micro_batches: int = 1) -> list[PackedBatch]:
+        """One rank's micro-batches of a step; `micro_batches` divides the tokens that one of them may have."""
         if self.batch_size < world:
             raise UserError(
                 f"batch_size is {self.batch_size}, too small for {world} processes: raise it, or take fewer"
             )
         units = self.units(step)[rank::world]
-        bound = max(1, self.tokens_at_a_time // parts)
+        bound = max(1, self.tokens_at_a_time // micro_batches)
         most = self.units_at_a_time or self.batch_size
         cuts, held, count = [], 0, 0
         for place, tokens in enumerate(self._tokens[units].tolist()):
@@ -168,14 +168,14 @@ class Packing:
                 cuts.append(place)
                 held = count = 0
             held, count = held + tokens, count + 1
-        batches = [self.pack(part) for part in np.split(units, cuts)]
+        batches = [self.pack(some) for some in np.split(units, cuts)]
         return [filled(batches[0])] if self.fills and len(batches) == 1 else batches
 
     def pack(self, units: Int64[np.ndarray, "units"]) -> PackedBatch:
         """These units as one batch, on the host."""
-        rows, sequences = stretches(self._first[units], self._options[units]), self.sequences
+        rows, sequences = concatenate_ranges(self._first[units], self._options[units]), self.sequences
         lengths = sequences.lengths[rows]
-        place = stretches(np.zeros_like(lengths), lengths)
+        place = concatenate_ranges(np.zeros_like(lengths), lengths)
         tokens = sequences.ids[np.repeat(sequences.starts[rows], lengths) + place]
         return PackedBatch(
             torch.from_numpy(tokens.astype(np.int64)),
@@ -185,11 +185,11 @@ class Packing:
             {kind: torch.from_numpy(rows_of[rows]) for kind, rows_of in sequences.targets.items()},
         )
 
-    def stream(self, *, start: int, rank: int, world: int, parts: int) -> Iterator[list[PackedBatch]]:
+    def stream(self, *, start: int, rank: int, world: int, micro_batches: int) -> Iterator[list[PackedBatch]]:
         """For each step from `start` on its micro-batches, on the device; a thread prepares them ahead."""
         with ThreadPoolExecutor(1, "packing") as worker:
             pending: deque[Future[list[PackedBatch]]] = deque()
             for step in itertools.count(start):
-                pending.append(worker.submit(self.at, step, rank, world, parts))
+                pending.append(worker.submit(self.at, step, rank, world, micro_batches))
                 if len(pending) > STEPS_AHEAD:
                     yield [batch.to(self.device) for batch in pending.popleft().result()]

@@ -1,7 +1,7 @@
-"""A run that has collapsed: it says the same of everything, and its loss never left that of knowing label frequencies.
+"""Detect a collapsed run: its predictions are all the same, and its loss is still that of knowing label frequencies.
 
-Large models do that in fine-tuning now and then, with the learning rate too high or a seed out of luck. It is no
-result, so it is noticed, named, and tried again at a lower rate.
+Large models sometimes collapse in fine-tuning, with a learning rate that is too high or an unlucky seed. Such a run is
+not a result: it is detected, reported, and tried again at a lower rate.
 """
 
 from collections import Counter
@@ -12,34 +12,35 @@ from jaxtyping import Float64
 
 from openalbert.tasks.task import ChoiceExample, Example, Sequences, Task, TextExample
 
-FROM_PROGRESS = 0.5  # earlier, a slow start cannot be told from a collapse
-LEAST_STEPS = 100  # in a run that is shorter nobody can tell
-REHEARSAL = 30  # steps; whoever takes fewer only wants to see that all is in place
-LEAST_EXAMPLES = 10  # fewer predictions may well be alike
-LAST_STEPS = 64  # whose loss is looked at
-SIGMAS = 2.0  # standard errors by which the mean loss must lie under the baseline to count as better
-LEAST_GAIN = 0.005  # the share of the baseline that it must lie under it at any rate
-SAME = 0.99  # so many predictions alike are all alike
-RATE_FACTOR = 0.5  # of the learning rate, from attempt to attempt
+FROM_PROGRESS = 0.5  # earlier, a slow start looks like a collapse
+LEAST_STEPS = 100  # a shorter run is not checked
+REHEARSAL = 30  # steps; a shorter run is only a trial of the setup
+LEAST_EXAMPLES = 10  # fewer predictions may well be the same
+LAST_STEPS = 64  # whose loss counts
+SIGMAS = 2.0  # standard errors by which the mean loss must be below the baseline
+LEAST_GAIN = 0.005  # fraction of the baseline by which it must be below it in any case
+SAME = 0.99  # fraction of equal predictions that counts as all the same
+RATE_FACTOR = 0.5  # of the learning rate, from one attempt to the next
 
 
 def baseline_loss(sequences: Sequences, class_weights: Float64[np.ndarray, "classes"] | None = None) -> float:
-    """The training loss of a model that knows how frequent each label is, and nothing of the text."""
+    """The training loss of a constant prediction of the label frequencies."""
     total = 0.0
     for kind, targets in sequences.targets.items():
         if kind == "classification":
-            shares = np.bincount(targets, minlength=0 if class_weights is None else len(class_weights)) / len(targets)
-            total += _entropy(shares if class_weights is None else shares * class_weights)
+            minlength = 0 if class_weights is None else len(class_weights)
+            frequencies = np.bincount(targets, minlength=minlength) / len(targets)
+            total += _entropy(frequencies if class_weights is None else frequencies * class_weights)
         elif kind == "regression":
             total += float(np.var(targets, dtype=np.float64))
         elif kind == "multi_label":
-            shares = targets.mean(0, dtype=np.float64)
-            positive = shares if class_weights is None else shares * class_weights
-            total += float(np.mean([_entropy(np.array(both)) for both in zip(positive, 1 - shares, strict=True)]))
+            frequencies = targets.mean(0, dtype=np.float64)
+            positive = frequencies if class_weights is None else frequencies * class_weights
+            total += float(np.mean([_entropy(np.array(both)) for both in zip(positive, 1 - frequencies, strict=True)]))
         elif kind == "multiple_choice":
             total += float(np.log(np.bincount(sequences.example)).mean())
         elif kind == "span":
-            # It knows how many windows have no answer, and takes any token of the others to be as good as another.
+            # The frequency of windows without an answer is known; in the others all tokens are equally likely.
             has_answer = (targets > 0).any(axis=1)
             total += _entropy(np.array([has_answer.mean(), 1 - has_answer.mean()]))
             total += float(np.log(sequences.lengths[has_answer]).sum() / len(targets))
@@ -48,24 +49,24 @@ def baseline_loss(sequences: Sequences, class_weights: Float64[np.ndarray, "clas
     return total
 
 
-def _entropy(shares: np.ndarray) -> float:
-    """The lowest cross entropy that a constant prediction can have, with these frequencies, weighted or not."""
-    known = shares[shares > 0]
+def _entropy(frequencies: np.ndarray) -> float:
+    """The lowest cross entropy of a constant prediction with these frequencies, weighted or not."""
+    known = frequencies[frequencies > 0]
     return float(-(known * np.log(known / known.sum())).sum())
 
 
-def collapse(
+def describe_collapse(
     task: Task,
     baseline: float,
     recent_losses: Sequence[float],
     examples: Sequence[Example],
     predictions: Sequence[object],
 ) -> str | None:
-    """Why a run counts as collapsed, as half a sentence; None for a run that learns.
+    """Why a run counts as collapsed, as a clause; None for a run that learns.
 
     Both must hold: the last training losses are no better than the baseline, and the predictions are all the same
-    (of choices: no more often right than by chance). A loss that is a little better, beyond its own noise, is that of a
-    run that learns too slowly: a lower rate would be the wrong cure.
+    (for multiple choice: no more often right than by chance). A loss that is a little better, beyond its own noise,
+    is that of a run that learns too slowly, which a lower rate would not help.
     """
     if not recent_losses or baseline <= 0:
         return None
@@ -73,14 +74,14 @@ def collapse(
     loss, error = float(last.mean()), float(last.std() / np.sqrt(len(last)))
     if np.isfinite(loss) and loss < baseline - max(SIGMAS * error, LEAST_GAIN * baseline):
         return None
-    same = sameness(task, examples, predictions)
+    same = describe_constant_predictions(task, examples, predictions)
     if same is None:
         return None
     return f"{same}, and the training loss {loss:.3f} is no better than that of label frequencies ({baseline:.3f})"
 
 
-def sameness(task: Task, examples: Sequence[Example], predictions: Sequence[object]) -> str | None:
-    """In what way predictions are all the same, or no better than chance, as half a sentence; None if they are not."""
+def describe_constant_predictions(task: Task, examples: Sequence[Example], predictions: Sequence[object]) -> str | None:
+    """How the predictions are all the same, or no better than chance, as a clause; None if they are not."""
     if task.kind == "regression":
         wanted = [float(e.label) for e in examples if isinstance(e, TextExample) and isinstance(e.label, int | float)]
         spread, of_labels = float(np.std(np.array(predictions, np.float64))), float(np.std(wanted))

@@ -1,23 +1,22 @@
-"""What a fine-tuning run works with: the model to begin with, and all examples, tokenized once for all seeds."""
+"""The data of a fine-tuning run: the model to start from, and all examples, tokenized once for all seeds."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 import torch
-from jaxtyping import Float64
+from jaxtyping import Bool, Float64
 
 from openalbert.errors import UserError
 from openalbert.finetuning.batches import fingerprint
-from openalbert.finetuning.class_weights import balanced_weights
 from openalbert.finetuning.encode import Encoding, encode
-from openalbert.finetuning.reach import learnable, out_of_reach
+from openalbert.finetuning.losses import Standardization, balanced_weights
 from openalbert.finetuning.settings import Finetune
-from openalbert.finetuning.span_decoding import how_sure
-from openalbert.finetuning.units import Units
+from openalbert.finetuning.span_decoding import few_questions_note
+from openalbert.finetuning.windows import select_questions
 from openalbert.formatting import are, counted, percent_of
 from openalbert.interop import huggingface
 from openalbert.interop.pretraining_json import NONE, Pretraining, read_pretraining
@@ -25,6 +24,7 @@ from openalbert.interop.task_json import read_task_info
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import AlbertConfig
 from openalbert.tasks.data.source import hold_out
+from openalbert.tasks.data.tables import Exclusions
 from openalbert.tasks.label_checks import (
     check_spread,
     describe_absent_classes,
@@ -36,71 +36,137 @@ from openalbert.tasks.label_checks import (
 )
 from openalbert.tasks.metrics import describe_positive_class, metric_names, with_metric
 from openalbert.tasks.registry import open_task
-from openalbert.tasks.task import MAX_ANSWER_TOKENS, Example, Reading, Task
+from openalbert.tasks.task import MAX_ANSWER_TOKENS, Example, QuestionExample, Reading, Task
 from openalbert.text.tokenizer import Tokenizer
 
-THRESHOLD_SHARE = 0.05  # of the training questions, held out where the threshold of the null score is to be fitted
-MOST_FOR_THRESHOLD = 1_000  # questions: one number needs no more, and they are answered at every evaluation
-FROM_MNLI = ("rte", "stsb", "mrpc")  # what the paper begins with a model of MNLI
+THRESHOLD_FRACTION = 0.05  # of the training questions, held out to fit the null threshold
+MAX_FOR_THRESHOLD = 1_000  # questions: one number needs no more, and they are answered at every evaluation
+FROM_MNLI = ("rte", "stsb", "mrpc")  # tasks that the paper starts from a model of MNLI
 
 
 @dataclass(frozen=True)
-class Part:
-    """The examples of a split, as they are and as a model takes them."""
+class EncodedSplit:
+    """The examples of a split, as they were read and as a model takes them."""
 
-    examples: tuple[Example, ...]
+    name: str
+    reading: Reading
     encoding: Encoding
+    max_length: int
+    """The longest sequence, in tokens."""
     max_answer_tokens: int = MAX_ANSWER_TOKENS
-    """The longest answer to a question that is given."""
+    """The longest answer to a question that is predicted."""
+
+    @property
+    def examples(self) -> tuple[Example, ...]:
+        """The examples as they were read."""
+        return self.reading.examples
 
     @property
     def fingerprint(self) -> str:
-        """The same only for the same examples, which say more than their tokens: which answers count as right, say."""
+        """A hash of the examples, which hold more than their tokens: which answers count as right, for example."""
         sums = hashlib.sha256(fingerprint(self.encoding.sequences).encode())
         for example in self.examples:
             sums.update(repr(example).encode())
         return sums.hexdigest()
 
+    def without_unlearnable(self) -> "EncodedSplit":
+        """Without the questions whose answer every window cuts; they are counted among the excluded ones.
+
+        Each of their windows would teach that a question with an answer has none. The rest of a cut answer is no target
+        either: it would teach to stop short, and where the border is has nothing to do with the question.
+        """
+        reading, sequences, windows = self.reading, self.encoding.sequences, self.encoding.windows
+        if windows is None or "span" not in sequences.targets:
+            return self
+        is_learned = np.bincount(sequences.example, sequences.targets["span"][:, 0] > 0, len(reading.examples)) > 0
+        kept = is_learned | ~_have_answers(reading.examples)
+        if kept.all():
+            return self
+        excluded = Exclusions(reading.excluded)
+        for example, stays in zip(reading.examples, kept, strict=True):
+            if not stays:
+                excluded.add(f"whose answer is whole in no window of {self.max_length} tokens", f"'{example.id}'")
+        examples = tuple(example for example, stays in zip(reading.examples, kept, strict=True) if stays)
+        rest = replace(reading, examples=examples, excluded=excluded.counted())
+        if not examples:
+            raise UserError(
+                f"{rest.origin}: no question is left to learn from: raise --max-length, or shorten the answers"
+            )
+        return replace(self, reading=rest, encoding=Encoding(*select_questions(sequences, windows, kept)))
+
+    def unreachable_answers(self) -> list[str]:
+        """Sentences on gold answers that can never be predicted."""
+        if self.encoding.windows is None:
+            return []
+        tokens = self.encoding.windows.answer_tokens
+        sentences = []
+        if cut := int((_have_answers(self.examples) & (tokens == 0)).sum()):
+            what = f"{counted(cut, 'answer')} {are(cut)} cut by every window of {self.max_length} tokens"
+            sentences.append(f"{what} and can never be predicted")
+        if long := int((tokens > self.max_answer_tokens).sum()):
+            what = f"{counted(long, 'answer')} {are(long)} longer than {counted(self.max_answer_tokens, 'token')}"
+            sentences.append(f"{what} and can never be predicted: --max-answer-tokens {tokens.max()} is enough")
+        return sentences
+
+
+def encode_split(
+    task: Task,
+    name: str,
+    reading: Reading,
+    tokenizer: Tokenizer,
+    *,
+    max_length: int,
+    stride: int = 128,
+    max_answer_tokens: int = MAX_ANSWER_TOKENS,
+) -> EncodedSplit:
+    """Tokenize the examples of a split."""
+    encoding = encode(task, reading.examples, tokenizer, max_length, stride=stride)
+    return EncodedSplit(name, reading, encoding, max_length, max_answer_tokens)
+
+
+def _have_answers(examples: Sequence[Example]) -> Bool[np.ndarray, "examples"]:
+    return np.array([isinstance(example, QuestionExample) and bool(example.answers) for example in examples], bool)
+
 
 @dataclass(frozen=True)
 class TaskData:
-    """All that a run needs beside its settings."""
+    """Everything that a run needs in addition to its settings."""
 
     task: Task
     folder: Path
-    """The model to begin with."""
+    """The model to start from."""
     pretraining: Pretraining | None
-    """What the weights to begin with have had, if that is known."""
+    """How its weights were pretrained, if that is known."""
     config: AlbertConfig
     """Its configuration, with the dropout of this run."""
     tokenizer: Tokenizer
     max_length: int
-    train: Part
-    scored: Mapping[str, Part]
-    """What to score on; the first decides."""
+    train: EncodedSplit
+    scored: Mapping[str, EncodedSplit]
+    """The splits to evaluate on; the first one selects the weights."""
     class_weights: Float64[np.ndarray, "classes"] | None
-    """Weights of the classes in the loss, in the order of the labels."""
-    units: Units | None
-    """For values that are learned in units of their spread."""
-    threshold: Part | None
-    """Where a question may have no answer: training questions held out to fit the threshold of the null score."""
+    """Class weights of the loss, in the order of the labels."""
+    standardization: Standardization | None
+    """For standardized regression targets."""
+    threshold: EncodedSplit | None
+    """Where a question may have no answer: training questions held out to fit the null threshold."""
     layout: Mapping[str, str]
-    """Which column of the training file was taken for what, in files of one's own."""
+    """The role of each column of the training file, in the user's own files."""
     separator: str | None
-    """What stands between labels there, where several stand in one cell."""
+    """The separator between the labels of one cell there."""
     remarks: tuple[str, ...]
-    """What the user should know of it, a sentence each."""
+    """What the user should know about it, a sentence each."""
 
     @cached_property
     def fingerprints(self) -> dict[str, str]:
-        """One of what is learned from, and of each split that is scored on."""
+        """Hashes of the training data and of each split that is evaluated on."""
         learned = [fingerprint(self.train.encoding.sequences), *self.task.labels]
         learned += [self.threshold.fingerprint] if self.threshold is not None else []
         train = hashlib.sha256(repr(learned).encode()).hexdigest()
-        return {"train": train, **{split: part.fingerprint for split, part in self.scored.items()}}
+        return {"train": train, **{name: split.fingerprint for name, split in self.scored.items()}}
 
     def make_model(self, seed: int, from_scratch: bool) -> AlbertModel:
-        """The model to be tuned: the encoder of the folder, and heads of its own where they are for this task."""
+        """The model to fine-tune: the encoder of the folder, and its heads where they are for this task."""
         torch.manual_seed(seed)
         model = AlbertModel(self.config, self.task.heads)
         if from_scratch:
@@ -112,13 +178,13 @@ class TaskData:
             for name, parameter in model.named_parameters():
                 if name.startswith(("encoder.", *known)):
                     parameter.copy_(weights[name])
-        if known and self.units is not None:
-            self.units.from_values(model)
+        if known and self.standardization is not None:
+            self.standardization.unfold_from(model)
         return model
 
 
 def load_data(settings: Finetune) -> TaskData:
-    """Read, check and tokenize everything, before anything is learned."""
+    """Read, check and tokenize everything before training starts."""
     remarks: list[str] = []
     folder = _start_folder(settings)
     pretraining = NONE if settings.from_scratch else read_pretraining(folder)
@@ -132,7 +198,7 @@ def load_data(settings: Finetune) -> TaskData:
     tokenizer = Tokenizer.load(folder)
     if tokenizer.vocab_size > config.vocab_size:
         raise UserError(
-            f"{folder}: its tokenizer has {tokenizer.vocab_size} pieces, but its model knows {config.vocab_size} only"
+            f"{folder}: its tokenizer has {tokenizer.vocab_size} pieces, but its model has {config.vocab_size} only"
         )
     max_length = min(settings.max_length, config.max_positions)
     if max_length < settings.max_length:
@@ -140,29 +206,36 @@ def load_data(settings: Finetune) -> TaskData:
     task = open_task(settings.task, settings.source)
     if not task.splits:
         raise UserError(f"{task.name} has nothing to score on here: give a file with --dev")
-    never_tuned = not _is_tuned(folder) if settings.start else True
-    if settings.start and never_tuned:
-        remarks.append(f"--from {settings.start} was never tuned for a task: it is begun with as MODEL would be")
-    if task.name in FROM_MNLI and never_tuned:
-        remarks.append(f"the paper begins {task.name} with a model of MNLI: give one with --from")
+    is_fine_tuned = bool(settings.start) and _is_fine_tuned(folder)
+    if settings.start and not is_fine_tuned:
+        remarks.append(f"--from {settings.start} was not fine-tuned for a task: it is used as MODEL would be")
+    if task.name in FROM_MNLI and not is_fine_tuned:
+        remarks.append(f"the paper starts {task.name} from a model of MNLI: give one with --from")
 
-    def encoded(examples: tuple[Example, ...]) -> Part:
-        encoding = encode(task, examples, tokenizer, max_length, stride=settings.stride)
-        return Part(examples, encoding, settings.max_answer_tokens)
+    def encoded(name: str, reading: Reading) -> EncodedSplit:
+        return encode_split(
+            task,
+            name,
+            reading,
+            tokenizer,
+            max_length=max_length,
+            stride=settings.stride,
+            max_answer_tokens=settings.max_answer_tokens,
+        )
 
-    train, threshold = task.read("train"), None
+    reading, threshold = task.read("train"), None
     if task.may_have_no_answer:
-        held_out = min(THRESHOLD_SHARE, MOST_FOR_THRESHOLD / len(train.examples))
-        otherwise = "questions on another passage are needed, to fit the threshold of the null score on"
-        # Passages from all over: so small a share would be one article or two, and articles differ in how many of their
-        # questions have an answer.
-        rest, held = hold_out(train, held_out, settings.source.heldout_seed, otherwise, articles_stay_whole=False)
-        # Its remarks speak of a part to score on, which this is not.
-        train = replace(train, examples=rest.examples)
-        threshold = encoded(held.examples)
+        fraction = min(THRESHOLD_FRACTION, MAX_FOR_THRESHOLD / len(reading.examples))
+        otherwise = "questions on another passage are needed, to fit the null threshold on"
+        # Passages from all over: so small a fraction would be one article or two, and articles differ in how many of
+        # their questions have an answer.
+        rest, held = hold_out(reading, fraction, settings.source.heldout_seed, otherwise, articles_stay_whole=False)
+        # The remarks of `rest` are about a split to evaluate on, which this is not.
+        reading = replace(reading, examples=rest.examples)
+        threshold = encoded("threshold", held)
         number = len(held.examples)
-        told = f"{counted(number, 'training question')} {are(number)} held out to fit the threshold of the null score"
-        remarks.append(told + how_sure(number))
+        held_out = f"{counted(number, 'training question')} {are(number)} held out to fit the null threshold"
+        remarks.append(held_out + few_questions_note(number))
     readings = {split: task.read(split) for split in task.splits}
 
     decisive = next(iter(readings.values())).examples
@@ -171,29 +244,30 @@ def load_data(settings: Finetune) -> TaskData:
     if task.kind == "classification" and "f1" in metric_names(task, decisive):
         remarks.append(describe_positive_class(task.labels[1]))
 
-    train, encoding = learnable(train, encoded(train.examples).encoding, max_length)
-    learned = Part(train.examples, encoding, settings.max_answer_tokens)
-    remarks += _remarks("train", train, learned, max_length, remarks)
-    remarks += [f"train: {told}" for told in describe_classes(task, train.examples)]
-    _check_differ(task, train, readings)
+    train = encoded("train", reading).without_unlearnable()
+    remarks += _describe_split(train, remarks)
+    remarks += [f"train: {sentence}" for sentence in describe_classes(task, train.examples)]
+    _check_differ(task, train.reading, readings)
     class_weights = None
     if settings.class_weights == "balanced":
-        class_weights = balanced_weights(task, learned.encoding.sequences)
+        class_weights = balanced_weights(task, train.encoding.sequences)
         remarks.append(describe_class_weights(task, class_weights))
-    units = None
+    standardization = None
     if task.kind == "regression":
-        remarks += [f"train: {told}" for told in check_spread(train)]
+        remarks += [f"train: {sentence}" for sentence in check_spread(train.reading)]
         if settings.standardize:
             values = values_of(train.examples)
-            units = Units.of(values)
-            learned = replace(learned, encoding=Encoding(units.learned(learned.encoding.sequences, values)))
+            standardization = Standardization.fit(values)
+            train = replace(train, encoding=Encoding(standardization.standardize(train.encoding.sequences, values)))
 
     scored = {}
-    for split, reading in readings.items():
-        scored[split] = encoded(reading.examples)
-        remarks += _remarks(split, reading, scored[split], max_length, remarks)
-        remarks += [f"{split}: {told}" for told in describe_constant_label(task, reading.examples)]
-        remarks += [f"{split}: {told}" for told in describe_absent_classes(task, train.examples, reading.examples)]
+    for name, reading in readings.items():
+        scored[name] = encoded(name, reading)
+        remarks += _describe_split(scored[name], remarks)
+        remarks += [f"{name}: {sentence}" for sentence in describe_constant_label(task, reading.examples)]
+        remarks += [
+            f"{name}: {sentence}" for sentence in describe_absent_classes(task, train.examples, reading.examples)
+        ]
     return TaskData(
         task=task,
         folder=folder,
@@ -201,19 +275,19 @@ def load_data(settings: Finetune) -> TaskData:
         config=config,
         tokenizer=tokenizer,
         max_length=max_length,
-        train=learned,
+        train=train,
         scored=scored,
         class_weights=class_weights,
-        units=units,
+        standardization=standardization,
         threshold=threshold,
-        layout=train.layout,
-        separator=train.separator,
+        layout=train.reading.layout,
+        separator=train.reading.separator,
         remarks=tuple(remarks),
     )
 
 
 def _check_differ(task: Task, train: Reading, scored: Mapping[str, Reading]) -> None:
-    """Refuse examples to learn from that are all alike, by themselves or because the others are held out."""
+    """Refuse training examples that all have the same label, by themselves or because the others are held out."""
     alike = find_constant_label(task, train.examples)
     if alike is None:
         return
@@ -228,28 +302,27 @@ def _check_differ(task: Task, train: Reading, scored: Mapping[str, Reading]) -> 
     raise UserError(f"{train.origin}: in train, {alike}: there is nothing to tell apart")
 
 
-def _remarks(split: str, reading: Reading, part: Part, max_length: int, told: list[str]) -> list[str]:
-    sequences = part.encoding.sequences
-    told_now = [remark for remark in reading.remarks if remark not in told]
-    told_now += [f"{split}: {count:,} left out: {reason}" for reason, count in reading.excluded.items()]
+def _describe_split(split: EncodedSplit, known: list[str]) -> list[str]:
+    """Sentences on how a split was read and encoded, without those of the reader that are already known."""
+    name, reading, sequences = split.name, split.reading, split.encoding.sequences
+    sentences = [remark for remark in reading.remarks if remark not in known]
+    sentences += [f"{name}: {count:,} left out: {reason}" for reason, count in reading.excluded.items()]
     mean = len(sequences.ids) / max(1, len(sequences.example))
     windows = (
         f" in {counted(len(sequences.example), 'sequence')}" if len(sequences.example) != sequences.num_examples else ""
     )
-    told_now.append(
-        f"{split}: {counted(sequences.num_examples, 'example')}{windows}, {mean:.1f} tokens each in the mean"
+    sentences.append(
+        f"{name}: {counted(sequences.num_examples, 'example')}{windows}, {mean:.1f} tokens each on average"
     )
     if sequences.num_truncated:
         cut = sequences.num_truncated
-        of_all = percent_of(cut, sequences.num_examples)
-        told_now.append(f"{split}: {counted(cut, 'example')} ({of_all}) {are(cut)} cut to {max_length} tokens")
-    beyond = out_of_reach(part.examples, part.encoding, max_length, part.max_answer_tokens)
-    told_now += [f"{split}: {sentence}" for sentence in beyond]
-    return told_now
+        percent = percent_of(cut, sequences.num_examples)
+        sentences.append(f"{name}: {counted(cut, 'example')} ({percent}) {are(cut)} cut to {split.max_length} tokens")
+    return sentences + [f"{name}: {sentence}" for sentence in split.unreachable_answers()]
 
 
 def _start_folder(settings: Finetune) -> Path:
-    """The folder of the model to begin with; MODEL and --from must be of one kind where both are given."""
+    """The folder of the model to start from; where both are given, MODEL and --from must have the same shape."""
     if not settings.model and not settings.start:
         raise UserError("name the model right after the verb: `openalbert finetune MODEL --task …`")
     named = huggingface.find_folder(settings.start or settings.model)
@@ -267,8 +340,7 @@ def _start_folder(settings: Finetune) -> Path:
     return named
 
 
-def _is_tuned(folder: Path) -> bool:
-    """Whether a model was tuned for a task, here or elsewhere."""
+def _is_fine_tuned(folder: Path) -> bool:
     return read_task_info(folder) is not None or huggingface.has_task_head(folder)
 
 

@@ -1,24 +1,35 @@
-"""Examples of every kind as `Sequences`: what is read first, what is cut where it is too long, what is to be learned.
+"""Examples of every kind as token sequences: which texts are read, what is truncated, which targets are learned.
 
-Nothing is cut without being counted: `Sequences.num_truncated`.
+Every truncation is counted in `Sequences.num_truncated`.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
-from jaxtyping import Int64
+from jaxtyping import Int32, Int64
 
 from openalbert.errors import UserError
-from openalbert.finetuning.slices import NONE, Rows, Texts
-from openalbert.finetuning.windows import Windows, encode_questions
+from openalbert.finetuning.windows import (
+    UNOWNED,
+    Passage,
+    Windows,
+    answer_spans,
+    assign_spans,
+    shortest_whole_span,
+    span_targets,
+    split_into_windows,
+)
 from openalbert.tasks.task import ChoiceExample, Example, QuestionExample, Sequences, Task, TextExample
 from openalbert.text.tokenizer import Tokenizer
 
 E = TypeVar("E", TextExample, ChoiceExample, QuestionExample)
-SHORTEST = 8  # tokens of an input: room for a word on both sides of a pair
+MIN_LENGTH = 8  # tokens of an input: room for a word on both sides of a pair
+MAX_QUESTION_TOKENS = 64  # as in Google's code
+TEXTS_AT_ONCE = SEQUENCES_AT_ONCE = 20_000
+NO_SECOND = -1  # the length of a second text where there is none
 # RACE's blank: underscores that do not stand within a word, as they do in snake_case.
 _BLANK = re.compile(r"(?<!\w)_+|_+(?!\w)")
 
@@ -29,30 +40,30 @@ class Encoding:
 
     sequences: Sequences
     windows: Windows | None = None
-    """For questions: what leads from tokens back to characters of the passages."""
+    """For question answering: the characters of the passages that tokens stand for."""
 
 
 def encode(
     task: Task, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int, *, stride: int = 128
 ) -> Encoding:
-    """The sequences of some examples, none of more than `max_length` tokens.
+    """Encode examples as sequences of at most `max_length` tokens.
 
-    `stride`: how many tokens after one window over a passage the next one begins, half a window at most.
+    `stride`: the distance in tokens between the starts of two windows over a passage, half a window at most.
     """
-    if max_length < SHORTEST:
-        raise UserError(f"max_length is {max_length}: an input needs {SHORTEST} tokens at least")
+    if max_length < MIN_LENGTH:
+        raise UserError(f"max_length is {max_length}: an input needs {MIN_LENGTH} tokens at least")
     if stride < 1:
         raise UserError(f"stride is {stride}: a window begins at least 1 token after the one before")
     if task.kind == "question_answering":
-        questions = _all(task, examples, QuestionExample)
-        return Encoding(*encode_questions(questions, tokenizer, max_length, stride, task.may_have_no_answer))
+        questions = _require_kind(task, examples, QuestionExample)
+        return Encoding(*_encode_questions(questions, tokenizer, max_length, stride, task.may_have_no_answer))
     if task.kind == "multiple_choice":
-        return Encoding(_choices(_all(task, examples, ChoiceExample), tokenizer, max_length))
-    return Encoding(_texts(task, _all(task, examples, TextExample), tokenizer, max_length))
+        return Encoding(_encode_choices(_require_kind(task, examples, ChoiceExample), tokenizer, max_length))
+    return Encoding(_encode_texts(task, _require_kind(task, examples, TextExample), tokenizer, max_length))
 
 
-def _all(task: Task, examples: Sequence[Example], kind: type[E]) -> list[E]:
-    """The examples, all of which are of the kind that the task has."""
+def _require_kind(task: Task, examples: Sequence[Example], kind: type[E]) -> list[E]:
+    """The examples, checked to be of the kind that the task has."""
     found = [example for example in examples if isinstance(example, kind)]
     if len(found) < len(examples):
         other = next(example for example in examples if not isinstance(example, kind))
@@ -63,28 +74,28 @@ def _all(task: Task, examples: Sequence[Example], kind: type[E]) -> list[E]:
     return found
 
 
-def _texts(task: Task, examples: Sequence[TextExample], tokenizer: Tokenizer, max_length: int) -> Sequences:
-    texts = Texts()
-    first = np.array([texts.number(example.first) for example in examples], np.int64)
+def _encode_texts(task: Task, examples: Sequence[TextExample], tokenizer: Tokenizer, max_length: int) -> Sequences:
+    texts = UniqueTexts()
+    first = np.array([texts.add(example.first) for example in examples], np.int64)
     second = np.array(
-        [NONE if example.second is None else texts.number(example.second) for example in examples], np.int64
+        [NO_SECOND if example.second is None else texts.add(example.second) for example in examples], np.int64
     )
     ids = texts.tokenize(tokenizer)
-    is_pair = second != NONE
-    lengths = ids.lengths[first], np.where(is_pair, ids.lengths[second], NONE)
+    is_pair = second != NO_SECOND
+    lengths = ids.lengths[first], np.where(is_pair, ids.lengths[second], NO_SECOND)
     room = np.where(is_pair, max_length - 3, max_length - 2)
-    kept = longest_first(lengths[0], np.maximum(lengths[1], 0), room)
-    rows = Rows(ids.starts[first], kept[0], ids.starts[second], np.where(is_pair, kept[1], NONE))
+    kept = truncate_pairs(lengths[0], np.maximum(lengths[1], 0), room)
+    rows = PairSlices(ids.starts[first], kept[0], ids.starts[second], np.where(is_pair, kept[1], NO_SECOND))
     is_cut = (kept[0] < lengths[0]) | (kept[1] < lengths[1])
-    out, starts, seconds = rows.put_together(ids.ids, tokenizer)
+    out, starts, seconds = rows.assemble(ids.ids, tokenizer)
     numbers = np.arange(len(examples))
     return Sequences(out, starts, seconds, numbers, _text_targets(task, examples), len(examples), int(is_cut.sum()))
 
 
-def longest_first(
+def truncate_pairs(
     first: Int64[np.ndarray, "n"], second: Int64[np.ndarray, "n"], room: Int64[np.ndarray, "n"]
 ) -> tuple[Int64[np.ndarray, "n"], Int64[np.ndarray, "n"]]:
-    """How much stays of each part if the longer one always gives its last token, the second one where they are equal.
+    """How many tokens remain of each text if the longer one always loses its last token, the second one on a tie.
 
     Google's rule for pairs, without the loop.
     """
@@ -108,16 +119,16 @@ def _text_targets(task: Task, examples: Sequence[TextExample]) -> dict[str, np.n
     return {task.kind: np.array(labels, np.float32 if task.kind == "regression" else np.int64)}
 
 
-def _choices(examples: Sequence[ChoiceExample], tokenizer: Tokenizer, max_length: int) -> Sequences:
+def _encode_choices(examples: Sequence[ChoiceExample], tokenizer: Tokenizer, max_length: int) -> Sequences:
     """A sequence for each option: the passage, then the question with that option in it (Google's RACE).
 
-    Of a long passage the end is left out; of a question and option longer than half the room, the beginning is.
+    A long passage loses its end; a question and option longer than half the room lose their beginning.
     """
-    texts = Texts()
+    texts = UniqueTexts()
     pairs = [
-        (number, texts.number(first), texts.number(second))
+        (number, texts.add(first), texts.add(second))
         for number, example in enumerate(examples)
-        for first, second in readings(example)
+        for first, second in option_pairs(example)
     ]
     numbers, first, second = np.array(pairs, np.int64).reshape(-1, 3).T
     ids = texts.tokenize(tokenizer)
@@ -125,8 +136,10 @@ def _choices(examples: Sequence[ChoiceExample], tokenizer: Tokenizer, max_length
     room = max_length - 3
     second_kept = np.minimum(second_length, np.maximum(room // 2, room - first_length))
     first_kept = np.minimum(first_length, room - second_kept)
-    behind = ids.starts[second] + second_length - second_kept
-    out, starts, seconds = Rows(ids.starts[first], first_kept, behind, second_kept).put_together(ids.ids, tokenizer)
+    second_start = ids.starts[second] + second_length - second_kept
+    out, starts, seconds = PairSlices(ids.starts[first], first_kept, second_start, second_kept).assemble(
+        ids.ids, tokenizer
+    )
     is_cut = (first_kept < first_length) | (second_kept < second_length)
     targets = {}
     if all(example.label is not None for example in examples):
@@ -135,15 +148,15 @@ def _choices(examples: Sequence[ChoiceExample], tokenizer: Tokenizer, max_length
     return Sequences(out, starts, seconds, numbers, targets, len(examples), len(np.unique(numbers[is_cut])))
 
 
-def readings(example: ChoiceExample) -> list[tuple[str, str]]:
-    """For each option the two parts that are read: without a passage they are the question and the option."""
+def option_pairs(example: ChoiceExample) -> list[tuple[str, str]]:
+    """The two texts of each option's sequence: without a passage they are the question and the option."""
     if not example.passage:
         return [(example.question, option) for option in example.options]
-    return [(example.passage, in_question(example.question, option)) for option in example.options]
+    return [(example.passage, fill_blank(example.question, option)) for option in example.options]
 
 
-def in_question(question: str, option: str) -> str:
-    """The option in the blank of the question, or behind a question that has none."""
+def fill_blank(question: str, option: str) -> str:
+    """Put the option into the blank of the question, or after a question that has none."""
 
     def filled(blank: re.Match[str]) -> str:
         before, behind = question[: blank.start()][-1:], question[blank.end() :][:1]
@@ -152,3 +165,144 @@ def in_question(question: str, option: str) -> str:
     if _BLANK.search(question):
         return _BLANK.sub(filled, question)
     return f"{question} {option}" if question else option
+
+
+def _encode_questions(
+    examples: Sequence[QuestionExample], tokenizer: Tokenizer, max_length: int, stride: int, may_have_no_answer: bool
+) -> tuple[Sequences, Windows]:
+    """`[CLS] question [SEP] window of the passage [SEP]` for each window of each question, as in Google's SQuAD code.
+
+    The target is the first gold answer that is whole in a window.
+    """
+    questions = UniqueTexts()
+    question_of = np.array([questions.add(example.question) for example in examples], np.int64)
+    question_ids = questions.tokenize(tokenizer)
+    max_question = min(MAX_QUESTION_TOKENS, (max_length - 3) // 2)
+    question_lengths = np.minimum(question_ids.lengths, max_question)
+    passage_numbers: dict[str, int] = {}
+    passages: list[Passage] = []
+    rows: list[tuple[int, int, int, int]] = []  # example, passage, start and length of the window
+    owned: list[np.ndarray] = []
+    targets: list[tuple[int, int]] = []
+    answer_tokens = np.zeros(len(examples), np.int32)
+    for number, example in enumerate(examples):
+        place = passage_numbers.setdefault(example.passage, len(passages))
+        if place == len(passages):
+            passages.append(Passage.of(example.passage, tokenizer))
+        passage = passages[place]
+        offset = int(question_lengths[question_of[number]]) + 2
+        windows = list(split_into_windows(len(passage.ids), max_length - offset - 1, stride))
+        rows += [(number, place, start, length) for start, length in windows]
+        owned += assign_spans(windows)
+        spans = answer_spans(example, passage)
+        targets += span_targets(spans, windows, offset)
+        answer_tokens[number] = shortest_whole_span(spans, windows)
+    example_of, passage_of, start, length = np.array(rows, np.int64).reshape(-1, 4).T
+    passage_ids = TokenizedTexts.of(
+        [one.ids for one in passages], [np.array([len(one.ids) for one in passages], np.int64)]
+    )
+    question = question_of[example_of]
+    source = passage_ids.starts[passage_of] + start
+    ids, starts, second = PairSlices(
+        question_ids.starts[question], question_lengths[question], len(question_ids.ids) + source, length
+    ).assemble(np.concatenate([question_ids.ids, passage_ids.ids]), tokenizer)
+    is_cut = question_ids.lengths[question_of] > max_question
+    sequences = Sequences(
+        ids,
+        starts,
+        second,
+        example_of,
+        _question_targets(targets, may_have_no_answer) if all(example.is_labelled for example in examples) else {},
+        len(examples),
+        int(is_cut.sum()),
+    )
+    from_token, to_token = concatenate_ranges(source, length), concatenate_ranges(starts[:-1] + second, length)
+    begin, end = np.full(len(ids), -1, np.int32), np.full(len(ids), -1, np.int32)
+    owned_from = np.full(len(ids), UNOWNED, np.int32)
+    if passages:
+        begin[to_token] = np.concatenate([passage.begin for passage in passages])[from_token]
+        end[to_token] = np.concatenate([passage.end for passage in passages])[from_token]
+        owned_from[to_token] = np.concatenate(owned)
+    return sequences, Windows(begin, end, owned_from, answer_tokens, is_cut)
+
+
+def _question_targets(spans: Sequence[tuple[int, int]], may_have_no_answer: bool) -> dict[str, np.ndarray]:
+    span = np.array(spans, np.int64).reshape(-1, 2)
+    has_none = (span[:, 0] == 0).astype(np.float32)
+    return {"span": span, "answerability": has_none} if may_have_no_answer else {"span": span}
+
+
+class UniqueTexts:
+    """Texts without duplicates, so that each is tokenized once: a passage has several questions or options."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+
+    def add(self, text: str) -> int:
+        """The number of a text, which may have been added before."""
+        return self._numbers.setdefault(text, len(self._numbers))
+
+    def tokenize(self, tokenizer: Tokenizer) -> "TokenizedTexts":
+        """Tokenize all texts, in the order of their numbers."""
+        texts = list(self._numbers)
+        chunks = [
+            tokenizer.encode_joined(texts[start : start + TEXTS_AT_ONCE])
+            for start in range(0, len(texts), TEXTS_AT_ONCE)
+        ]
+        return TokenizedTexts.of([ids for ids, _ in chunks], [lengths for _, lengths in chunks])
+
+
+@dataclass(frozen=True)
+class TokenizedTexts:
+    """The concatenated token ids of some texts."""
+
+    ids: Int32[np.ndarray, "tokens"]
+    starts: Int64[np.ndarray, "texts"]
+    lengths: Int64[np.ndarray, "texts"]
+
+    @classmethod
+    def of(cls, ids: Iterable[np.ndarray], lengths: Iterable[np.ndarray]) -> "TokenizedTexts":
+        """Concatenate the ids and the lengths of several chunks of texts."""
+        joined = np.concatenate([np.empty(0, np.int32), *ids])
+        counts = np.concatenate([np.empty(0, np.int64), *lengths])
+        return cls(joined, np.cumsum(counts) - counts, counts)
+
+
+@dataclass(frozen=True)
+class PairSlices:
+    """The slices of a pool of token ids that sequences are assembled from: one each, and for pairs a second one."""
+
+    first_start: Int64[np.ndarray, "sequences"]
+    first_length: Int64[np.ndarray, "sequences"]
+    second_start: Int64[np.ndarray, "sequences"]
+    second_length: Int64[np.ndarray, "sequences"]
+    """-1 where there is no second text, which is not the same as an empty one."""
+
+    def assemble(
+        self, ids: Int32[np.ndarray, "tokens"], tokenizer: Tokenizer
+    ) -> tuple[Int32[np.ndarray, "all_tokens"], Int64[np.ndarray, "sequences_and_end"], Int64[np.ndarray, "sequences"]]:
+        """`[CLS] first [SEP]` or `[CLS] first [SEP] second [SEP]`: ids, starts, and where each second text begins."""
+        is_pair = self.second_length != NO_SECOND
+        second_length = np.maximum(self.second_length, 0)
+        second = self.first_length + 2
+        lengths = second + np.where(is_pair, second_length + 1, 0)
+        starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+        out = np.full(starts[-1], tokenizer.sep_id, np.int32)
+        out[starts[:-1]] = tokenizer.cls_id
+        # Block by block: the indices of all tokens at once would take several times the memory of the tokens.
+        for start in range(0, len(lengths), SEQUENCES_AT_ONCE):
+            block = slice(start, start + SEQUENCES_AT_ONCE)
+            first_length, begin = self.first_length[block], starts[:-1][block]
+            out[concatenate_ranges(begin + 1, first_length)] = ids[
+                concatenate_ranges(self.first_start[block], first_length)
+            ]
+            into = concatenate_ranges(begin + second[block], second_length[block])
+            out[into] = ids[concatenate_ranges(self.second_start[block], second_length[block])]
+        return out, starts, second
+
+
+def concatenate_ranges(starts: Int64[np.ndarray, "n"], lengths: Int64[np.ndarray, "n"]) -> Int64[np.ndarray, "total"]:
+    """The indices of several ranges, one range after another."""
+    before = np.cumsum(lengths) - lengths
+    indices: np.ndarray = np.repeat(starts - before, lengths) + np.arange(lengths.sum())
+    return indices

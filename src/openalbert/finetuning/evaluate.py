@@ -1,32 +1,44 @@
-"""`openalbert evaluate`: how well a model does a task, or several models together (the paper's ensembles)."""
+"""`openalbert evaluate`: metrics, predictions and an error analysis of a model, or of several averaged ones."""
 
 import json as json_text
-from collections.abc import Mapping, Sequence
+import re
+import shlex
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import torch
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from openalbert import atomic_io
 from openalbert.errors import UserError
-from openalbert.finetuning.ensemble import Loaded, load_models, log, open_for
-from openalbert.finetuning.examine import Examined, examine
+from openalbert.finetuning.data import encode_split
+from openalbert.finetuning.error_analysis import analyze_errors
+from openalbert.finetuning.evaluation import Evaluation, evaluate_split
+from openalbert.finetuning.predict import Ensemble, load_models, task_heads
 from openalbert.finetuning.span_decoding import N_BEST
 from openalbert.finetuning.submission import write_files
 from openalbert.formatting import counted, percent_of, were
-from openalbert.report.error_analysis import explain_intervals, with_interval
+from openalbert.interop.task_json import TaskInfo
+from openalbert.progress import Work
+from openalbert.report.error_analysis import ErrorAnalysis, explain_intervals, with_interval
 from openalbert.report.report import evaluation_page
+from openalbert.report.run_reader import examples_of
 from openalbert.report.summary import describe_pretraining
+from openalbert.tasks.custom.columns import setting_of
 from openalbert.tasks.label_checks import describe_constant_label, describe_never_predicted
 from openalbert.tasks.metrics import LOSS
 from openalbert.tasks.paper_scores import shape_of
-from openalbert.tasks.registry import TaskSource
-from openalbert.tasks.task import MAX_ANSWER_TOKENS, Task
-from openalbert.train.device import Speed, open_device
+from openalbert.tasks.registry import GLUE, TASKS, TaskMetadata, TaskSource, open_task
+from openalbert.tasks.task import MAX_ANSWER_TOKENS, Reading, Task, are_pairs
+from openalbert.train.device import Device, Speed, open_device
 
-LONGEST = 512  # tokens of an input, where nothing says otherwise
+DEFAULT_MAX_LENGTH = 512  # tokens of an input, where the model folder has no task.json
+Value = TypeVar("Value", bound=str)
+Result = tuple[Evaluation, ErrorAnalysis | None]
+_UNNAMED = re.compile(r"LABEL_\d+|\d+")  # Hugging Face's names of classes that nobody named
 
 
 @dataclass(frozen=True)
@@ -36,29 +48,29 @@ class Evaluate:
     models: Annotated[Positional[tuple[str, ...]], arg(metavar="MODEL [MODEL ...]", help_behavior_hint="")]
     """Fine-tuned models: model folders, runs of `openalbert finetune`, or Hugging Face's `owner/name`."""
     task: str = ""
-    """A known task or, for files of your own, its kind. Not given: what the model was tuned for.
-    Known: cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte, wnli, squad1, squad2, race, race_middle, race_high.
+    """A known task or, for files of your own, its kind. Not given: the one that the model was fine-tuned for.
+    TaskMetadata: cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte, wnli, squad1, squad2, race, race_middle, race_high.
     Kinds: classification, regression, multi_label, multiple_choice, question_answering."""
     source: Annotated[TaskSource, OmitArgPrefixes] = field(default_factory=TaskSource)
     """Where the examples come from."""
     splits: tuple[str, ...] = ()
-    """What to score: dev, dev_matched, test, and so on. Not given: all that have labels, but not train."""
+    """Splits to evaluate on: dev, dev_matched, test, and so on. Not given: all that have labels, but not train."""
     predictions: Path | None = None
-    """A folder for predictions: for every task an object a line, with probabilities; GLUE's files; SQuAD's JSON."""
+    """A folder for predictions: JSON lines with probabilities for every task; GLUE's files; SQuAD's JSON."""
     report: Path | None = None
-    """A page that looks at the mistakes more closely; its name ends in .html."""
+    """An HTML page with an error analysis; its name ends in .html."""
     max_length: int | None = None
     """The longest input in tokens. Not given: as in fine-tuning."""
     stride: int | None = None
     """For questions on long passages: how many tokens after one window the next one begins, half a window at most.
     Not given: as in fine-tuning."""
     null_threshold: float | None = None
-    """Where a question may have no answer: above which null score it has none. Not given: as fine-tuning found it.
+    """The null score above which a question is predicted to have no answer. Not given: as fitted in fine-tuning.
     Without that, one is fitted on half of the passages for the other half."""
     max_answer_tokens: int | None = None
     """The longest answer to a question, in tokens. Not given: as in fine-tuning."""
     n_best: int = N_BEST
-    """How many candidates for an answer are kept, and written with the predictions."""
+    """How many candidate answers are kept, and written with the predictions."""
     tokens_at_a_time: int = 16384
     """How many tokens are computed together: fewer need less memory."""
     json: bool = False
@@ -80,174 +92,307 @@ class Evaluate:
 
 
 def evaluate(settings: Evaluate) -> None:
-    """Score the models, write what was asked for, and print the metrics."""
-    loaded, task, examined = score_models(settings)
-    print(as_json(loaded, task, examined) if settings.json else as_table(task, examined), flush=True)
+    """Evaluate the models, write what was requested, and print the metrics."""
+    ensemble, task, results = score_models(settings)
+    print(as_json(ensemble, task, results) if settings.json else as_table(task, results), flush=True)
 
 
-def score_models(settings: Evaluate) -> tuple[Loaded, Task, list[Examined]]:
-    """Score the models on each split, and write what was asked for."""
-    # What cannot be written is found out before anything is computed.
+def score_models(settings: Evaluate) -> tuple[Ensemble, Task, list[Result]]:
+    """Evaluate the models on each split, and write what was requested."""
+    # A folder that cannot be written is an error before anything is computed.
     for folder in (settings.predictions, settings.report.parent if settings.report is not None else None):
         if folder is not None:
             atomic_io.make_folder(folder)
-    loaded = load_models(settings.models)
-    task = optimized_as(open_for(loaded, settings.task, settings.source), loaded)
-    asked = asked_how(settings, loaded)
+    ensemble = load_models(settings.models)
+    task = with_trained_metric(open_for(ensemble, settings.task, settings.source), ensemble)
+    options = resolve_options(settings, ensemble)
     splits = tuple(dict.fromkeys(settings.splits)) or task.splits
     if not splits:
         raise UserError(f"{task.name} has nothing with labels here to score on: predict for it with --splits test")
-    examined: list[Examined] = []
+    results: list[Result] = []
     with open_device(settings.speed) as device:
-        models = [model.to(device.torch_device) for model in loaded.models]
+        for model in ensemble.models:
+            model.to(device.torch_device)
         for split in splits:
             try:
-                one = examine(
-                    models,
-                    task,
-                    split,
-                    loaded.tokenizer,
-                    device,
-                    max_length=asked.max_length,
-                    stride=asked.stride,
-                    null_threshold=asked.null_threshold,
-                    n_best=settings.n_best,
-                    max_answer_tokens=asked.max_answer_tokens,
-                    tokens_at_a_time=settings.tokens_at_a_time,
-                )
+                evaluation = _evaluate_split(settings, options, ensemble, task, split, device)
             except torch.OutOfMemoryError:
                 raise UserError(
                     f"{settings.tokens_at_a_time:,} tokens at a time do not fit into the memory: give fewer with "
                     "--tokens-at-a-time"
                 ) from None
-            tell(task, one)
-            examined.append(one)
+            analysis = analyze_errors(evaluation) if evaluation.is_labelled else None
+            _log_split(evaluation, analysis)
+            results.append((evaluation, analysis))
     if settings.predictions is not None:
-        for one in examined:
-            for path in write_files(task, one, settings.predictions):
-                log(f"predictions of {one.split}: {path}")
+        for evaluation, _ in results:
+            for path in write_files(evaluation, settings.predictions):
+                log(f"predictions of {evaluation.split}: {path}")
     if settings.report is not None:
-        _write_page(settings.report, loaded, examined)
-    return loaded, task, examined
+        _write_page(settings.report, ensemble, [analysis for _, analysis in results if analysis is not None])
+    return ensemble, task, results
 
 
-def _write_page(path: Path, loaded: Loaded, examined: Sequence[Examined]) -> None:
-    analyses = [one.analyses for one in examined if one.analyses is not None]
+def _evaluate_split(
+    settings: Evaluate, options: "Options", ensemble: Ensemble, task: Task, split: str, device: Device
+) -> Evaluation:
+    data = encode_split(
+        task,
+        split,
+        task.read(split),
+        ensemble.tokenizer,
+        max_length=options.max_length,
+        stride=options.stride,
+        max_answer_tokens=options.max_answer_tokens,
+    )
+    total = float(len(ensemble.models) * len(data.encoding.sequences.ids))
+    with Work(f"{task.name} {split}", total=total, unit="k tokens", scale=1e3) as work:
+        return evaluate_split(
+            ensemble.models,
+            task,
+            data,
+            device,
+            null_threshold=options.null_threshold,
+            n_best=settings.n_best,
+            tokens_at_a_time=settings.tokens_at_a_time,
+            advance=work.advance,
+        )
+
+
+def _log_split(evaluation: Evaluation, analysis: ErrorAnalysis | None) -> None:
+    """Log how a split was read; nothing is left out or truncated silently."""
+    reading, sequences, split = evaluation.data.reading, evaluation.data.encoding.sequences, evaluation.split
+    for sentence in (
+        *reading.remarks,
+        *evaluation.data.unreachable_answers(),
+        *describe_constant_label(evaluation.task, reading.examples),
+        *(f"{count:,} left out: {reason}" for reason, count in reading.excluded.items()),
+    ):
+        log(f"{split}: {sentence}")
+    if sequences.num_truncated:
+        number = sequences.num_truncated
+        percent = percent_of(number, sequences.num_examples)
+        log(f"{split}: {counted(number, 'example')} ({percent}) {were(number)} too long, and cut")
+    if analysis is None:
+        return
+    if analysis.null_threshold:
+        log(f"{split}: null threshold: {analysis.null_threshold}")
+    if analysis.intervals:
+        log(f"{split}: {explain_intervals(analysis.num_examples)}")
+    for sentence in describe_never_predicted(analysis.kind, analysis.never_predicted, analysis.num_examples):
+        log(f"WARNING: {split}: {sentence}")
+
+
+def _write_page(path: Path, ensemble: Ensemble, analyses: Sequence[ErrorAnalysis]) -> None:
     if not analyses:
         log("no page is written: these examples have no labels, so there is nothing to show; score another split")
         return
-    amounts = {describe_pretraining(known) for known in loaded.pretraining}
+    amounts = {describe_pretraining(known) for known in ensemble.pretraining}
     pretraining = amounts.pop() if len(amounts) == 1 else ""  # one sentence, where it holds for all
-    page = evaluation_page(loaded.names, shape_of(loaded.models[0].config), analyses, pretraining)
+    page = evaluation_page(ensemble.names, shape_of(ensemble.models[0].config), analyses, pretraining)
     atomic_io.write_text(path, page)
     log(f"error analysis: {path}")
 
 
+def as_table(task: Task, results: Sequence[Result]) -> str:
+    """The metrics of each split, aligned."""
+    names = list(dict.fromkeys(name for evaluation, _ in results for name in evaluation.metrics))
+    names.sort(key=lambda name: name != task.main_metric)
+    rows = [[task.name, "examples", *names]]
+    for evaluation, analysis in results:
+        metrics, intervals = evaluation.metrics, analysis.intervals if analysis is not None else {}
+        cells = [with_interval(metrics[name], intervals.get(name)) if name in metrics else "–" for name in names]
+        rows.append([evaluation.split, f"{len(evaluation.data.examples):,}", *cells])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        cells = [cell.rjust(width) for cell, width in zip(row, widths, strict=True)]
+        lines.append("  ".join([row[0].ljust(widths[0]), *cells[1:]]))
+    return "\n".join(lines)
+
+
+def as_json(ensemble: Ensemble, task: Task, results: Sequence[Result]) -> str:
+    """The same for programs."""
+    splits = {}
+    for evaluation, analysis in results:
+        values: dict[str, object] = {
+            "examples": len(evaluation.data.examples),
+            "truncated": evaluation.data.encoding.sequences.num_truncated,
+            "excluded": dict(evaluation.data.reading.excluded),
+            "scores": evaluation.metrics,
+        }
+        if analysis is not None:
+            values |= {"intervals": analysis.intervals, "never_predicted": analysis.never_predicted}
+        if task.may_have_no_answer:
+            values["null_threshold"] = evaluation.null_threshold
+        splits[evaluation.split] = values
+    report = {"task": task.name, "models": list(ensemble.names), "main_metric": task.main_metric, "splits": splits}
+    return json_text.dumps(report, indent=2, ensure_ascii=False)
+
+
+# What the user gives, else what was used in fine-tuning, else the default.
+
+
 @dataclass(frozen=True)
-class Asked:
-    """How models are asked."""
+class Options:
+    """How a split is encoded and decided."""
 
     max_length: int
     """The longest input, in tokens."""
     stride: int
-    """How many tokens after one window over a passage the next one begins."""
+    """The distance in tokens between the starts of two windows over a passage."""
     null_threshold: float | None
-    """Above which null score a question has no answer; None where it is to be fitted."""
+    """The null score above which a question has no answer; None where it is to be fitted."""
     max_answer_tokens: int
     """The longest answer, in tokens."""
 
 
-def optimized_as(task: Task, loaded: Loaded) -> Task:
-    """The task with the metric that its models were optimized by, if all were by one that is scored here too."""
-    metrics = {one.metric if one is not None and one.task == task.name else "" for one in loaded.tuned}
+def resolve_options(settings: Evaluate, ensemble: Ensemble) -> Options:
+    """The user's options, else those of fine-tuning, else the defaults."""
+    known = [one for one in ensemble.task_infos if one is not None]
+    positions = min(model.config.max_positions for model in ensemble.models)
+    if settings.max_length is not None and settings.max_length > positions:
+        raise UserError(f"max_length is {settings.max_length}, but the model has {positions} positions: give no more")
+    usual = min([positions, *(one.max_length for one in known)] if known else [positions, DEFAULT_MAX_LENGTH])
+    stride = settings.stride or (known[0].stride if known else 128)
+    threshold = settings.null_threshold
+    fitted = [one.null_threshold for one in known if one.null_threshold is not None]
+    if threshold is None and len(fitted) == len(ensemble.models):
+        threshold = sum(fitted) / len(fitted)
+    longest = settings.max_answer_tokens or max((one.max_answer_tokens for one in known), default=MAX_ANSWER_TOKENS)
+    return Options(settings.max_length or usual, stride, threshold, longest)
+
+
+def with_trained_metric(task: Task, ensemble: Ensemble) -> Task:
+    """The task with the metric that its models were selected by, if it is the same for all and is measured here."""
+    metrics = {one.metric if one is not None and one.task == task.name else "" for one in ensemble.task_infos}
     chosen = metrics.pop() if len(metrics) == 1 else ""
     return replace(task, main_metric=chosen) if chosen not in ("", LOSS) else task
 
 
-def asked_how(settings: Evaluate, loaded: Loaded) -> Asked:
-    """As the user says, else as in fine-tuning, else as usual."""
-    tuned = [one for one in loaded.tuned if one is not None]
-    positions = min(model.config.max_positions for model in loaded.models)
-    if settings.max_length is not None and settings.max_length > positions:
-        raise UserError(f"max_length is {settings.max_length}, but the model has {positions} positions: give no more")
-    usual = min([positions, *(one.max_length for one in tuned)] if tuned else [positions, LONGEST])
-    stride = settings.stride or (tuned[0].stride if tuned else 128)
-    threshold = settings.null_threshold
-    found = [one.null_threshold for one in tuned if one.null_threshold is not None]
-    if threshold is None and len(found) == len(loaded.models):
-        threshold = sum(found) / len(found)
-    longest = settings.max_answer_tokens or max((one.max_answer_tokens for one in tuned), default=MAX_ANSWER_TOKENS)
-    return Asked(settings.max_length or usual, stride, threshold, longest)
-
-
-def tell(task: Task, examined: Examined) -> None:
-    """What the user should know of how a split was read; nothing is left out or cut in silence."""
-    for remark in examined.reading.remarks:
-        log(f"{examined.split}: {remark}")
-    for told in describe_constant_label(task, examined.reading.examples):
-        log(f"{examined.split}: {told}")
-    for reason, count in examined.reading.excluded.items():
-        log(f"{examined.split}: {count:,} left out: {reason}")
-    sequences = examined.encoding.sequences
-    if sequences.num_truncated:
-        number = sequences.num_truncated
-        of_all = percent_of(number, sequences.num_examples)
-        log(f"{examined.split}: {counted(number, 'example')} ({of_all}) {were(number)} too long, and cut")
-    found = examined.analyses
-    if found is not None and found.null_threshold:
-        log(f"{examined.split}: threshold of the null score: {found.null_threshold}")
-    if found is not None and found.intervals:
-        log(f"{examined.split}: {explain_intervals(found.num_examples)}")
-    if found is not None:
-        for told in describe_never_predicted(found.kind, found.never_predicted, found.num_examples):
-            log(f"WARNING: {examined.split}: {told}")
-
-
-def as_table(task: Task, examined: Sequence[Examined]) -> str:
-    """The figures of each split, aligned."""
-    names = list(dict.fromkeys(name for one in examined for name in one.scores))
-    names.sort(key=lambda name: name != task.main_metric)
-    head = [task.name, "examples", *names]
-    rows = [
-        [
-            one.split,
-            f"{len(one.reading.examples):,}",
-            *(
-                with_interval(one.scores[name], _intervals(one).get(name)) if name in one.scores else "–"
-                for name in names
-            ),
-        ]
-        for one in examined
-    ]
-    widths = [max(len(row[column]) for row in [head, *rows]) for column in range(len(head))]
-    return "\n".join(
-        "  ".join(
-            [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
+def open_for(ensemble: Ensemble, name: str, source: TaskSource) -> Task:
+    """Open the task with the classes in the model's order; a model without its head is refused."""
+    name = name or next((info.task for info in ensemble.task_infos if info is not None), "")
+    if not name:
+        raise UserError(f"{ensemble.names[0]} has no task.json, which names its task: give one with --task")
+    if name in TASKS and not source.is_given:
+        raise _missing_examples(ensemble, name)
+    given = [head.kind for head in task_heads(ensemble.models[0])]
+    # A model without that head may still predict no answer, by its spans alone: then the files decide.
+    may_have_no_answer = "answerability" in given or None
+    known = TaskMetadata(_labels_for(ensemble, name), may_have_no_answer)
+    if name in TASKS and TASKS[name].kind == name:  # only files of one's own can be read in several ways
+        known = replace(
+            known,
+            answer_format=_agreed(ensemble, "how they name the right option", lambda info: info.answer_format),
+            layout=_layout(ensemble, source),
+            separator=_agreed(ensemble, "the separator between labels", lambda info: info.separator),
         )
-        for row in [head, *rows]
+    task = open_task(name, source, known)
+    needed = task.heads[0].kind
+    if needed not in given:
+        raise UserError(
+            f"{name} needs a {needed} head, but {ensemble.names[0]} has {', '.join(given)}: "
+            "is it fine-tuned for another task?"
+        )
+
+    def read(split: str) -> Reading:
+        reading = task.read(split)
+        _check_pairs(ensemble, split, are_pairs(reading.examples))
+        return reading
+
+    return replace(task, read=read)
+
+
+def _agreed(ensemble: Ensemble, what: str, get: Callable[[TaskInfo], Value | None]) -> Value | None:
+    """The value of all models that have one; None where they differ, so that their order does not matter."""
+    by_name = {
+        name: found
+        for name, info in zip(ensemble.names, ensemble.task_infos, strict=True)
+        if info is not None and (found := get(info)) is not None
+    }
+    if len(set(by_name.values())) < 2:
+        return next(iter(by_name.values()), None)
+    each = ", ".join(f"'{found}' for {name}" for name, found in by_name.items())
+    log(f"the models were trained on files that differ in {what}: {each}; it is guessed from the file that is read")
+    return None
+
+
+def _layout(ensemble: Ensemble, source: TaskSource) -> dict[str, str]:
+    """The columns that the models were trained on. Where they differ, the user has to name the one to read."""
+    layout: dict[str, str] = {}
+    first: dict[str, str] = {}  # the model that each column is from
+    differing: dict[str, str] = {}
+    for name, info in zip(ensemble.names, ensemble.task_infos, strict=True):
+        for role, column in info.layout.items() if info is not None else ():
+            if layout.setdefault(role, column) == column:
+                first.setdefault(role, name)
+            else:
+                sentence = f"{first[role]} was trained with '{layout[role]}' as {role}, but {name} with '{column}'"
+                differing.setdefault(role, sentence)
+    if {True, False} <= {info.of_pairs for info in ensemble.task_infos if info is not None}:
+        return {}  # one of them is refused once the file is read
+    unsettled = []
+    for role, sentence in differing.items():
+        del layout[role]
+        setting = setting_of(role)
+        # Ids are not learned, and the start of an answer has no setting.
+        if setting is not None and role != "id" and not getattr(source, setting):
+            unsettled.append((sentence, f"--{setting.replace('_', '-')}"))
+    if unsettled:
+        sentences, settings = zip(*unsettled, strict=True)
+        raise UserError(f"{'; '.join(sentences)}: name the one to read with {' and '.join(dict.fromkeys(settings))}")
+    return layout
+
+
+def _missing_examples(ensemble: Ensemble, task: str) -> UserError:
+    """The error where no examples are given; it names those of a run."""
+    folder = "" if task == TASKS[task].kind else "its folder with --data, or "
+    sentence = f"{task} needs examples: give {folder}a file with --dev, or --test to predict for, or --dataset"
+    first, info = ensemble.names[0], ensemble.task_infos[0]
+    known = examples_of(Path(first)) if info is not None and info.task == task else None
+    if known is not None and known.is_given:
+        sentence += f"; with those of {first}: `openalbert evaluate {shlex.join(ensemble.names)} {known.command_line}`"
+    return UserError(sentence)
+
+
+def _check_pairs(ensemble: Ensemble, split: str, are_pairs: bool | None) -> None:
+    """Refuse pairs of texts for a model that was trained on single ones, and the other way round, where it is known."""
+    for name, info in zip(ensemble.names, ensemble.task_infos, strict=True):
+        wants = info.of_pairs if info is not None else None
+        if wants is None and info is not None and info.task in GLUE:
+            wants = bool(GLUE[info.task].second)
+        if wants is None or are_pairs is None or wants == are_pairs:
+            continue
+        if are_pairs:
+            raise UserError(
+                f"{name} was trained on single texts, but {split} has pairs: take the column of the second text out of "
+                "the file, or name a model that was trained on pairs"
+            )
+        raise UserError(
+            f"{name} was trained on pairs of texts, but {split} has single ones: name the column of the second text "
+            "with --second-column, or a model that was trained on single texts"
+        )
+
+
+def _labels_for(ensemble: Ensemble, name: str) -> tuple[str, ...] | None:
+    """The task's names of the classes, in the model's order."""
+    labels = ensemble.head.labels
+    known = GLUE[name].labels if name in GLUE else ()
+    if not known or not labels:
+        return labels or None
+    by_name = {label.lower(): label for label in known}
+    if sorted(label.lower() for label in labels) == sorted(by_name):
+        return tuple(by_name[label.lower()] for label in labels)
+    if len(labels) == len(known) and all(_UNNAMED.fullmatch(label) for label in labels):
+        log(f"the model's classes have no names ({', '.join(labels)}): taken for {', '.join(known)}")
+        return known
+    raise UserError(
+        f"{ensemble.names[0]} has the classes {', '.join(labels)}, but {name} has {', '.join(known)}: "
+        "is it fine-tuned for another task?"
     )
 
 
-def _intervals(examined: Examined) -> Mapping[str, tuple[float, float]]:
-    return examined.analyses.intervals if examined.analyses is not None else {}
-
-
-def as_json(loaded: Loaded, task: Task, examined: Sequence[Examined]) -> str:
-    """The same for programs."""
-    splits = {
-        one.split: {
-            "examples": len(one.reading.examples),
-            "truncated": one.encoding.sequences.num_truncated,
-            "excluded": dict(one.reading.excluded),
-            "scores": one.scores,
-            **(
-                {"intervals": one.analyses.intervals, "never_predicted": one.analyses.never_predicted}
-                if one.analyses
-                else {}
-            ),
-            **({"null_threshold": one.null_threshold} if task.may_have_no_answer else {}),
-        }
-        for one in examined
-    }
-    values = {"task": task.name, "models": list(loaded.names), "main_metric": task.main_metric, "splits": splits}
-    return json_text.dumps(values, indent=2, ensure_ascii=False)
+def log(sentence: str) -> None:
+    """Write a message to standard error."""
+    print(sentence, file=sys.stderr, flush=True)

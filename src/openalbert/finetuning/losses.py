@@ -1,26 +1,34 @@
-"""What fine-tuning asks of a model: a loss for every kind of head, on packed batches (section 4.1 and its sources)."""
+"""The loss of every kind of head on packed batches, class weights, and standardized regression targets.
+
+The losses are those of section 4.1 of the paper and its sources.
+"""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
+import numpy as np
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int64
-from torch import Tensor
+from jaxtyping import Bool, Float, Float64, Int64
+from torch import Tensor, nn
 
+from openalbert.errors import UserError
 from openalbert.finetuning.batches import PackedBatch
-from openalbert.finetuning.cuda_graphs import Recording
+from openalbert.finetuning.predict import Outputs
 from openalbert.model.albert import AlbertModel
 from openalbert.objectives.score import Score, score
-from openalbert.train.micro_batch import Learning
+from openalbert.tasks.task import Sequences, Task
+from openalbert.train.cuda_graphs import CapturedEncoder
+from openalbert.train.loop import TrainingTask
 
-ANSWERABILITY_WEIGHT = 0.5  # Google's, so that the loss is of the size of the one on the span
+ANSWERABILITY_WEIGHT = 0.5  # Google's: the loss is then as large as that of the span
 
 
 def finetuning(
-    model: AlbertModel, recording: Recording | None = None, class_weights: Float[Tensor, "classes"] | None = None
-) -> Learning[PackedBatch]:
-    """Fine-tuning as the loop needs it: one loss for each head of the model; by recorded graphs where there are any."""
+    model: AlbertModel, captured: CapturedEncoder | None = None, class_weights: Float[Tensor, "classes"] | None = None
+) -> TrainingTask[PackedBatch]:
+    """Fine-tuning as the loop needs it: one loss for each head of the model; by CUDA graphs where there are any."""
     kinds = [head.kind for head in model.head_list]
 
     def predictions(batch: PackedBatch) -> dict[str, Tensor]:
@@ -29,25 +37,27 @@ def finetuning(
         return dict.fromkeys(kinds, count)
 
     def scores(batch: PackedBatch, depth: int) -> dict[str, Score]:
-        return finetuning_scores(model, batch, depth, recording, class_weights)
+        return finetuning_scores(model, batch, depth, captured, class_weights)
 
     def tokens(batch: PackedBatch) -> Tensor:
         return _number(sum(batch.real_lengths), batch.tokens)
 
     config = model.config
-    drops_out = max(config.hidden_dropout, config.attention_dropout, config.classifier_dropout) > 0
-    return Learning(predictions, scores, tokens, drops_out)
+    has_dropout = max(config.hidden_dropout, config.attention_dropout, config.classifier_dropout) > 0
+    return TrainingTask(predictions, scores, tokens, has_dropout)
 
 
 def finetuning_scores(
     model: AlbertModel,
     batch: PackedBatch,
     depth: int,
-    recording: Recording | None = None,
+    captured: CapturedEncoder | None = None,
     class_weights: Float[Tensor, "classes"] | None = None,
 ) -> dict[str, Score]:
-    """The losses of a batch. Where nobody asks for single tokens, the last layer works on [CLS] only."""
-    encoded = recording.encode(batch, depth) if recording is not None else None
+    """The losses of a batch. Without a span head, the last layer computes [CLS] only."""
+    encoded = None
+    if captured is not None and batch.is_filled:
+        encoded = captured.encode(batch.tokens, batch.segments, batch.lengths, depth)
     if encoded is None:
         at = None if "span" in model.heads else batch.tokens.new_empty(0)
         encoded = model.encode_packed(batch.tokens, batch.lengths, batch.segments, depth=depth, at=at)
@@ -62,7 +72,7 @@ def finetuning_scores(
 def head_loss(
     kind: str, scores: Tensor, batch: PackedBatch, class_weights: Float[Tensor, "classes"] | None = None
 ) -> Score:
-    """The loss of one head; weights of classes are for heads that have classes."""
+    """The loss of one head; class weights are for heads that have classes."""
     if class_weights is None:
         return LOSSES[kind](scores, batch)
     return WEIGHTED_LOSSES[kind](scores, batch, class_weights)
@@ -73,7 +83,7 @@ def classification_loss(
     batch: PackedBatch,
     class_weights: Float[Tensor, "classes"] | None = None,
 ) -> Score:
-    """Cross entropy of the right class, times the weight of that class."""
+    """Cross entropy, each example weighted by the weight of its class."""
     labels = batch.targets["classification"]
     plain = score(scores, labels)
     if class_weights is None:
@@ -82,7 +92,7 @@ def classification_loss(
 
 
 def regression_loss(scores: Float[Tensor, "sequences 1"], batch: PackedBatch) -> Score:
-    """The squared error; no value is simply right or wrong, so none is counted as right."""
+    """Squared error; no value counts as right."""
     errors = scores[:, 0].float() - batch.targets["regression"]
     return Score(errors.square().sum(), *_counted(errors, torch.zeros_like(errors, dtype=torch.bool)))
 
@@ -92,9 +102,9 @@ def multi_label_loss(
     batch: PackedBatch,
     class_weights: Float[Tensor, "classes"] | None = None,
 ) -> Score:
-    """Binary cross entropy, the mean over the classes; right is a sequence of which every class is.
+    """Binary cross entropy, the mean over the classes; a sequence is right if every class is.
 
-    Weights are those of a class that applies.
+    Class weights apply to positive targets.
     """
     scores, wanted = scores.float(), batch.targets["multi_label"]
     losses = F.binary_cross_entropy_with_logits(scores, wanted, reduction="none", pos_weight=class_weights).mean(1)
@@ -103,15 +113,15 @@ def multi_label_loss(
 
 def multiple_choice_loss(scores: Float[Tensor, "sequences 1"], batch: PackedBatch) -> Score:
     """Cross entropy of the right option among those of its example."""
-    rows, is_real = _padded_places(batch.options, scores.device)
+    rows, is_real = _padded_indices(batch.options, scores.device)
     by_option = scores[:, 0].float()[rows].masked_fill(~is_real, -torch.inf)
     right = (batch.targets["multiple_choice"][rows] * is_real).argmax(1)
     return score(by_option, right)
 
 
 def span_loss(scores: Float[Tensor, "tokens 2"], batch: PackedBatch) -> Score:
-    """The mean of two cross entropies over a sequence's tokens, of the first and of the last one of the answer."""
-    rows, is_real = _padded_places(batch.real_lengths, scores.device)
+    """The mean of two cross entropies over a sequence's tokens: of the answer's first and of its last token."""
+    rows, is_real = _padded_indices(batch.real_lengths, scores.device)
     by_token = scores.float()[rows].masked_fill(~is_real[:, :, None], -torch.inf)
     wanted = batch.targets["span"]
     losses = F.cross_entropy(by_token, wanted, reduction="none").mean(1)
@@ -147,18 +157,90 @@ def _counted(losses: Tensor, is_right: Bool[Tensor, "predictions"]) -> tuple[Ten
 
 
 def _number(value: int, like: Tensor) -> Int64[Tensor, ""]:
-    """A number of the host on the device: filled in there, for a copy would have to be waited for."""
+    """A host number on the device, filled in there: a copy would synchronize."""
     return torch.full((), value, dtype=torch.int64, device=like.device)
 
 
-def _padded_places(
+def _padded_indices(
     counts: Sequence[int], device: torch.device
 ) -> tuple[Int64[Tensor, "groups most"], Bool[Tensor, "groups most"]]:
-    """Where the members of each group stand, groups lying behind each other; and which places are really a member's.
+    """Indices of the members of each group, padded to the largest group; and which of them are real.
 
-    Only numbers of the heads are filled up in this way, never a hidden state.
+    Only logits are padded in this way, never hidden states.
     """
     starts = torch.tensor([0, *accumulate(counts)], device=device)
-    places = starts[:-1, None] + torch.arange(max(counts), device=device)
-    is_real = places < starts[1:, None]
-    return places.where(is_real, 0), is_real
+    indices = starts[:-1, None] + torch.arange(max(counts), device=device)
+    is_real = indices < starts[1:, None]
+    return indices.where(is_real, 0), is_real
+
+
+def balanced_weights(task: Task, sequences: Sequences) -> Float64[np.ndarray, "classes"]:
+    """A weight for each class from its frequency in the training set: what `--class-weights balanced` stands for.
+
+    For classification it is n / (k · n_c): every class has the same total weight, and the mean weight of an example is
+    1. For multi_label it is the weight of the positive examples, negative / positive, so that both have the same total.
+    A class without examples, or a label without a negative one, has weight 1.
+    """
+    if task.kind == "classification":
+        counts = np.bincount(sequences.targets["classification"], minlength=len(task.labels)).astype(np.float64)
+        occurs = counts > 0
+        return np.where(occurs, counts.sum() / (occurs.sum() * np.maximum(counts, 1)), 1.0)
+    if task.kind == "multi_label":
+        wanted = sequences.targets["multi_label"]
+        positive = wanted.sum(0, dtype=np.float64)
+        negative = len(wanted) - positive
+        return np.where((positive > 0) & (negative > 0), negative / np.maximum(positive, 1), 1.0)
+    raise UserError(
+        f"--class-weights balanced is for classification and multi_label, but {task.name} is of the kind {task.kind}, "
+        "which has no classes to balance: leave it out"
+    )
+
+
+@dataclass(frozen=True)
+class Standardization:
+    """Mean and standard deviation of regression targets, which are learned as deviations in units of the latter.
+
+    A new head predicts values near 0, and the learning rate moves it by a few units at most: it would never reach
+    prices in thousands. The model folder gets a head that predicts the values themselves.
+    """
+
+    mean: float
+    std: float
+
+    @classmethod
+    def fit(cls, values: Float64[np.ndarray, "examples"]) -> "Standardization":
+        """From values that are not all the same."""
+        return cls(float(values.mean()), float(values.std()))
+
+    def standardize(self, sequences: Sequences, values: Float64[np.ndarray, "examples"]) -> Sequences:
+        """The same examples with standardized targets.
+
+        `values` are the targets as they were read: as 32-bit numbers, times within one hour would be a few values only.
+        """
+        targets = ((values - self.mean) / self.std).astype(np.float32)
+        return replace(sequences, targets={**sequences.targets, "regression": targets})
+
+    def restore(self, outputs: Outputs) -> Outputs:
+        """The outputs of a model in training, in the original units."""
+        values = (outputs.logits["regression"].astype(np.float64) * self.std + self.mean).astype(np.float32)
+        return Outputs({**outputs.logits, "regression": values})
+
+    @torch.no_grad()
+    def fold_into(self, model: AlbertModel) -> None:
+        """Change the head from standardized to original values."""
+        head = _regression_head(model)
+        head.weight.mul_(self.std)
+        head.bias.mul_(self.std).add_(self.mean)
+
+    @torch.no_grad()
+    def unfold_from(self, model: AlbertModel) -> None:
+        """Change the head from original to standardized values."""
+        head = _regression_head(model)
+        head.weight.div_(self.std)
+        head.bias.sub_(self.mean).div_(self.std)
+
+
+def _regression_head(model: AlbertModel) -> nn.Linear:
+    head = model.heads["regression"].dense
+    assert isinstance(head, nn.Linear)
+    return head

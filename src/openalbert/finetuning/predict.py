@@ -1,6 +1,6 @@
-"""What models say of sequences: packed, so that nothing is spent on padding, and averaged over models (section 4.9).
+"""Predictions of one or several models: logits of packed sequences, averaged over the models, and what they mean.
 
-The paper's best results are of ensembles: "average the model predictions", which here are the heads' scores.
+The paper's best results are of ensembles: "average the model predictions" (section 4.9), which here are the logits.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -11,24 +11,77 @@ import torch
 from jaxtyping import Float, Float64, Int64
 
 from openalbert.errors import UserError
-from openalbert.finetuning.encode import Encoding
-from openalbert.finetuning.slices import stretches
-from openalbert.finetuning.span_decoding import Answers, best_answers
+from openalbert.finetuning.encode import Encoding, concatenate_ranges
+from openalbert.finetuning.span_decoding import Answers
+from openalbert.interop import huggingface
+from openalbert.interop.pretraining_json import Pretraining, read_pretraining
+from openalbert.interop.task_json import TaskInfo, read_task_info
 from openalbert.model.albert import AlbertModel
-from openalbert.model.config import HeadKind
-from openalbert.tasks.task import MAX_ANSWER_TOKENS, Example, QuestionExample, Sequences, Task
+from openalbert.model.config import Head, HeadKind
+from openalbert.tasks.task import Sequences, Task
+from openalbert.text.tokenizer import Tokenizer
 from openalbert.train.device import Device
 
 PRETRAINING: tuple[HeadKind, ...] = ("masked_lm", "sentence_order")
 
 
 @dataclass(frozen=True)
-class Outputs:
-    """The scores of every head of a task, float32, before any softmax."""
+class Ensemble:
+    """Fine-tuned models whose logits are averaged, or a single one."""
 
-    scores: dict[str, np.ndarray]
-    """By the kind of head: a row for each sequence, in their order; for `span` a row for each token, in the order of
-    ids."""
+    names: tuple[str, ...]
+    models: tuple[AlbertModel, ...]
+    tokenizer: Tokenizer
+    task_infos: tuple[TaskInfo | None, ...]
+    """The task.json of each model, if it has one."""
+    pretraining: tuple[Pretraining | None, ...]
+
+    @property
+    def head(self) -> Head:
+        """The first task head."""
+        return task_heads(self.models[0])[0]
+
+
+def load_models(names: Sequence[str]) -> Ensemble:
+    """Load models by their names; they must have the same vocabulary and the same task heads."""
+    folders = [huggingface.find_folder(name) for name in names]
+    models = [huggingface.load(folder) for folder in folders]
+    tokenizers = [Tokenizer.load(folder) for folder in folders]
+    for name, model, tokenizer in zip(names, models, tokenizers, strict=True):
+        if tokenizer.fingerprint != tokenizers[0].fingerprint:
+            raise UserError(f"{name} has another vocabulary than {names[0]}: only models with the same can be averaged")
+        if tokenizer.vocab_size > model.config.vocab_size:
+            raise UserError(
+                f"{name}: its tokenizer has {tokenizer.vocab_size} pieces, but the model has "
+                f"{model.config.vocab_size}: they do not belong together"
+            )
+        heads, first = task_heads(model), task_heads(models[0])
+        if not heads:
+            raise UserError(f"{name} has no head for a task: fine-tune it first, with `openalbert finetune`")
+        if heads != first:
+            raise UserError(
+                f"{name} has the heads {_describe_heads(heads)}, but {names[0]} has {_describe_heads(first)}: "
+                "only models for the same task can be averaged"
+            )
+    task_infos, pretraining = tuple(map(read_task_info, folders)), tuple(map(read_pretraining, folders))
+    return Ensemble(tuple(names), tuple(models), tokenizers[0], task_infos, pretraining)
+
+
+def task_heads(model: AlbertModel) -> list[Head]:
+    """The heads that are not for pretraining."""
+    return [head for head in model.head_list if head.kind not in PRETRAINING]
+
+
+def _describe_heads(heads: Sequence[Head]) -> str:
+    return " and ".join(head.kind + (f" ({', '.join(head.labels)})" if head.labels else "") for head in heads)
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """The float32 logits of every head of a task."""
+
+    logits: dict[str, np.ndarray]
+    """By the kind of head: a row for each sequence; for `span` a row for each token, in the order of ids."""
 
 
 def predict(
@@ -39,10 +92,10 @@ def predict(
     tokens_at_a_time: int = 16384,
     advance: Callable[[float], None] = lambda tokens: None,
 ) -> Outputs:
-    """The scores of these sequences, the mean over the models where there are several; `advance` is told of tokens."""
-    kinds = _kinds(models)
+    """The logits of these sequences, the mean over the models; `advance` is called with the tokens of each batch."""
+    kinds = _common_heads(models)
     num_sequences, num_tokens = len(sequences.example), len(sequences.ids)
-    scores: dict[str, np.ndarray] = {
+    logits: dict[str, np.ndarray] = {
         head.kind: np.zeros((num_tokens if head.kind == "span" else num_sequences, head.num_outputs), np.float32)
         for head in models[0].head_list
         if head.kind in kinds
@@ -51,30 +104,29 @@ def predict(
         was_training = model.training
         model.eval()
         with torch.inference_mode():
-            for chosen in portions(sequences.lengths, tokens_at_a_time):
-                _add_scores(model, sequences, chosen, device, scores, len(models))
+            for chosen in batches_by_length(sequences.lengths, tokens_at_a_time):
+                _add_logits(model, sequences, chosen, device, logits, len(models))
                 advance(float(sequences.lengths[chosen].sum()))
         model.train(was_training)
-    return Outputs(scores)
+    return Outputs(logits)
 
 
-def _kinds(models: Sequence[AlbertModel]) -> list[HeadKind]:
-    if not models:
+def _common_heads(models: Sequence[AlbertModel]) -> list[HeadKind]:
+    heads = [task_heads(model) for model in models]
+    if not heads:
         raise UserError("no model is given to predict with")
-    heads = [[head for head in model.head_list if head.kind not in PRETRAINING] for model in models]
     if not heads[0]:
         raise UserError("this model has no head for a task: fine-tune it first, with `openalbert finetune`")
-    for others in heads[1:]:
-        if others != heads[0]:
-            raise UserError("the models have different heads or labels: an ensemble is of models for one task")
+    if any(others != heads[0] for others in heads[1:]):
+        raise UserError("the models have different heads or labels: an ensemble is of models for one task")
     return [head.kind for head in heads[0]]
 
 
-def portions(lengths: Int64[np.ndarray, "n"], tokens_at_a_time: int) -> Iterator[Int64[np.ndarray, "_"]]:
+def batches_by_length(lengths: Int64[np.ndarray, "n"], tokens_at_a_time: int) -> Iterator[Int64[np.ndarray, "_"]]:
     """The numbers of the sequences that are computed together, longest first.
 
-    Sequences of like length stand together, which attention on a padded copy needs; the largest comes first, so that
-    memory that will not do is found out at once.
+    Sequences of similar length are together, which attention on a padded copy needs; the largest batch comes first, so
+    that too little memory shows at once.
     """
     order = np.argsort(-lengths, kind="stable")
     ends = np.cumsum(lengths[order])
@@ -86,95 +138,92 @@ def portions(lengths: Int64[np.ndarray, "n"], tokens_at_a_time: int) -> Iterator
         start = end
 
 
-def _add_scores(
+def _add_logits(
     model: AlbertModel,
     sequences: Sequences,
     chosen: Int64[np.ndarray, "_"],
     device: Device,
-    scores: dict[str, np.ndarray],
+    logits: dict[str, np.ndarray],
     num_models: int,
 ) -> None:
     lengths = sequences.lengths[chosen]
-    places = stretches(sequences.starts[chosen], lengths)
-    within = places - np.repeat(sequences.starts[chosen], lengths)
-    is_second = within >= np.repeat(sequences.second[chosen], lengths)
-    ids = torch.from_numpy(sequences.ids[places]).to(device.torch_device, non_blocking=True)
+    tokens = concatenate_ranges(sequences.starts[chosen], lengths)
+    positions = tokens - np.repeat(sequences.starts[chosen], lengths)
+    is_second = positions >= np.repeat(sequences.second[chosen], lengths)
+    ids = torch.from_numpy(sequences.ids[tokens]).to(device.torch_device, non_blocking=True)
     segments = torch.from_numpy(is_second.astype(np.int64)).to(device.torch_device, non_blocking=True)
-    # Where no token is asked for, the last layer works on [CLS] alone.
-    at = None if "span" in scores else torch.empty(0, dtype=torch.int64, device=device.torch_device)
+    # Without a span head, the last layer computes [CLS] alone.
+    at = None if "span" in logits else torch.empty(0, dtype=torch.int64, device=device.torch_device)
     with device.autocast():
         encoded = model.encode_packed(ids, lengths.tolist(), segments, at=at)
-        found = {kind: model.scores(kind, encoded) for kind in model.heads if kind in scores}  # type: ignore[arg-type]
-    for kind, score in found.items():
-        rows = places if kind == "span" else chosen
-        scores[kind][rows] += score.float().cpu().numpy() / num_models
+        found = {kind: model.scores(kind, encoded) for kind in model.heads if kind in logits}  # type: ignore[arg-type]
+    for kind, values in found.items():
+        rows = tokens if kind == "span" else chosen
+        logits[kind][rows] += values.float().cpu().numpy() / num_models
 
 
 def decide(
     task: Task,
-    examples: Sequence[Example],
     encoding: Encoding,
     outputs: Outputs,
-    *,
-    null_threshold: float = 0.0,
-    max_answer_tokens: int = MAX_ANSWER_TOKENS,
+    answers: Sequence[Answers] = (),
+    null_threshold: float | None = None,
 ) -> list[object]:
-    """What the scores come to, as `Task.measure` takes it: one prediction for each example."""
-    scores = outputs.scores
+    """One prediction for each example, as `Task.measure` takes it.
+
+    `answers` are those to questions; one whose null score is above the threshold is predicted to have no answer.
+    """
+    logits = outputs.logits
     if task.kind == "classification":
-        return list(map(int, scores["classification"].argmax(1)))
+        return list(map(int, logits["classification"].argmax(1)))
     if task.kind == "regression":
-        return list(map(float, scores["regression"][:, 0]))
+        return list(map(float, logits["regression"][:, 0]))
     if task.kind == "multi_label":
-        return [tuple(map(int, np.flatnonzero(row > 0))) for row in scores["multi_label"]]
+        return [tuple(map(int, np.flatnonzero(row > 0))) for row in logits["multi_label"]]
     if task.kind == "multiple_choice":
-        return [int(options.argmax()) for options in by_example(encoding.sequences, scores["multiple_choice"][:, 0])]
-    questions = [example for example in examples if isinstance(example, QuestionExample)]
-    return [
-        answers.text(null_threshold if task.may_have_no_answer else None)
-        for answers in best_answers(questions, encoding, scores, max_answer_tokens=max_answer_tokens)
-    ]
+        return [int(options.argmax()) for options in by_example(encoding.sequences, logits["multiple_choice"][:, 0])]
+    return [one.text(null_threshold) for one in answers]
 
 
-def by_example(sequences: Sequences, scores: np.ndarray) -> list[np.ndarray]:
-    """The scores of each example's sequences, apart: of its options, of its windows."""
+def by_example(sequences: Sequences, logits: np.ndarray) -> list[np.ndarray]:
+    """The logits of the sequences, split by example: those of its options, or of its windows."""
     borders = np.searchsorted(sequences.example, np.arange(1, sequences.num_examples))
-    return np.split(scores, borders) if sequences.num_examples else []
+    return np.split(logits, borders) if sequences.num_examples else []
 
 
 def probabilities(
     task: Task, encoding: Encoding, outputs: Outputs, answers: Sequence[Answers] = ()
 ) -> list[Float64[np.ndarray, "_"]]:
-    """How likely the models take each thing that could be said of an example; of several models, by their mean scores.
+    """The probabilities of each example; of several models, those of their mean logits.
 
-    Of classes and options they add up to 1, of labels each is for itself. Of a question it is the best answer, as a
-    share among the candidates, and where there may be none, that there is none. Of values there are none.
+    Those of classes and options sum to 1, those of labels are independent. A question has that of its best answer among
+    the candidates and, where there may be none, that of no answer. Regression has none.
     """
-    scores = outputs.scores
+    logits = outputs.logits
     if task.kind == "classification":
-        return list(softmax(scores["classification"]))
+        return list(softmax(logits["classification"]))
     if task.kind == "multi_label":
-        return list(sigmoid(scores["multi_label"]))
+        return list(sigmoid(logits["multi_label"]))
     if task.kind == "multiple_choice":
-        options = by_example(encoding.sequences, scores["multiple_choice"][:, 0])
+        options = by_example(encoding.sequences, logits["multiple_choice"][:, 0])
         return [softmax(of_one[None])[0] for of_one in options]
     if task.kind == "regression":
         return []
-    shares = np.array([one.candidates[0].probability if one.candidates else 0.0 for one in answers])
+    best = np.array([one.candidates[0].probability if one.candidates else 0.0 for one in answers])
     if not task.may_have_no_answer:
-        return list(shares[:, None])
+        return list(best[:, None])
     none = sigmoid(np.array([one.null_score for one in answers]))
-    return list(np.stack([shares * (1 - none), none], axis=1))
+    return list(np.stack([best * (1 - none), none], axis=1))
 
 
-def softmax(scores: Float[np.ndarray, "rows classes"]) -> Float64[np.ndarray, "rows classes"]:
-    """Scores as probabilities that add up to 1."""
-    powers = np.exp(scores.astype(np.float64) - scores.max(1, keepdims=True))
-    shares: np.ndarray = powers / powers.sum(1, keepdims=True)
-    return shares
+def softmax(logits: Float[np.ndarray, "rows classes"]) -> Float64[np.ndarray, "rows classes"]:
+    """Probabilities that sum to 1 in each row."""
+    powers = np.exp(logits.astype(np.float64) - logits.max(1, keepdims=True))
+    result: np.ndarray = powers / powers.sum(1, keepdims=True)
+    return result
 
 
-def sigmoid(scores: Float[np.ndarray, "*any"]) -> Float64[np.ndarray, "*any"]:
-    """Log-odds as probabilities, each for itself; by way of the tangent, which never overflows."""
-    shares: np.ndarray = (1 + np.tanh(scores.astype(np.float64) / 2)) / 2
-    return shares
+def sigmoid(logits: Float[np.ndarray, "*any"]) -> Float64[np.ndarray, "*any"]:
+    """Independent probabilities; computed from tanh, which never overflows."""
+    result: np.ndarray = (1 + np.tanh(logits.astype(np.float64) / 2)) / 2
+    return result

@@ -1,77 +1,139 @@
-"""One fine-tuning run: steps, scores between them, the best weights kept, a collapse noticed, a model at the end."""
+"""`openalbert finetune`: train a pretrained model on a task, retry after a collapse, save the best weights."""
 
-import contextlib
 import json
 import math
 import shutil
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from openalbert import atomic_io
 from openalbert.errors import UserError
-from openalbert.finetuning.batches import Packing, num_units, tokens_in_memory
+from openalbert.finetuning.batches import PackedBatch, Packing, num_units, tokens_in_memory
 from openalbert.finetuning.collapse import FROM_PROGRESS, RATE_FACTOR, baseline_loss
-from openalbert.finetuning.cuda_graphs import Recording, is_recorded
-from openalbert.finetuning.data import TaskData
-from openalbert.finetuning.judge import Judge
+from openalbert.finetuning.data import TaskData, load_data
+from openalbert.finetuning.early_stopping import EarlyStopping, EvaluationHistory
+from openalbert.finetuning.error_analysis import analyze_errors
+from openalbert.finetuning.evaluation import evaluate_split, final_scores, write_outcome
 from openalbert.finetuning.losses import finetuning
-from openalbert.finetuning.outcome import REPORT, SCORES, look_at, write_outcome
-from openalbert.finetuning.run_facts import check_data, first_run_info
-from openalbert.finetuning.scoring import score_part
-from openalbert.finetuning.settings import Finetune, plan
-from openalbert.finetuning.standing import Standing
+from openalbert.finetuning.seeds import seeds_sentence, seeds_table, summarize
+from openalbert.finetuning.settings import FREE_TO_CHANGE, Finetune, of_seed, plan
+from openalbert.interop.run_files import CHECKPOINTS, ERROR_ANALYSIS, METRICS, MODEL, REPORT, SCORES, SEED_PREFIX, SEEDS
 from openalbert.model.cost import training_flops_per_token
 from openalbert.optim.optimizer import make_optimizer
 from openalbert.optim.schedule import DepthSchedule, DepthStage
+from openalbert.report.model_card import with_seeds
 from openalbert.report.report import write_report
+from openalbert.report.run_reader import seed_folders
+from openalbert.settings import to_dict
 from openalbert.tasks.label_checks import describe_never_predicted
+from openalbert.tasks.metrics import rank_of
 from openalbert.train import checkpoint
-from openalbert.train.checkpointer import Checkpointer, load_weights
-from openalbert.train.device import Device, measure_matmul_peak
-from openalbert.train.estimate import DRY_STEPS, DryTimes, Needs, StepTimes, estimate_table, measured
-from openalbert.train.loop import LoopConfig, training_steps
-from openalbert.train.machine import machine, note_move
-from openalbert.train.metrics_log import MetricsLog
-from openalbert.train.run_dir import CHECKPOINTS, MODEL, is_done, read_run_info, write_run_info
+from openalbert.train.cuda_graphs import CapturedEncoder, is_encoder_captured
+from openalbert.train.device import Device, measure_matmul_peak, open_device
+from openalbert.train.estimate import Needs, checkpoint_bytes
+from openalbert.train.loop import LoopConfig
+from openalbert.train.run import TrainingRun
+from openalbert.train.run_dir import claim_folder, is_done, locked, read_run_info
 from openalbert.train.signals import Stop
 from openalbert.train.state import PATIENCE, TrainState
 
 
-def log_from_main(device: Device, sentence: str) -> None:
-    """Tell the user something where no journal is open; only the main process speaks."""
+def finetune(settings: Finetune) -> None:
+    """Start a run, or several with different seeds, or resume them."""
+    if not settings.task:
+        raise UserError("name the task: `openalbert finetune MODEL --task sst2 --data DIR`, or --task classification")
+    with Stop() as stop, open_device(settings.speed) as device, locked(settings, device, "finetune"):
+        task_data = load_data(settings)
+        for remark in task_data.remarks:
+            _log(device, remark)
+        if settings.dry_run:
+            FinetuningRun(settings, task_data, device).dry_run()
+            return
+        if settings.seeds > 1 and not settings.fresh and (settings.out / METRICS).exists():
+            raise UserError(f"{settings.out} holds a single run: give several seeds another --out, or --fresh")
+        claim_folder(settings, device, FREE_TO_CHANGE, (SCORES, SEEDS, f"{SEED_PREFIX}*", REPORT, ERROR_ANALYSIS))
+        # A folder that holds several seeds keeps doing so.
+        if settings.seeds > 1 or seed_folders(settings.out):
+            _finetune_seeds(settings, task_data, device, stop)
+            return
+        run = FinetuningRun(settings, task_data, device)
+        scores = run.train(stop)
+        if device.is_main:
+            print(final_scores(scores), flush=True)
+        run.log_done()
+
+
+def _finetune_seeds(settings: Finetune, task_data: TaskData, device: Device, stop: Stop) -> None:
+    """Train one run after another, each in a folder of its own, on the same tokenized examples."""
+    peak = measure_matmul_peak(device) if device.is_cuda else None
+    results = []
+    for number in range(settings.seeds):
+        one = replace(of_seed(settings, number), fresh=False)
+        if device.is_main:
+            one.out.mkdir(exist_ok=True)
+        claim_folder(one, device, FREE_TO_CHANGE, (SCORES,))
+        run = FinetuningRun(one, task_data, device, peak)
+        results.append(run.train(stop))
+        run.log_done()
+    if device.is_main:
+        summary = summarize(results)
+        # Where all have collapsed, a model is saved for inspection, but it is not the best of anything.
+        kept = max(results, key=rank_of)["seed"] if summary["best_seed"] is None else summary["best_seed"]
+        with atomic_io.new_folder(settings.out / MODEL) as aside:
+            shutil.copytree(settings.out / f"{SEED_PREFIX}{kept}" / MODEL, aside, dirs_exist_ok=True)
+            card = aside / "README.md"
+            atomic_io.write_text(card, with_seeds(card.read_text(encoding="utf-8"), seeds_sentence(summary), kept))
+        atomic_io.write_text(settings.out / SEEDS, json.dumps(summary, indent=2) + "\n")
+        write_report([settings.out], settings.out / REPORT)
+        if summary["best_seed"] is None:
+            _log(device, f"all runs collapsed: there is no result; {settings.out / MODEL} is of seed {kept}")
+        else:
+            _log(device, f"the model of seed {kept}, the best, is in {settings.out / MODEL}")
+        counted_in = {of_seed(settings, number).out for number in range(settings.seeds)}
+        for other in seed_folders(settings.out):
+            if other not in counted_in:
+                _log(
+                    device, f"{other} is of an earlier call: it is kept, but not counted with --seeds {settings.seeds}"
+                )
+        print(seeds_table(summary))
+    device.wait_for_all()
+
+
+def _log(device: Device, sentence: str) -> None:
+    """Print a line for the user where there is no metrics log, from the main process."""
     if device.is_main:
         print(sentence, file=sys.stderr, flush=True)
 
 
-class FinetuningRun:
+class FinetuningRun(TrainingRun[Finetune, PackedBatch]):
     """One run: everything built, and the body of the loop in reading order."""
 
-    def __init__(self, settings: Finetune, task_data: TaskData, device: Device, peak: float | None = None) -> None:
-        self.settings, self.task_data, self.device, self.folder = settings, task_data, device, settings.out
-        self.task, self.sequences = task_data.task, task_data.train.encoding.sequences
-        self.baseline = baseline_loss(self.sequences, task_data.class_weights)
-        self.is_recorded = is_recorded(settings.speed, device)
-        writes = device.is_main and not settings.dry_run
-        # What a CPU could do depends on what else runs there: a fraction of that says nothing.
-        self.peak = peak or (measure_matmul_peak(device) if device.is_cuda else None)
-        length = max(1, round(len(self.sequences.ids) / len(self.sequences.example)))
-        self.metrics_log = MetricsLog(
-            self.folder,
-            writes,
-            settings.tensorboard,
-            lambda depth: training_flops_per_token(task_data.config, length, masked_fraction=0.0, depth=depth),
-            None if self.peak is None else self.peak * device.world,
-        )
-        self.run_info: dict[str, Any] = {}
+    batches: Packing
 
-    def carry_out(self, stop: Stop) -> dict[str, Any]:
-        """Train until it is done, and once more at a lower rate if it collapsed; gives the scores."""
+    def __init__(self, settings: Finetune, task_data: TaskData, device: Device, peak: float | None = None) -> None:
+        self.task_data, self.sequences = task_data, task_data.train.encoding.sequences
+        self.baseline = baseline_loss(self.sequences, task_data.class_weights)
+        self.is_captured = is_encoder_captured(settings.speed, device)
+        self.kept_step: int | None = None
+        """The step whose weights became the model, once the run has ended."""
+        length = max(1, round(len(self.sequences.ids) / len(self.sequences.example)))
+        super().__init__(
+            settings,
+            device,
+            lambda depth: training_flops_per_token(task_data.config, length, masked_fraction=0.0, depth=depth),
+            peak=peak,
+        )
+
+    def train(self, stop: Stop) -> dict[str, Any]:
+        """Train until done, again at a lower learning rate after a collapse; returns the scores."""
         if is_done(self.folder):
             check_data(self.folder, read_run_info(self.folder), self.task_data)
             scores: dict[str, Any] = json.loads((self.folder / SCORES).read_text(encoding="utf-8"))
-            if self.device.is_main and not (self.folder / REPORT).exists():  # it was killed on its last metres
+            if self.device.is_main and not (self.folder / REPORT).exists():  # killed just before its end
                 write_report([self.folder], self.folder / REPORT)
             self._remove_checkpoints()
             self.log(f"{self.folder}: this run is done; its model is in {self.folder / MODEL}")
@@ -88,13 +150,23 @@ class FinetuningRun:
         finally:
             self.metrics_log.close()
 
+    def log_done(self) -> None:
+        """The last line of a run that was trained just now: where its results are."""
+        if self.kept_step is not None:
+            model, page = self.folder / MODEL, self.folder / REPORT
+            self.log(f"done: the model of step {self.kept_step:,} is in {model}, the page is {page}")
+
+    def dry_run(self) -> None:
+        """Take a few steps and log what the whole run would take; nothing is written."""
+        self._build()
+        self._introduce()
+        self.time_dry_run()
+
     @property
     def _attempts(self) -> list[dict[str, Any]]:
-        """What was tried before and collapsed."""
+        """Earlier attempts, all of which collapsed."""
         attempts: list[dict[str, Any]] = self.run_info.get("attempts", [])
         return attempts
-
-    # The run itself.
 
     def _build(self) -> None:
         """Model, optimizer and batches as they are before the first step of an attempt."""
@@ -108,16 +180,17 @@ class FinetuningRun:
         self.model.to(device.torch_device)
         weights = self.task_data.class_weights
         on_device = None if weights is None else torch.from_numpy(weights).float().to(device.torch_device)
-        self.learning = finetuning(self.model, Recording(self.model) if self.is_recorded else None, on_device)
-        self.optimizer = make_optimizer(self.model, settings.optimizer)  # the pace has the attempt's own rate
-        self.packing = Packing(
+        self.task = finetuning(self.model, CapturedEncoder(self.model) if self.is_captured else None, on_device)
+        # Its learning rate is set at every step, from that of the attempt in loop_config.
+        self.optimizer = make_optimizer(self.model, settings.optimizer)
+        self.batches = Packing(
             self.sequences,
             self.plan.batch_size,
             settings.seed,
             tokens_at_a_time=tokens_in_memory(self.task_data.config, device, settings.speed.recompute),
             units_at_a_time=settings.speed.micro_batch,
             device=device.torch_device,
-            fills=self.is_recorded,
+            fills=self.is_captured,
         )
         self.loop_config = LoopConfig(
             self.plan.budget,
@@ -128,47 +201,32 @@ class FinetuningRun:
             settings.seed,
         )
         self.train_state = TrainState()
-        self.judge = Judge(self.task_data, self.baseline, device, self.metrics_log)
-        self.checkpointer = Checkpointer(
-            self.folder, self.model, self.optimizer, self.metrics_log, device, settings.speed.micro_batch
-        )
+        self.early_stopping = EarlyStopping(self.task_data, self.baseline, device, self.metrics_log)
 
     def _train(self, stop: Stop) -> str | None:
-        """Take steps until the budget is spent or nothing more is to be hoped for; gives the reason if it collapsed."""
-        timed = StepTimes()
-        steps = training_steps(
-            self.model,
-            self.optimizer,
-            self.packing,
-            self.learning,
-            self.loop_config,
-            self.device,
-            self.train_state,
-            stop_asked=stop.asked,
-        )
-        standing, reason = self.judge.standing, None
+        """Take steps until the budget is spent or the run ends early; returns the reason if it collapsed."""
+        steps = self.steps(stop)
+        history, reason = self.early_stopping.history, None
         try:
-            for step in () if standing.has_ended else steps:
+            for step in () if history.has_ended else steps:
                 done = self.loop_config.budget.progress(self.train_state.spent)
                 self.metrics_log.take(step, self.train_state, done)
-                self._time(timed)
+                self.estimate_from(step)
                 if step.every(self.settings.log_every) or done == 1:
                     self.metrics_log.write_window(step, self.train_state)
                 is_due = step.every(self.plan.evaluate_every)
                 if is_due:
-                    self.judge.evaluate(self.model, self.train_state)
-                    # The last attempt goes on to its end: there is nothing that could be done better.
+                    self.early_stopping.evaluate(self.model, self.train_state)
+                    # The last attempt is trained to its end: there is none after it.
                     if len(self._attempts) < self.settings.retries and step.progress >= FROM_PROGRESS:
-                        reason = self.judge.collapse(self.model, self.train_state)
-                    standing.has_ended = reason is not None or self.judge.is_out_of_patience(
+                        reason = self.early_stopping.describe_collapse(self.model, self.train_state)
+                    history.has_ended = reason is not None or self.early_stopping.is_out_of_patience(
                         self.settings.patience, step.number
                     )
                 if is_due or step.every(self.plan.save_every) or step.stop_asked:
                     self._save()
-                if step.stop_asked:
-                    self.log(f"stopped at step {step.number:,} with a checkpoint; the same command goes on from here")
-                    sys.exit(stop.exit_code)
-                if standing.has_ended:
+                self.exit_if_asked(step, stop)
+                if history.has_ended:
                     break
         except UserError:
             if self.train_state.skipped_in_a_row < PATIENCE:
@@ -176,70 +234,78 @@ class FinetuningRun:
             return f"{PATIENCE} steps in a row had a loss or gradient that is no finite number"
         finally:
             steps.close()  # type: ignore[attr-defined]
-        if standing.evaluated_at != self.train_state.step:
-            self.judge.evaluate(self.model, self.train_state)
+        if history.evaluated_at != self.train_state.step:
+            self.early_stopping.evaluate(self.model, self.train_state)
             self._save()
-        return reason or self.judge.collapse(self.model, self.train_state)
+        return reason or self.early_stopping.describe_collapse(self.model, self.train_state)
 
     def _resume(self) -> None:
-        """Go on from the newest sound checkpoint of this attempt, if there is one."""
+        """Resume from the newest sound checkpoint of this attempt, if there is one."""
         found = self.checkpointer.latest()
         if found and found.state["attempt"] != len(self._attempts):
             found = None  # of an attempt that collapsed; the run was killed before it was removed
             self._remove_checkpoints()
         if not self.run_info or not (found or self._attempts):
-            self.run_info = first_run_info(self.task_data, self.plan, self.model, self.device) | {
-                "matmul_peak_flops": self.peak,
-                "baseline_loss": self.baseline,
-            }
-        check_data(self.folder, self.run_info, self.task_data, found.state.get("fingerprint") if found else None)
-        self.run_info["data"]["fingerprints"] = self.task_data.fingerprints
+            self.run_info = self.first_run_info()
+        check_data(self.folder, self.run_info, self.task_data)
+        self.restore(found, self._attempts[-1]["metrics_bytes"] if self._attempts else 0)
         if found:
-            self.train_state = self.checkpointer.restore(found, parts=1)
-            self.judge.standing, self.metrics_log.note = Standing(**found.state["standing"]), found.state["note"]
-            self.run_info["restarts"] += 1
-        else:
-            self.metrics_log.resume(self._attempts[-1]["metrics_bytes"] if self._attempts else 0, {}, self.train_state)
+            self.early_stopping.history = EvaluationHistory(**found.state["evaluation_history"])
+            self.metrics_log.note = found.state["note"]
         self.run_info["learning_rate"] = self.rate
         self._introduce()
-        note_move(self.run_info, machine(self.device), self.peak, self.train_state.step)
-        write_run_info(self.folder, self.run_info, self.device)
-        self.device.wait_for_all()
+        self.write_start()
 
     def _introduce(self) -> None:
-        chosen = self.plan.sentence(self.settings, len(self.task_data.train.examples), self.packing.num_units)
+        chosen = self.plan.sentence(self.settings, len(self.task_data.train.examples), self.batches.num_units)
         self.log(
-            f"{self.task.name}, seed {self.settings.seed}: {self.model.num_parameters():,} parameters on "
+            f"{self.task_data.task.name}, seed {self.settings.seed}: {self.model.num_parameters():,} parameters on "
             f"{self.device.describe()}, {self.device.precision}; {chosen}; learning rate {self.rate:.3g}"
         )
 
-    def _time(self, timed: StepTimes) -> None:
-        """Estimate what the run will take from its first steps."""
-        seconds = timed.add(self.train_state.seconds)
-        if seconds is None or "estimate" in self.run_info:
-            return
-        self.run_info["estimate"] = self._estimate(seconds).as_dict()
-        write_run_info(self.folder, self.run_info, self.device)
+    def first_run_info(self) -> dict[str, Any]:
+        """What is known before the first step."""
+        data, task, sequences = self.task_data, self.task_data.task, self.sequences
+        return {
+            **super().first_run_info(),
+            "task": {"name": task.name, "kind": task.kind, "main_metric": task.main_metric},
+            "model": str(data.folder),
+            "pretraining": to_dict(data.pretraining) if data.pretraining is not None else None,
+            "batch_size": self.plan.batch_size,
+            "budget": str(self.plan.budget),
+            "evaluate_every": self.plan.evaluate_every,
+            "baseline_loss": self.baseline,
+            "data": {
+                "train_examples": len(data.train.examples),
+                "train_sequences": len(sequences.example),
+                "train_tokens": len(sequences.ids),
+                "train_truncated": sequences.num_truncated,
+                "scored": {split: len(part.examples) for split, part in data.scored.items()},
+                "columns": dict(data.layout),
+                "remarks": list(data.remarks),
+                "fingerprints": data.fingerprints,
+            },
+            "attempts": [],
+        }
 
-    def _estimate(self, step_seconds: float) -> Needs:
-        """Time and tokens of the run if all its steps are like those that were taken; evaluations not counted."""
-        budget = self.plan.budget
+    def estimate(self, step_seconds: float, depth: int) -> Needs:
+        """What the run takes if all its steps are like those that were taken; evaluations not counted."""
+        budget, state = self.plan.budget, self.train_state
         steps = budget.steps or round((budget.minutes or 0.0) * 60 / step_seconds)
-        parameters = self.model.num_parameters()
-        # A checkpoint is weights and two moments: the last, the best, and one being written; then the model folder.
-        disk = 12 * parameters * 3 + 4 * parameters
-        tokens = round(steps * self.train_state.tokens / max(1, self.train_state.step))
+        weights = 4 * self.model.num_parameters()
+        # A checkpoint is weights and two moments: the last, the best, and one being written.
+        disk = checkpoint_bytes(weights, 2 * weights, 3)
+        tokens = round(steps * state.tokens / max(1, state.step))
         return Needs(steps, tokens, steps * step_seconds / 3600, self.device.peak_memory(), disk)
 
     def _start_over(self, reason: str) -> None:
-        """Note a collapse and prepare the next attempt. The note is on the disk before anything is removed."""
+        """Record a collapse and prepare the next attempt. The record is on disk before anything is removed."""
         lower = self.rate * RATE_FACTOR
         text = f"collapsed at step {self.train_state.step:,}: {reason}. Tried again with learning rate {lower:.3g}"
-        self.metrics_log.record({"kind": "event", "step": self.train_state.step, "what": "collapsed", "text": text})
-        self.log(text)
+        self.metrics_log.event(self.train_state.step, "collapsed", text)
         attempt = {"learning_rate": self.rate, "step": self.train_state.step, "reason": reason}
         self._attempts.append({**attempt, "metrics_bytes": self.metrics_log.size})
-        write_run_info(self.folder, self.run_info, self.device)
+        self.write_run_info()
         self.device.wait_for_all()
         self._remove_checkpoints()
 
@@ -250,97 +316,81 @@ class FinetuningRun:
 
     def _save(self) -> None:
         """Write a checkpoint."""
-        standing = self.judge.standing
+        history = self.early_stopping.history
         own = {
             "attempt": len(self._attempts),
-            "standing": standing.state(),
+            "evaluation_history": history.state(),
             "note": self.metrics_log.note,
         }
-        self.checkpointer.save(self.train_state, own, keep_last=1, is_best=standing.is_best_at(self.train_state.step))
+        self.checkpointer.save(self.train_state, own, keep_last=1, is_best=history.is_best_at(self.train_state.step))
 
     def _finish(self, collapsed: str | None) -> dict[str, Any]:
-        """The best weights, scored on everything there is to score on; model folder, scores, truth."""
-        step, decisive = self.train_state.step, self.judge.split
+        """Score the best weights on every split; write model folder, scores and what the run took."""
+        step, decisive, task = self.train_state.step, self.early_stopping.split, self.task_data.task
         best = checkpoint.best(self.folder / CHECKPOINTS) if self.settings.keep == "best" else None
         if best is not None and best.step != step:
-            load_weights(self.model, best.read()[0]["model"], str(best.folder))
+            checkpoint.load_weights(self.model, best.read()[0]["model"], str(best.folder))
             step = best.step
-        kept = self.judge.scored(self.model, step)
-        threshold = kept.null_threshold
-        if self.task_data.units is not None:
-            self.task_data.units.to_values(self.model)
-        scored = {
+        kept = self.early_stopping.evaluation_at(self.model, step)
+        if self.task_data.standardization is not None:
+            self.task_data.standardization.fold_into(self.model)
+        evaluations = {
             split: kept
             if split == decisive
-            else score_part(
-                self.model, self.task, part, self.device, threshold, class_weights=self.task_data.class_weights
+            else evaluate_split(
+                [self.model],
+                task,
+                data,
+                self.device,
+                null_threshold=kept.null_threshold,
+                threshold_origin=kept.threshold_origin,
+                class_weights=self.task_data.class_weights,
             )
-            for split, part in self.task_data.scored.items()
+            for split, data in self.task_data.scored.items()
         }
-        analyses = look_at(self.task_data, scored) if self.device.is_main else []
+        analyses = [analyze_errors(one) for one in evaluations.values()] if self.device.is_main else []
         scores: dict[str, Any] = {
-            "task": self.task.name,
-            "main_metric": self.task.main_metric,
+            "task": task.name,
+            "main_metric": task.main_metric,
             "seed": self.settings.seed,
             "learning_rate": self.rate,
             "step": step,
             "steps": self.train_state.step,
-            "scores": {split: found.figures for split, found in scored.items()},
-            "num_examples": {split: len(part.examples) for split, part in self.task_data.scored.items()},
+            "scores": {split: one.metrics for split, one in evaluations.items()},
+            "num_examples": {split: len(data.examples) for split, data in self.task_data.scored.items()},
             "intervals": {one.split: one.intervals for one in analyses},
             "never_predicted": {one.split: one.never_predicted for one in analyses},
-            "losses": {split: found.loss if math.isfinite(found.loss) else None for split, found in scored.items()},
-            "ranking": self.judge.ranking(kept),
-            "null_threshold": threshold if self.task_data.threshold is not None else None,
+            "losses": {split: one.loss if math.isfinite(one.loss) else None for split, one in evaluations.items()},
+            "ranking": self.early_stopping.ranking(kept),
+            "null_threshold": kept.null_threshold,
             "collapsed": collapsed,
             "attempts": [{k: v for k, v in one.items() if k != "metrics_bytes"} for one in self._attempts],
         }
         if collapsed is not None:
             self.log(f"this run collapsed, and its scores are no result: {collapsed}")
-        elif (same := self.judge.sameness(kept, self.train_state.step)) is not None:
-            self.log(f"{same}: it has hardly begun to learn; train for longer, or raise --optimizer.learning-rate")
+        elif (same := self.early_stopping.describe_constant_predictions(kept, self.train_state.step)) is not None:
+            self.log(f"{same}: it has hardly learned anything; train for longer, or raise --optimizer.learning-rate")
         for one in analyses:
-            for told in describe_never_predicted(one.kind, one.never_predicted, one.num_examples):
-                self.log(f"WARNING: {one.split}: {told}")
+            for sentence in describe_never_predicted(one.kind, one.never_predicted, one.num_examples):
+                self.log(f"WARNING: {one.split}: {sentence}")
         if self.device.is_main:
             write_outcome(self.folder, self.model, self.task_data, self.settings.stride, scores, analyses)
-            train_state = self.train_state
-            actual = measured(
-                self.folder, train_state.step, train_state.tokens, train_state.seconds, self.device
-            ).as_dict()
-            self.run_info["actual"] = actual
-            write_run_info(self.folder, self.run_info, self.device)
+            self.write_actual()
             write_report([self.folder], self.folder / REPORT)
-            if "estimate" in self.run_info:
-                self.log(estimate_table(self.run_info["estimate"], actual))
-            self.log(
-                f"done: the model of step {step:,} is in {self.folder / MODEL}, the page is {self.folder / REPORT}"
-            )
-        # What could be gone on from is no longer needed, and is several times as large as the model.
+            self.log_actual()
+        self.kept_step = step
+        # Checkpoints are no longer needed, and several times as large as the model.
         self._remove_checkpoints()
         return scores
 
-    def dry_run(self) -> None:
-        """A few steps, the last of them timed, and what the whole run would take."""
-        self._build()
-        self._introduce()
-        self.loop_config = replace(
-            self.loop_config, budget=replace(self.loop_config.budget, steps=DRY_STEPS[1], minutes=None)
-        )
-        times = DryTimes()
-        steps = training_steps(
-            self.model, self.optimizer, self.packing, self.learning, self.loop_config, self.device, self.train_state
-        )
-        with contextlib.closing(steps):  # type: ignore[type-var]
-            for step in steps:
-                self.log(f"step {step.number}: loss {step.loss:.3f}, {times.add(self.train_state.seconds):.2f} s")
-                if times.are_enough:
-                    break
-        self.log(estimate_table(self._estimate(times.median).as_dict()))
 
-    def log(self, sentence: str) -> None:
-        """Tell the user something; only the main process speaks."""
-        if self.device.is_main and not self.settings.dry_run:
-            self.metrics_log.log(sentence)
-        elif self.device.is_main:
-            print(sentence, flush=True)
+def check_data(folder: Path, run_info: dict[str, Any], task_data: TaskData) -> None:
+    """Refuse examples that are not those that the run started with."""
+    before, now = run_info["data"].get("fingerprints", {}), task_data.fingerprints
+    changed = [split for split in {**before, **now} if before.get(split) != now.get(split)]
+    if changed:
+        what = "training examples" if "train" in changed else f"examples to score on ({', '.join(changed)})"
+        raise UserError(
+            f"{folder} holds a run that started with other {what}: the file was changed since. Give another --out, or "
+            "--fresh to start over"
+        )

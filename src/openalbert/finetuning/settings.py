@@ -1,4 +1,4 @@
-"""All settings of a fine-tuning run: what is learned, how long, and how it is watched (Table 14 of the paper)."""
+"""All settings of a fine-tuning run: what is learned, how long, and what is logged (Table 14 of the paper)."""
 
 import math
 from dataclasses import dataclass, field, replace
@@ -15,7 +15,7 @@ from openalbert.tasks.task import MAX_ANSWER_TOKENS
 from openalbert.train.device import Speed
 
 SMALLEST_BATCH = 16  # that scaling goes down to
-SAME_SIZE = 0.05  # data that differ by less than this share from the recipe's are the recipe's
+SAME_SIZE = 0.05  # data that differ by less than this fraction from the recipe's are the recipe's
 
 
 @dataclass(frozen=True)
@@ -26,37 +26,37 @@ class Length:
     batch_size: int = 32
     steps: int = 9_375
     least_steps: int = 1
-    """Fewer steps teach nothing, however few the examples are."""
+    """The fewest steps, however few the examples are."""
 
     @property
     def epochs(self) -> float:
-        """How often the examples are gone through."""
+        """How often the examples are seen."""
         return self.steps * self.batch_size / self.num_examples
 
 
 @dataclass(frozen=True)
 class Finetune:
-    """Fine-tune a model on a task. The same command again goes on where it was, or says that all is done."""
+    """Fine-tune a model on a task. The same command again resumes the run, or reports that it is done."""
 
     model: Annotated[Positional[str], arg(metavar="MODEL", help_behavior_hint="")] = ""
     """Right after the verb: a model folder, a pretraining run, or a name.
     Names: albert-base-wikibooks, which comes with openalbert, or Hugging Face's `owner/name`."""
     task: str = ""
     """A known task or, for files of your own, its kind.
-    Known: cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte, wnli, squad1, squad2, race, race_middle, race_high.
+    TaskMetadata: cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte, wnli, squad1, squad2, race, race_middle, race_high.
     Kinds: classification, regression, multi_label, multiple_choice, question_answering."""
     source: Annotated[TaskSource, OmitArgPrefixes] = field(default_factory=TaskSource)
     """Where the examples come from."""
     out: Path = Path("runs/finetuning")
     """Folder of the run: settings, metrics, checkpoints, and at the end scores and model."""
     start: Annotated[str, arg(name="from")] = ""
-    """A fine-tuned model, or its run, to begin with in place of MODEL.
-    The paper begins RTE, STS-B and MRPC with a model of MNLI."""
+    """A fine-tuned model, or its run, to start from in place of MODEL.
+    The paper starts RTE, STS-B and MRPC from a model of MNLI."""
     from_scratch: bool = False
-    """Begin with fresh weights in MODEL's shape: what did pretraining bring?"""
+    """Start from fresh weights in MODEL's shape, to see what pretraining contributes."""
 
     epochs: float | None = None
-    """How often the training examples are gone through. Give one of epochs, steps and minutes, or none.
+    """How often the training examples are seen. Give one of epochs, steps and minutes, or none.
     With none, it is the recipe's length, and less where the data are fewer than the recipe's."""
     steps: int | None = None
     """Length of the run in steps."""
@@ -74,7 +74,7 @@ class Finetune:
     """Weights of classes in the loss: `balanced` gives every class the same total, n / (classes x n of the class).
     For multi_label it weighs the examples that have a label against those that do not."""
     standardize: bool = False
-    """Learn values in units of their spread, whatever their size; the model that comes out gives them as they are."""
+    """Learn values in units of their spread; the saved model predicts them in their original units."""
     dropout: float = 0.0
     """Dropout within the encoder, of hidden states and of attention."""
     classifier_dropout: float = 0.1
@@ -86,7 +86,7 @@ class Finetune:
     max_answer_tokens: int = MAX_ANSWER_TOKENS
     """The longest answer to a question that is ever given, in tokens."""
     seed: int = 1
-    """Everything drawn at random hangs on it: the head's first weights, the order of examples, dropout."""
+    """Seed of everything random: the head's first weights, the order of examples, dropout."""
     seeds: int = 1
     """So many runs, with this seed and those after it; median, mean and spread are shown."""
     retries: int = 2
@@ -135,7 +135,7 @@ class Finetune:
             raise UserError(f"retries is {self.retries}: give 0 or more")
         for name in ("dropout", "classifier_dropout"):
             if not 0 <= getattr(self, name) < 1:
-                raise UserError(f"{name} is {getattr(self, name)}: it is a share, at least 0 and below 1")
+                raise UserError(f"{name} is {getattr(self, name)}: it is a fraction, at least 0 and below 1")
         given = [name for name in ("epochs", "steps", "minutes") if getattr(self, name) is not None]
         if len(given) > 1:
             raise UserError(f"the run's length is given in {' and '.join(given)}: give one of them")
@@ -143,7 +143,7 @@ class Finetune:
             if not 0 < getattr(self, name) < math.inf:
                 raise UserError(f"{name} is {getattr(self, name)}: give a number above 0")
         if self.start and self.from_scratch:
-            raise UserError("--from begins with another model's weights and --from-scratch with none: give one of them")
+            raise UserError("--from starts from another model's weights and --from-scratch from none: give one of them")
 
 
 @dataclass(frozen=True)
@@ -172,17 +172,17 @@ class Plan:
 def plan(settings: Finetune, num_examples: int, num_units: int) -> Plan:
     """Batch and steps for so many training examples, which make so many units (windows, for questions on passages).
 
-    With fewer examples than the recipe's the batch goes with the square root of their share, so that a small part of
-    a large set still gets enough steps; the number of epochs stays. The warm-up is a share, and so scales by itself.
+    With fewer examples than the recipe's, the batch size is scaled by the square root of their fraction, so that a
+    small subset still gets enough steps; the number of epochs stays. The warm-up is a fraction and scales by itself.
     """
     recipe = settings.recipe
-    share = num_examples / recipe.num_examples
-    is_like_the_recipe = abs(share - 1) <= SAME_SIZE
+    fraction = num_examples / recipe.num_examples
+    is_like_the_recipe = abs(fraction - 1) <= SAME_SIZE
     batch_size = settings.batch_size
     if batch_size is None:
         batch_size = recipe.batch_size
-        if share < 1 and not is_like_the_recipe:
-            scaled = 2 ** round(math.log2(batch_size * math.sqrt(share)))
+        if fraction < 1 and not is_like_the_recipe:
+            scaled = 2 ** round(math.log2(batch_size * math.sqrt(fraction)))
             batch_size = min(batch_size, max(SMALLEST_BATCH, scaled))
     if settings.minutes is not None:
         budget = Budget(minutes=settings.minutes)
@@ -200,7 +200,7 @@ def plan(settings: Finetune, num_examples: int, num_units: int) -> Plan:
     return Plan(batch_size, budget, evaluate_every, settings.save_every or evaluate_every)
 
 
-# What may change when a run goes on: none of it changes what is learned. More seeds may be added.
+# What may change when a run is resumed: none of it changes what is learned. More seeds may be added.
 FREE_TO_CHANGE = ("out", "seeds", "save_every", "log_every", "tensorboard", "dry_run", "fresh", "speed")
 
 

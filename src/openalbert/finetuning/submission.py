@@ -1,4 +1,4 @@
-"""Predictions as files: GLUE's leaderboard, SQuAD's scorer, and JSON lines for every task."""
+"""Files of predictions: for GLUE's leaderboard, for SQuAD's scorer, and JSON lines for every task."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from jaxtyping import Float64
 
 from openalbert import atomic_io
 from openalbert.errors import UserError
-from openalbert.finetuning.examine import Examined
+from openalbert.finetuning.evaluation import Evaluation
 from openalbert.finetuning.predict import probabilities
 from openalbert.formatting import counted
 from openalbert.tasks.race import letter
@@ -19,20 +19,20 @@ from openalbert.tasks.registry import GLUE
 from openalbert.tasks.task import Example, Task
 
 
-def write_files(task: Task, examined: Examined, folder: Path) -> list[Path]:
-    """The predictions of a split in every form that its task has."""
-    examples, predictions = examined.reading.examples, examined.predictions
-    name = f"{task.name}.{examined.split}"
-    shares = probabilities(task, examined.encoding, examined.outputs, examined.answers)
-    written = [write_lines(task, examples, predictions, folder / f"{name}.jsonl", shares)]
+def write_files(evaluation: Evaluation, folder: Path) -> list[Path]:
+    """Write the predictions of a split in every format that its task has."""
+    task, examples, predictions = evaluation.task, evaluation.data.examples, evaluation.predictions
+    name = f"{task.name}.{evaluation.split}"
+    likely = probabilities(task, evaluation.data.encoding, evaluation.outputs, evaluation.answers)
+    written = [write_lines(task, examples, predictions, folder / f"{name}.jsonl", likely)]
     if task.name in GLUE:
-        written.append(write_glue(task, examined.split, examples, predictions, folder))
+        written.append(write_glue(task, evaluation.split, examples, predictions, folder))
     if task.kind == "question_answering":
-        odds = [one.null_score for one in examined.answers] if task.may_have_no_answer else None
+        odds = [one.null_score for one in evaluation.answers] if task.may_have_no_answer else None
         written += write_squad(examples, predictions, folder / f"{name}.json", odds)
         best = {
             example.id: [asdict(candidate) for candidate in answers.candidates]
-            for example, answers in zip(examples, examined.answers, strict=True)
+            for example, answers in zip(examples, evaluation.answers, strict=True)
         }
         written.append(_written(folder / f"{name}_nbest.json", _json(best)))
     return written
@@ -41,9 +41,9 @@ def write_files(task: Task, examined: Examined, folder: Path) -> list[Path]:
 def write_glue(
     task: Task, split: str, examples: Sequence[Example], predictions: Sequence[object], folder: Path
 ) -> Path:
-    """Write a split's predictions as the leaderboard wants them; the file that was written.
+    """Write a split's predictions in the leaderboard's format.
 
-    A test split has the leaderboard's file name; another has the split's name added, so that none is taken for it.
+    A test split has the leaderboard's file name; another has the split's name added.
     """
     if task.name not in GLUE:
         raise UserError(f"{task.name} is not a task of GLUE: its leaderboard has {', '.join(GLUE)}")
@@ -55,12 +55,12 @@ def write_glue(
     lines = ["index\tprediction"]
     for example, prediction in zip(examples, predictions, strict=True):
         if glue.kind == "regression":
-            # Annotators could say 0 to 5 and nothing else.
-            told = f"{min(5.0, max(0.0, float(cast('float', prediction)))):.3f}"
+            # The labels are within 0 and 5.
+            value = f"{min(5.0, max(0.0, float(cast('float', prediction)))):.3f}"
         else:
             label = task.labels[int(cast("int", prediction))]
-            told = glue.codes[glue.labels.index(label)] if glue.codes else label
-        lines.append(f"{example.id}\t{told}")
+            value = glue.codes[glue.labels.index(label)] if glue.codes else label
+        lines.append(f"{example.id}\t{value}")
     return _written(folder / name, "\n".join(lines) + "\n")
 
 
@@ -70,10 +70,9 @@ def write_squad(
     file: Path,
     null_odds: Sequence[float] | None = None,
 ) -> list[Path]:
-    """Write answers as SQuAD's scorers read them, `""` for none; beside them the odds of no answer, for 2.0.
+    """Write answers as SQuAD's scorers read them, `""` for none, and for 2.0 the odds of no answer.
 
-    The odds (higher: rather no answer) go to a file of the same name that ends in `_null_odds.json`, as the scorer's
-    `--na-prob-file` takes it.
+    The odds go to a file of the same name that ends in `_null_odds.json`, for the scorer's `--na-prob-file`.
     """
     _one_for_each(examples, answers)
     by_id = {example.id: str(answer) for example, answer in zip(examples, answers, strict=True)}
@@ -95,34 +94,30 @@ def write_lines(
     examples: Sequence[Example],
     predictions: Sequence[object],
     file: Path,
-    shares: Sequence[Float64[np.ndarray, "_"]] = (),
+    likely: Sequence[Float64[np.ndarray, "_"]] = (),
 ) -> Path:
-    """Write an object a line: the id, the prediction in words, as labels, values, letters or answers, and how likely.
-
-    `shares` are what `probabilities` gives.
-    """
+    """Write JSON lines: the id, the readable prediction, and the probabilities, which `likely` holds."""
     _one_for_each(examples, predictions)
     lines = []
     for number, (example, prediction) in enumerate(zip(examples, predictions, strict=True)):
-        values: dict[str, object] = {"id": example.id, "prediction": in_words(task, prediction)}
-        if len(shares):
-            values |= _named(task, shares[number])
+        values: dict[str, object] = {"id": example.id, "prediction": format_prediction(task, prediction)}
+        if len(likely):
+            values |= _by_name(task, likely[number])
         lines.append(json.dumps(values, ensure_ascii=False))
     return _written(file, "\n".join(lines) + "\n")
 
 
-def _named(task: Task, shares: Float64[np.ndarray, "_"]) -> dict[str, object]:
-    """The probabilities of one example, by the names of what they are of."""
-    # Six digits are more than any model is sure of.
-    told = [float(f"{share:.6g}") if np.isfinite(share) else None for share in shares]
+def _by_name(task: Task, likely: Float64[np.ndarray, "_"]) -> dict[str, object]:
+    """The probabilities of one example by class, label, option or kind of answer."""
+    values = [float(f"{one:.6g}") if np.isfinite(one) else None for one in likely]
     if task.kind == "question_answering":
-        return dict(zip(("answer_probability", "no_answer_probability"), told, strict=False))
-    names = task.labels or tuple(map(letter, range(len(told))))
-    return {"probabilities": dict(zip(names, told, strict=True))}
+        return dict(zip(("answer_probability", "no_answer_probability"), values, strict=False))
+    names = task.labels or tuple(map(letter, range(len(values))))
+    return {"probabilities": dict(zip(names, values, strict=True))}
 
 
-def in_words(task: Task, prediction: object) -> str | float | list[str] | None:
-    """A prediction as a person reads it; None for a value that is not a number, for which JSON has no word."""
+def format_prediction(task: Task, prediction: object) -> str | float | list[str] | None:
+    """A readable prediction; None for a value that is not finite, which JSON cannot hold."""
     if task.kind == "classification":
         return task.labels[int(cast("int", prediction))]
     if task.kind == "regression":

@@ -17,6 +17,7 @@ from openalbert.errors import InputWarning, UserError, suggestion
 from openalbert.interop.config_json import OWN_SECTION, read_config, read_heads, write_config
 from openalbert.interop.names import BUFFERS, EMBEDDING_MAP, TIED, Family, Pair, family_of, name_pairs
 from openalbert.interop.pretraining_json import Pretraining, write_pretraining
+from openalbert.interop.run_files import METRICS, MODEL, RUN, RUN_INFO
 from openalbert.interop.tokenizer_json import write_tokenizer_files
 from openalbert.interop.weights import INDEX, WEIGHTS, read_folder_tensors, read_tensor_names, write_tensors
 from openalbert.model.albert import AlbertModel, initialize
@@ -27,7 +28,6 @@ from openalbert.text.tokenizer import Tokenizer
 
 CONFIG = "config.json"
 TASK = "task.json"  # the task of a fine-tuned model
-RUN, MODEL, METRICS, RUN_INFO = "run.json", "model", "metrics.jsonl", "run_info.json"  # of a run's folder
 TAIL = 1 << 16  # bytes at the end of the metrics that are searched for the last record
 MOST_NAMED = 5  # neighbours of a missing folder that an error lists
 NEARLY_THE_SAME = 0.7  # similarity; with less, names of two or three letters match by chance

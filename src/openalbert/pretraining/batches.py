@@ -1,4 +1,4 @@
-"""From shards to batches: any step's batch at once, the same bits on every device and for any split into parts.
+"""From shards to batches: any step's batch at once, the same bits on every device and for any split into micro-batches.
 
 A batch is a function of (shards, objective, seed, batch size, step). Of an example, the CPU decides where its two
 segments lie (a few numbers, planned for a whole epoch); the device that trains takes the tokens, puts in the special
@@ -9,6 +9,7 @@ import queue
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields
+from functools import partial
 
 import numpy as np
 import torch
@@ -22,14 +23,14 @@ from openalbert.objectives.ngram_masking import NgramMasking
 from openalbert.objectives.sentence_order import Pairs, SentenceOrder
 from openalbert.text.shards import ShardSet
 from openalbert.text.tokenizer import Tokenizer
+from openalbert.train.cuda_graphs import capture, warm_up
 
-# Without being told, tokens go to the GPU if they take at most this share of its free memory.
-RESIDENT_SHARE = 0.1
+RESIDENT_FRACTION = 0.1  # tokens are kept on the GPU by default if they take at most this much of its free memory
 
 
 @dataclass(frozen=True)
 class Objective:
-    """What is learned: how text becomes examples, and what is asked of them."""
+    """What is learned: how text becomes examples, and what is predicted."""
 
     max_length: int = 512
     """Tokens in an example, special ones counted."""
@@ -86,7 +87,7 @@ def make_batch(
     word_starts: Bool[Tensor, "vocabulary"],
     objective: Objective,
 ) -> PretrainingBatch:
-    """All that happens on the device, without a look at any value: it can be compiled, and recorded as a graph."""
+    """All that happens on the device. No operation depends on a value, so it can be compiled and captured."""
     ids = sentence_order.assemble(tokens, rows[:, :4], objective.max_length, Tokenizer.cls_id, Tokenizer.sep_id)
     first_length, second_length, swapped = rows[:, 1], rows[:, 3], rows[:, 4]
     vocabulary = ngram_masking.MaskingVocabulary(word_starts, Tokenizer.mask_id)
@@ -99,8 +100,8 @@ def make_batch(
     )
 
 
-class _Recorded:
-    """`make_batch` for batches of one size, recorded as a CUDA graph: hundreds of small operations start as one."""
+class _CapturedMaker:
+    """`make_batch` for batches of one size, captured as a CUDA graph: hundreds of small operations start as one."""
 
     def __init__(
         self,
@@ -112,20 +113,17 @@ class _Recorded:
     ) -> None:
         self.tokens, self.rows = tokens, rows
         with torch.cuda.device(rows.device):
-            # Once beforehand, so that whatever is set up or compiled at the first call is not recorded.
-            make(tokens, rows, word_starts, objective)
-            torch.cuda.synchronize()
-            self.graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
-                self.made = make(tokens, rows, word_starts, objective)
+            function = partial(make, tokens, rows, word_starts, objective)
+            warm_up(function)
+            self.made, self.replay = capture(function)
 
     def __call__(self, tokens: Int[Tensor, "tokens"], rows: Int64[Tensor, "batch 7"]) -> PretrainingBatch:
         """The batch of other rows, and of other tokens unless they are those of all shards."""
         if tokens is not self.tokens:
             self.tokens.copy_(tokens, non_blocking=True)
         self.rows.copy_(rows, non_blocking=True)
-        self.graph.replay()
-        # The next replay writes over what was recorded.
+        self.replay()
+        # The next replay overwrites the batch.
         return PretrainingBatch(*(getattr(self.made, tensor.name).clone() for tensor in fields(PretrainingBatch)))
 
 
@@ -144,8 +142,8 @@ class Batches:
     ) -> None:
         """Batches of `batch_size` examples over all ranks.
 
-        The last three say how fast, and change no bit: where batches are made, whether all tokens are kept there
-        (nothing said: if a GPU has room to spare), and whether the making is compiled.
+        The last three concern speed and change no bit: where batches are made, whether all tokens are kept there
+        (None: if a GPU has room to spare), and whether the making is compiled.
         """
         if batch_size < 1:
             raise UserError(f"batch_size is {batch_size} but a batch has at least 1 example")
@@ -161,7 +159,7 @@ class Batches:
         self._plans: dict[int, Pairs] = {}
         self._planning = threading.Lock()
         self._make = torch.compile(make_batch, dynamic=False) if compiled else make_batch
-        self._recorded: dict[int, _Recorded] = {}
+        self._captured: dict[int, _CapturedMaker] = {}
         self.examples_per_epoch = len(self.plan(0))
         if not self.examples_per_epoch:
             raise UserError(
@@ -198,23 +196,26 @@ class Batches:
         )
 
     def epoch_of(self, step: int) -> float:
-        """How many times the text has been gone through before this step."""
+        """Epochs that were completed before this step, as a fraction."""
         return (step - self.first_step) * self.batch_size / self.examples_per_epoch
 
-    def at(self, step: int, rank: int = 0, world: int = 1, part: int = 0, parts: int = 1) -> PretrainingBatch:
-        """The batch of a step, or one rank's share of it, or one of the micro-batches (parts) of that share."""
-        return self.examples(self.numbers(step, rank, world, part, parts))
+    def at(
+        self, step: int, rank: int = 0, world: int = 1, micro_batch: int = 0, micro_batches: int = 1
+    ) -> PretrainingBatch:
+        """The batch of a step, or one rank's examples of it, or one of that rank's micro-batches."""
+        return self.examples(self.numbers(step, rank, world, micro_batch, micro_batches))
 
     def numbers(
-        self, step: int, rank: int = 0, world: int = 1, part: int = 0, parts: int = 1
+        self, step: int, rank: int = 0, world: int = 1, micro_batch: int = 0, micro_batches: int = 1
     ) -> Int64[np.ndarray, "batch"]:
-        """The examples of a batch or a part of it, numbered from the first that the run takes from these data."""
-        if self.batch_size % (world * parts):
+        """The examples of a batch or a micro-batch, numbered from the first that the run takes from these data."""
+        if self.batch_size % (world * micro_batches):
             raise UserError(
-                f"batch_size is {self.batch_size}, which does not divide into {world} ranks of {parts} micro-batches"
+                f"batch_size is {self.batch_size}, which does not divide into {world} ranks of {micro_batches} "
+                "micro-batches"
             )
-        size = self.batch_size // (world * parts)
-        begin = (step - self.first_step) * self.batch_size + (rank * parts + part) * size
+        size = self.batch_size // (world * micro_batches)
+        begin = (step - self.first_step) * self.batch_size + (rank * micro_batches + micro_batch) * size
         return np.arange(begin, begin + size, dtype=np.int64)
 
     def examples(self, numbers: Int64[np.ndarray, "batch"]) -> PretrainingBatch:
@@ -222,7 +223,13 @@ class Batches:
         return self._finish(*self._prepare(numbers))
 
     def stream(
-        self, start: int = 0, stop: int | None = None, rank: int = 0, world: int = 1, parts: int = 1, ahead: int = 2
+        self,
+        start: int = 0,
+        stop: int | None = None,
+        rank: int = 0,
+        world: int = 1,
+        micro_batches: int = 1,
+        ahead: int = 2,
     ) -> Iterator[list[PretrainingBatch]]:
         """For each step its micro-batches, prepared some steps ahead by a thread of its own."""
         prepared: queue.Queue[list[tuple[Tensor, Tensor]] | BaseException | None] = queue.Queue(ahead)
@@ -239,8 +246,8 @@ class Batches:
             try:
                 step = start
                 while not ended.is_set() and (stop is None or step < stop):
-                    numbers = (self.numbers(step, rank, world, part, parts) for part in range(parts))
-                    put([self._prepare(of_part) for of_part in numbers])
+                    numbers = (self.numbers(step, rank, world, n, micro_batches) for n in range(micro_batches))
+                    put([self._prepare(of_micro_batch) for of_micro_batch in numbers])
                     step += 1
                 put(None)
             except BaseException as error:
@@ -252,7 +259,7 @@ class Batches:
             while (item := prepared.get()) is not None:
                 if isinstance(item, BaseException):
                     raise item
-                yield [self._finish(*of_part) for of_part in item]
+                yield [self._finish(*of_micro_batch) for of_micro_batch in item]
         finally:
             ended.set()
             thread.join()
@@ -303,10 +310,10 @@ class Batches:
     def _finish(self, tokens: Int[Tensor, "tokens"], rows: Int64[Tensor, "batch 7"]) -> PretrainingBatch:
         if self.device.type != "cuda":
             return self._make(tokens, rows, self.word_starts, self.objective)
-        if len(rows) not in self._recorded:
+        if len(rows) not in self._captured:
             on_gpu = tokens.to(self.device), rows.to(self.device)
-            self._recorded[len(rows)] = _Recorded(self._make, *on_gpu, self.word_starts, self.objective)
-        return self._recorded[len(rows)](tokens, rows)
+            self._captured[len(rows)] = _CapturedMaker(self._make, *on_gpu, self.word_starts, self.objective)
+        return self._captured[len(rows)](tokens, rows)
 
     def _pinned(self, tensor: Tensor) -> Tensor:
         return tensor.pin_memory() if self.device.type == "cuda" else tensor
@@ -315,7 +322,7 @@ class Batches:
         if wanted is not None or self.device.type != "cuda":
             return bool(wanted)
         free, _ = torch.cuda.mem_get_info(self.device)
-        return self.shard_set.num_tokens * np.dtype(self.shard_set.manifest.dtype).itemsize <= RESIDENT_SHARE * free
+        return self.shard_set.num_tokens * np.dtype(self.shard_set.manifest.dtype).itemsize <= RESIDENT_FRACTION * free
 
     def _all_tokens(self) -> Int[Tensor, "tokens"]:
         dtype = torch.int16 if self.shard_set.manifest.dtype == "uint16" else torch.int32

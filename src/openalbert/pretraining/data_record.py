@@ -1,7 +1,7 @@
 """Which data a run is trained on, by content: it is resumed on the same data, or on purpose on other data.
 
-The record stands in run_info.json and in every checkpoint. Data are compared by the checksums that the manifest of the
-shards holds, so nothing is read for it, and a folder may be moved.
+The record is in run_info.json and in every checkpoint. Data are compared by the checksums in the manifest of the
+shards, so nothing else is read, and a folder may be moved.
 """
 
 import hashlib
@@ -16,12 +16,12 @@ from openalbert.pretraining.loss import unigram_entropy
 from openalbert.train.device import Device
 from openalbert.train.state import TrainState
 
-RECORDED = ("data", "earlier_data", "unigram_entropy")
-"""What run_info.json and a checkpoint say of the data."""
+DATA_KEYS = ("data", "earlier_data", "unigram_entropy")
+"""What run_info.json and a checkpoint hold about the data."""
 
 
 def data_record(folder: Path, train: Batches, heldout: Batches | None) -> dict[str, Any]:
-    """What is known of the data of a run that begins with them."""
+    """The record of a run that starts on these data."""
     shards = train.shard_set
     return {
         "folder": str(folder),
@@ -58,8 +58,8 @@ def check_same_data(before: Mapping[str, Any], now: Mapping[str, Any], where: Pa
     """
     if not before:
         raise UserError(
-            f"{where}: it does not say what it was trained on, so it cannot be resumed: give another --out, with "
-            "--warm-start to begin with its weights, or --fresh to start over"
+            f"{where}: it has no record of its data, so it cannot be resumed: give another --out, with --warm-start to "
+            "start from its weights, or --fresh to start over"
         )
     if before["tokenizer"] != now["tokenizer"]:
         raise UserError(
@@ -79,13 +79,13 @@ def _checksum(record: Mapping[str, Any]) -> str:
     return f"the checksum {record['train_sha256'][:12]} ({record['train_tokens']:,} tokens)"
 
 
-def take_over(
+def update_data_record(
     run_info: dict[str, Any], now: Mapping[str, Any], train: Batches, train_state: TrainState
 ) -> dict[str, str]:
-    """Have the facts of a resumed run say which data it reads from here on; return an event for each change.
+    """Update run_info of a resumed run to the data that it reads from here on; return an event for each change.
 
-    New training data are read from their beginning: their order has nothing to do with the earlier one, and an epoch
-    has another number of examples.
+    New training data are read from their beginning: their order is unrelated to the earlier one, and an epoch has
+    another number of examples.
     """
     before, events = run_info["data"], {}
     if before["train_sha256"] != now["train_sha256"]:
@@ -94,7 +94,7 @@ def take_over(
         run_info["earlier_data"] = [*run_info.get("earlier_data", []), earlier]
         run_info["data"] = {**now, "from_step": train_state.step, "from_tokens": train_state.tokens}
         run_info["unigram_entropy"] = unigram_entropy(train.shard_set)
-        train_state.forget()  # other text, another loss
+        train_state.reset_window()  # other text, another loss
         events["new_data"] = (
             f"from step {train_state.step:,} on it is trained on data with {_checksum(now)}, up to here on data with "
             f"{_checksum(before)}"
@@ -104,7 +104,7 @@ def take_over(
     if before["heldout_sha256"] != now["heldout_sha256"]:
         events["new_heldout"] = (
             f"from step {train_state.step:,} on it is evaluated on other held-out data: losses before and after cannot "
-            "be compared, and the best checkpoint is looked for anew"
+            "be compared, and the best checkpoint is chosen anew"
             if now["heldout_sha256"]
             else f"from step {train_state.step:,} on there are no held-out data to evaluate on"
         )

@@ -1,4 +1,4 @@
-"""What pretraining asks of a model: masked words and the order of sentences, in training and on held-out text."""
+"""The losses of pretraining, masked LM and sentence order, in training and on held-out text."""
 
 import math
 from collections.abc import Callable
@@ -16,13 +16,13 @@ from openalbert.objectives.sentence_order import sop_loss
 from openalbert.pretraining.batches import Batches, PretrainingBatch
 from openalbert.text.shards import ShardSet
 from openalbert.train.device import Device
-from openalbert.train.micro_batch import Learning
+from openalbert.train.loop import TrainingTask
 
 UNIGRAM_SAMPLE = 50_000_000  # tokens counted for the word frequencies, or up to twice as many
 UNIGRAM_STRETCH = 65_536  # tokens counted at one place
 
 
-def score_words(model: AlbertModel, encoded: Encoded, batch: PretrainingBatch) -> Score:
+def masked_lm_score(model: AlbertModel, encoded: Encoded, batch: PretrainingBatch) -> Score:
     """The MLM loss of an encoded batch: scores for the whole vocabulary at every hidden token."""
     return mlm_loss(model.scores("masked_lm", encoded), batch.labels, batch.valid)
 
@@ -31,7 +31,7 @@ def pretraining_scores(
     model: AlbertModel,
     batch: PretrainingBatch,
     depth: int,
-    score_words: Callable[[AlbertModel, Encoded, PretrainingBatch], Score] = score_words,
+    masked_lm_score: Callable[[AlbertModel, Encoded, PretrainingBatch], Score] = masked_lm_score,
     sentence_task: str = "sop",
 ) -> dict[str, Score]:
     """Both losses of a batch, by the prefix of their metrics.
@@ -39,7 +39,7 @@ def pretraining_scores(
     The last layer works on the masked positions and [CLS] only.
     """
     encoded = model.encode(batch.ids, batch.segments, batch.mask, depth=depth, at=batch.positions)
-    scores = {"mlm": score_words(model, encoded, batch)}
+    scores = {"mlm": masked_lm_score(model, encoded, batch)}
     if "sentence_order" in model.heads:
         scores[sentence_task] = sop_loss(model.scores("sentence_order", encoded), batch.swapped)
     return scores
@@ -49,10 +49,10 @@ def pretraining(
     model: AlbertModel,
     *,
     is_compiled: bool = False,
-    is_recorded: bool = False,
+    is_captured: bool = False,
     order_weight: float = 1.0,
     sentence_task: str = "sop",
-) -> Learning[PretrainingBatch]:
+) -> TrainingTask[PretrainingBatch]:
     """Pretraining as the loop needs it. Where a layer is compiled, so is the MLM loss: it is as large.
 
     `sentence_task` names the metrics of the sentence objective: sop or nsp.
@@ -64,17 +64,17 @@ def pretraining(
             counts[sentence_task] = torch.full_like(counts["mlm"], len(batch.ids))
         return counts
 
-    of_words = torch.compile(score_words, dynamic=False) if is_compiled else score_words
+    score_masked_lm = torch.compile(masked_lm_score, dynamic=False) if is_compiled else masked_lm_score
 
     def scores(batch: PretrainingBatch, depth: int) -> dict[str, Score]:
-        return pretraining_scores(model, batch, depth, of_words, sentence_task)
+        return pretraining_scores(model, batch, depth, score_masked_lm, sentence_task)
 
     def tokens(batch: PretrainingBatch) -> Tensor:
         return batch.lengths.sum()
 
-    drops_out = model.config.hidden_dropout > 0 or model.config.attention_dropout > 0
+    has_dropout = model.config.hidden_dropout > 0 or model.config.attention_dropout > 0
     weights = {sentence_task: order_weight}
-    return Learning(predictions, scores, tokens, drops_out, weights, is_recorded)
+    return TrainingTask(predictions, scores, tokens, has_dropout, weights, is_captured)
 
 
 @dataclass(frozen=True)
@@ -83,16 +83,16 @@ class Evaluation:
 
     examples: int
     losses: dict[str, tuple[float, float]]
-    """Mean loss and share of right answers."""
+    """Mean loss and accuracy."""
 
-    def figures(self) -> dict[str, int | float]:
+    def metrics(self) -> dict[str, int | float]:
         """By the names of metrics.jsonl."""
-        figures: dict[str, int | float] = {"examples": self.examples}
+        metrics: dict[str, int | float] = {"examples": self.examples}
         for name, (loss, accuracy) in self.losses.items():
-            figures |= {f"{name}_loss": loss, f"{name}_acc": accuracy}
-        # exp of a loss this large says nothing; it must not end the run either
-        figures["perplexity"] = math.exp(min(self.losses["mlm"][0], 700.0))
-        return figures
+            metrics |= {f"{name}_loss": loss, f"{name}_acc": accuracy}
+        # exp of a larger loss overflows, which must not end the run
+        metrics["perplexity"] = math.exp(min(self.losses["mlm"][0], 700.0))
+        return metrics
 
     def __str__(self) -> str:
         accuracies = [f"{name}_acc {100 * accuracy:.1f} %" for name, (_, accuracy) in self.losses.items()]
@@ -100,7 +100,7 @@ class Evaluation:
 
 
 def evaluate(
-    learning: Learning[PretrainingBatch], model: AlbertModel, heldout: Batches, steps: int, depth: int, device: Device
+    task: TrainingTask[PretrainingBatch], model: AlbertModel, heldout: Batches, steps: int, depth: int, device: Device
 ) -> Evaluation:
     """Score the first `steps` batches of held-out text: always the same examples under the same masks."""
     was_training = model.training
@@ -110,10 +110,10 @@ def evaluate(
     with torch.no_grad():
         for step in range(steps):
             with device.autocast():
-                scores = learning.scores(heldout.at(step, device.rank, device.world), depth)
+                scores = task.scores(heldout.at(step, device.rank, device.world), depth)
             names = list(scores)
-            figures = torch.stack([torch.stack([figure.double() for figure in score]) for score in scores.values()])
-            sums = figures if sums is None else sums + figures
+            batch_sums = torch.stack([torch.stack([value.double() for value in score]) for score in scores.values()])
+            sums = batch_sums if sums is None else sums + batch_sums
     model.train(was_training)
     assert sums is not None
     rows = device.sum_over_ranks(sums).tolist()
@@ -127,7 +127,7 @@ def evaluate(
 def unigram_entropy(shards: ShardSet) -> float:
     """The loss, in nats, of a model that knows nothing but how frequent each piece is.
 
-    Of much text a sample is counted: stretches from all over it, for files differ, and their beginnings too.
+    Of a large corpus a sample is counted, stretches from all over it: files differ, and so do their beginnings.
     """
     counts = np.zeros(shards.manifest.vocab_size, np.int64)
     every = max(1, shards.num_tokens // UNIGRAM_SAMPLE)
@@ -135,5 +135,5 @@ def unigram_entropy(shards: ShardSet) -> float:
         for start in range(0, len(shard.tokens), every * UNIGRAM_STRETCH):
             tokens = np.asarray(shard.tokens[start : start + UNIGRAM_STRETCH])
             counts += np.bincount(tokens, minlength=len(counts))
-    shares = counts[counts > 0] / counts.sum()
-    return float(-(shares * np.log(shares)).sum())
+    frequencies = counts[counts > 0] / counts.sum()
+    return float(-(frequencies * np.log(frequencies)).sum())

@@ -1,57 +1,56 @@
-"""`openalbert pretrain`: the main job. It shows what it does, survives what happens, and ends with a model folder."""
+"""`openalbert pretrain`: build the run, train with evaluations and checkpoints, and save the model folder."""
 
-import contextlib
-import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
 from openalbert.errors import UserError
 from openalbert.interop import huggingface
+from openalbert.interop.run_files import CHECKPOINTS, MODEL
+from openalbert.model.albert import AlbertModel
+from openalbert.model.config import PRETRAINING_HEADS
+from openalbert.model.cost import memory, parameters_by_component, training_flops_per_token
+from openalbert.model.encoder import run_layer
+from openalbert.model.kernels.fused_linear import can_fuse
+from openalbert.model.kernels.masked_attention import attend_masked, can_attend_masked
+from openalbert.model.presets import PRESETS
 from openalbert.optim.optimizer import make_optimizer
-from openalbert.optim.schedule import DepthSchedule, DepthStage
 from openalbert.optim.settings import scaling_sentence
-from openalbert.pretraining.batches import Batches
+from openalbert.pretraining.batches import Batches, PretrainingBatch
 from openalbert.pretraining.data_record import (
-    RECORDED,
+    DATA_KEYS,
     check_same_data,
     check_same_on_all_ranks,
     data_record,
-    take_over,
+    update_data_record,
 )
-from openalbert.pretraining.estimate import estimate_run, step_cost
-from openalbert.pretraining.history import history, initialization
 from openalbert.pretraining.loss import evaluate, pretraining, unigram_entropy
 from openalbert.pretraining.settings import FREE_TO_CHANGE, Pretrain
-from openalbert.pretraining.setup import compiled_part, first_parts, fitted, is_recorded, make_model, open_heldout
-from openalbert.pretraining.stability import Watch
+from openalbert.pretraining.stability import LossMonitor
+from openalbert.pretraining.warm_start import check_vocabulary, history, initialization, initialize_from, source_of
 from openalbert.report.model_card import pretrained_card
-from openalbert.text.shards import open_shards
+from openalbert.text.shards import ShardSet, open_shards, read_manifest
 from openalbert.text.tokenizer import Tokenizer
 from openalbert.train import checkpoint
-from openalbert.train.checkpointer import Checkpointer
-from openalbert.train.device import Device, measure_matmul_peak, open_device
-from openalbert.train.estimate import (
-    DRY_STEPS,
-    DryTimes,
-    StepTimes,
-    estimate_table,
-    measured,
-    work_until,
-)
-from openalbert.train.loop import LoopConfig, training_steps
-from openalbert.train.machine import command, machine, note_move, now
-from openalbert.train.metrics_log import MetricsLog
-from openalbert.train.run_dir import CHECKPOINTS, MODEL, claim_folder, is_done, locked, read_run_info, write_run_info
+from openalbert.train.device import CPU_MEMORY, MEMORY_FRACTION, Device, open_device
+from openalbert.train.estimate import Needs, checkpoint_bytes, estimate, estimate_table, work_until
+from openalbert.train.loop import LoopConfig
+from openalbert.train.run import TrainingRun
+from openalbert.train.run_dir import claim_folder, is_done, locked, read_run_info
 from openalbert.train.signals import Stop
 from openalbert.train.state import Step, TrainState
 
+HELDOUT_SEED = 0  # every run is evaluated on the same held-out examples with the same masks
+HELDOUT_BATCH = 64
+MOST_GRAPHS = 64  # of one compiled layer
+
 
 def pretrain(settings: Pretrain) -> None:
-    """Carry out a run, or go on with it."""
+    """Start a run, or resume it."""
     if not settings.preset:
         raise UserError("name the model right after the verb, such as `openalbert pretrain albert-base`")
     with Stop() as stop, open_device(settings.speed) as device, locked(settings, device):
@@ -69,32 +68,41 @@ def pretrain(settings: Pretrain) -> None:
             run.train(stop)
 
 
-class PretrainingRun:
+class PretrainingRun(TrainingRun[Pretrain, PretrainingBatch]):
     """One run: everything built, and the body of the loop in reading order."""
 
+    batches: Batches
+
     def __init__(self, settings: Pretrain, device: Device) -> None:
-        self.device, self.folder = device, settings.out
-        self.shards = open_shards(settings.data)
-        self.settings = fitted(settings, self.shards)
-        self.compiled = compiled_part(settings, device)
-        self.model = make_model(self.settings, device)
-        self.learning = pretraining(
+        shards = open_shards(settings.data)
+        settings = fit_to_shards(settings, shards)
+        cost = step_cost(settings)
+        super().__init__(
+            settings,
+            device,
+            cost,
+            deepens=len(settings.depths.stages) > 1,
+            work=partial(work_until, depths=settings.depths, cost=cost) if settings.budget.minutes is None else float,
+        )
+        self.shards, self.compiled = shards, compiled_scope(settings, device)
+        self.model = make_model(settings, device)
+        self.task = pretraining(
             self.model,
             is_compiled=self.compiled != "none",
-            is_recorded=is_recorded(settings, device),
+            is_captured=is_captured(settings, device),
             order_weight=settings.objective.sentence_order.weight,
             sentence_task=settings.objective.sentence_order.objective,
         )
         self.optimizer = make_optimizer(self.model, settings.optimizer)
         self.batches = Batches(
-            self.shards,
+            shards,
             settings.objective,
             settings.batch_size,
             settings.seed,
             device=device.torch_device,
             compiled=self.compiled == "whole",
         )
-        self.heldout = open_heldout(settings, self.shards, device)
+        self.heldout = open_heldout(settings, shards, device)
         self.data = data_record(settings.data, self.batches, self.heldout)
         self.loop_config = LoopConfig(
             settings.budget,
@@ -105,46 +113,25 @@ class PretrainingRun:
             settings.seed,
             skips_spikes=True,
         )
-        self.train_state = TrainState(parts=first_parts(self.settings, device))
+        self.train_state = TrainState(micro_batches=first_micro_batches(settings, device))
         self.best: float | None = None
         self.evaluated_at = -1
         self.is_best = False
-        self.watch: Watch
-        self.run_info: dict[str, Any] = {}
-        # What a CPU could do depends on what else runs there: a fraction of that says nothing.
-        self.peak = measure_matmul_peak(device) if device.is_cuda else None
-        writes = device.is_main and not settings.dry_run
-        cost = step_cost(self.settings)
-        self.metrics_log = MetricsLog(
-            self.folder,
-            writes,
-            settings.tensorboard,
-            cost,
-            None if self.peak is None else self.peak * device.world,
-            deepens=len(settings.depths.stages) > 1,
-            work=partial(work_until, depths=settings.depths, cost=cost) if settings.budget.minutes is None else float,
-        )
-        self.checkpointer = Checkpointer(
-            self.folder, self.model, self.optimizer, self.metrics_log, device, settings.speed.micro_batch
-        )
+        self.loss_monitor: LossMonitor
 
-    def _machine(self) -> dict[str, Any]:
-        return {**machine(self.device), "is_fused": self.model.encoder.is_fused}
+    def machine(self) -> dict[str, Any]:
+        """Versions, hardware, precision and kernels of this start."""
+        return {**super().machine(), "is_fused": self.model.encoder.is_fused}
 
-    def _first_run_info(self) -> dict[str, Any]:
-        settings = self.settings
+    def first_run_info(self) -> dict[str, Any]:
+        """What is known before the first step."""
         return {
-            **self._machine(),
-            "matmul_peak_flops": self.peak,
-            "started": now(),
-            "command": command(),
-            "parameters": self.model.num_parameters(),
-            "vocab_size": settings.model.vocab_size,
+            **super().first_run_info(),
+            "vocab_size": self.settings.model.vocab_size,
             "unigram_entropy": unigram_entropy(self.shards),
             "data": self.data,
             "earlier_data": [],
-            **initialization(settings),
-            "restarts": 0,
+            **initialization(self.settings),
         }
 
     def check_data(self) -> None:
@@ -154,66 +141,67 @@ class PretrainingRun:
             before = found.state().get("data", {})
             check_same_data(before, self.data, found.folder, self.settings.allow_new_data)
 
-    # The run itself.
-
     def train(self, stop: Stop) -> None:
-        """Take steps until the budget is spent, and do between them what is due."""
+        """Take steps until the budget is spent, with logs, evaluations and checkpoints between them."""
         self._resume()
         settings = self.settings
         self._introduce()
         self._compile()
-        timed = StepTimes()
-        steps = training_steps(
-            self.model,
-            self.optimizer,
-            self.batches,
-            self.learning,
-            self.loop_config,
-            self.device,
-            self.train_state,
-            stop_asked=stop.asked,
-        )
         try:
-            for step in steps:
+            for step in self.steps(stop):
                 self.metrics_log.take(step, self.train_state, self.loop_config.budget.progress(self.train_state.spent))
-                self._time(step, timed)
+                if self.estimate_from(step):
+                    self.log(estimate_table(self.run_info["estimate"]))
                 if step.every(settings.log_every):
-                    self._look_at_the_loss(step)
+                    self._check_loss(step)
                     self.metrics_log.write_window(step, self.train_state)
                 if self.heldout and step.every(settings.evaluate_every or settings.save_every):
                     self._evaluate(step.depth)
                 is_new_best = self.evaluated_at == step.number and self.is_best
                 if step.every(settings.save_every) or is_new_best or step.stop_asked:
                     self._save()
-                if step.stop_asked:
-                    self.log(f"stopped at step {step.number:,} with a checkpoint; the same command goes on from here")
-                    sys.exit(stop.exit_code)
+                self.exit_if_asked(step, stop)
         finally:
             self.metrics_log.close()
         self._finish()
 
-    def _compile(self) -> None:
-        """Have the first batch through once before the clock starts: whatever compiles does so now."""
-        if self.compiled == "none":
-            return
-        started = time.perf_counter()
-        part = self.batches.at(self.train_state.step, self.device.rank, self.device.world, 0, self.train_state.parts)
-        try:
-            with self.device.autocast():
-                scores = self.learning.scores(part, self.settings.model.num_layers)
-            sum(score.mean for score in scores.values()).backward()  # type: ignore[union-attr]
-        except torch.OutOfMemoryError:
-            self.log("out of memory while compiling: the first step will tell")
-        self.optimizer.zero_grad()
-        self.log(f"compiled in {time.perf_counter() - started:.1f} s")
+    def dry_run(self) -> None:
+        """Take a few steps and log what the whole run would take; nothing is written."""
+        self.run_info = self.first_run_info()
+        self._introduce()
+        self._compile()
+        self.time_dry_run()
+
+    def _resume(self) -> None:
+        """Resume from the newest sound checkpoint, if there is one."""
+        found = self.checkpointer.latest()
+        self.run_info = read_run_info(self.folder) if found else {}
+        if not self.run_info:
+            self.run_info = self.first_run_info()
+        self.restore(found)
+        events: dict[str, str] = {}
+        if found:
+            # A change of data after this checkpoint is undone with the steps that it lost.
+            self.run_info |= {name: found.state[name] for name in DATA_KEYS}
+            events = update_data_record(self.run_info, self.data, self.batches, self.train_state)
+            self.best, self.evaluated_at = found.state["best"], found.state["evaluated_at"]
+            if "new_heldout" in events:
+                self.best = None
+        grows = len(self.loop_config.depths.stages) > 1
+        self.loss_monitor = LossMonitor(self.run_info["unigram_entropy"], is_growing=grows)
+        if found and "new_data" not in events:
+            self.loss_monitor = replace(self.loss_monitor, **found.state["loss_monitor"])
+        for kind, text in events.items():
+            self.metrics_log.event(self.train_state.step, kind, text)
+        self.write_start()
 
     def _introduce(self) -> None:
         settings, data = self.settings, self.run_info["data"]
-        parts = self.train_state.parts * self.device.world
+        count = self.train_state.micro_batches * self.device.world
         self.log(
             f"{settings.preset}: {self.run_info['parameters']:,} parameters on {self.device.describe()}, "
             f"{self.device.precision}; {data['train_tokens']:,} tokens, {data['examples_per_epoch']:,} examples an "
-            f"epoch; {settings.budget} of batch {settings.batch_size} in {parts} part{'s' if parts > 1 else ''}"
+            f"epoch; {settings.budget} of batch {settings.batch_size} in {count} micro-batch{'es' if count > 1 else ''}"
         )
         if data["unusable_documents"]:
             self.log(
@@ -231,77 +219,53 @@ class PretrainingRun:
         self.log(f"word frequencies alone would give a MLM loss of {self.run_info['unigram_entropy']:.3f}")
         encoder = self.model.encoder
         if self.compiled != "none" and encoder.attend_masked is not None and not encoder.is_fused:
-            self.log("our kernels did not pass their trial on this GPU: torch's own take their place, a little slower")
+            self.log("our kernels failed their check on this GPU: torch's own are used instead, a little slower")
         if not self.heldout:
             self.log("no held-out text: prepare the shards with --heldout 0.01, or give --heldout FOLDER, to evaluate")
 
-    def _resume(self) -> None:
-        """Go on from the newest sound checkpoint, if there is one."""
-        found = self.checkpointer.latest()
-        self.run_info = read_run_info(self.folder) if found else {}
-        if not self.run_info:
-            self.run_info = self._first_run_info()
-        events: dict[str, str] = {}
-        if found:
-            self.train_state = self.checkpointer.restore(found, self.train_state.parts)
-            # A change of data after this checkpoint is undone with the steps that it lost.
-            self.run_info |= {name: found.state[name] for name in RECORDED}
-            events = take_over(self.run_info, self.data, self.batches, self.train_state)
-        first = Watch(self.run_info["unigram_entropy"], is_growing=len(self.loop_config.depths.stages) > 1)
-        if found:
-            self.best, self.evaluated_at = found.state["best"], found.state["evaluated_at"]
-            if "new_heldout" in events:
-                self.best = None
-            self.watch = first if "new_data" in events else replace(first, **found.state["watch"])
-            self.run_info["restarts"] = self.run_info.get("restarts", 0) + 1
-        else:
-            self.watch = first
-            self.metrics_log.resume(0, {}, self.train_state)
-        for kind, text in events.items():
-            self.metrics_log.record({"kind": "event", "step": self.train_state.step, "what": kind, "text": text})
-            self.log(text)
-        note_move(self.run_info, self._machine(), self.peak, self.train_state.step)
-        write_run_info(self.folder, self.run_info, self.device)
-        self.device.wait_for_all()
-
-    def _time(self, step: Step, timed: StepTimes) -> None:
-        """Estimate what the run will take from its first steps."""
-        seconds = timed.add(self.train_state.seconds)
-        if seconds is None or "estimate" in self.run_info:
+    def _compile(self) -> None:
+        """Run the first micro-batch once before the clock starts, so that everything is compiled."""
+        if self.compiled == "none":
             return
-        self.run_info["estimate"] = self._estimate(seconds, step.depth)
-        write_run_info(self.folder, self.run_info, self.device)
-        self.log(estimate_table(self.run_info["estimate"]))
+        started = time.perf_counter()
+        state, device = self.train_state, self.device
+        micro_batch = self.batches.at(state.step, device.rank, device.world, 0, state.micro_batches)
+        try:
+            with device.autocast():
+                scores = self.task.scores(micro_batch, self.settings.model.num_layers)
+            sum(score.mean for score in scores.values()).backward()  # type: ignore[union-attr]
+        except torch.OutOfMemoryError:
+            self.log("out of memory while compiling: the first step will take smaller micro-batches if it has to")
+        self.optimizer.zero_grad()
+        self.log(f"compiled in {time.perf_counter() - started:.1f} s")
 
-    def _estimate(self, step_seconds: float, depth: int) -> dict[str, int | float]:
-        micro_batch = self.settings.batch_size // self.device.world // self.train_state.parts
+    def estimate(self, step_seconds: float, depth: int) -> Needs:
+        """What the whole run takes, if a step at this depth takes so long."""
+        micro_batch = self.settings.batch_size // self.device.world // self.train_state.micro_batches
         step_tokens = self.train_state.tokens / self.train_state.step
-        return estimate_run(self.settings, micro_batch, step_seconds, step_tokens, depth, self.device).as_dict()
+        return estimate_run(self.settings, micro_batch, step_seconds, step_tokens, depth, self.device)
 
-    def _look_at_the_loss(self, step: Step) -> None:
-        """Say so if the model learns nothing, or loses what it had learned."""
+    def _check_loss(self, step: Step) -> None:
+        """Warn if the model learns nothing, or loses what it had learned."""
         window = self.metrics_log.window
-        loss = window.figures().get("mlm_loss")  # of skipped steps there is none
-        if loss is not None and (said := self.watch.look(loss, window.steps, step.depth, step.number, step.progress)):
-            kind, text = said
-            self.metrics_log.record({"kind": "event", "step": step.number, "what": kind, "text": text})
-            self.log(text)
+        loss = window.metrics().get("mlm_loss")  # None if all steps were skipped
+        if loss is None:
+            return
+        warning = self.loss_monitor.check(loss, window.steps, step.depth, step.number, step.progress)
+        if warning is not None:
+            self.metrics_log.event(step.number, *warning)
 
     def _evaluate(self, depth: int) -> None:
-        """Record how the model does on held-out text, and whether it was never better."""
+        """Evaluate on held-out text, and note whether the loss was never lower."""
         assert self.heldout is not None
         started = time.perf_counter()
         steps = max(1, self.settings.evaluation_examples // self.heldout.batch_size)
-        found = evaluate(self.learning, self.model, self.heldout, steps, depth, self.device)
-        self.evaluated_at = self.train_state.step
-        figures = {
-            "kind": "evaluation",
-            "step": self.train_state.step,
-            "tokens": self.train_state.tokens,
-            **found.figures(),
-        }
-        self.metrics_log.record({**figures, "seconds": time.perf_counter() - started})
-        self.log(f"step {self.train_state.step:,}, held-out: {found}")
+        found = evaluate(self.task, self.model, self.heldout, steps, depth, self.device)
+        state = self.train_state
+        self.evaluated_at = state.step
+        record = {"kind": "evaluation", "step": state.step, "tokens": state.tokens, **found.metrics()}
+        self.metrics_log.record({**record, "seconds": time.perf_counter() - started})
+        self.log(f"step {state.step:,}, held-out: {found}")
         loss = sum(loss for loss, _ in found.losses.values())
         self.is_best = self.best is None or loss < self.best
         if self.is_best:
@@ -309,55 +273,149 @@ class PretrainingRun:
 
     def _save(self) -> None:
         """Write a checkpoint."""
-        own = {"best": self.best, "evaluated_at": self.evaluated_at, "watch": self.watch.state()}
-        own |= {name: self.run_info[name] for name in RECORDED}
+        own = {"best": self.best, "evaluated_at": self.evaluated_at, "loss_monitor": self.loss_monitor.state()}
+        own |= {name: self.run_info[name] for name in DATA_KEYS}
         is_best = self.evaluated_at == self.train_state.step and self.is_best
         self.checkpointer.save(self.train_state, own, keep_last=self.settings.keep_last, is_best=is_best)
 
     def _finish(self) -> None:
-        """The last evaluation and checkpoint, the model folder, and the truth beside the estimate."""
+        """The last evaluation and checkpoint, and the model folder."""
         if self.heldout and self.evaluated_at != self.train_state.step:
             self._evaluate(self.settings.model.num_layers)
         self._save()
         if self.device.is_main:
+            self.write_actual()
             tokenizer = Tokenizer.load(self.shards.tokenizer_folder)
-            took = measured(
-                self.folder, self.train_state.step, self.train_state.tokens, self.train_state.seconds, self.device
-            ).as_dict()
-            self.run_info["actual"] = took
-            write_run_info(self.folder, self.run_info, self.device)
             card = pretrained_card(self.model, self.folder)
             known = history(self.settings, self.run_info)
             huggingface.save(self.model, self.folder / MODEL, tokenizer, card=card, pretraining=known)
-            if "estimate" in self.run_info:
-                self.log(estimate_table(self.run_info["estimate"], took))
+            self.log_actual()
             self.log(
                 f"done: the model is in {self.folder / MODEL}, the curves come with `openalbert report {self.folder}`"
             )
         self.device.wait_for_all()
 
-    def dry_run(self) -> None:
-        """A few steps at full depth, the last of them timed, and what the whole run would take."""
-        depth = self.settings.model.num_layers
-        budget = replace(self.loop_config.budget, steps=DRY_STEPS[1], tokens=None, minutes=None)
-        loop_config = replace(self.loop_config, budget=budget, depths=DepthSchedule((DepthStage(depth),)))
-        self.run_info = self._first_run_info()
-        self._introduce()
-        self._compile()
-        times = DryTimes()
-        steps = training_steps(
-            self.model, self.optimizer, self.batches, self.learning, loop_config, self.device, self.train_state
-        )
-        with contextlib.closing(steps):  # type: ignore[type-var]
-            for step in steps:
-                self.log(f"step {step.number}: loss {step.loss:.3f}, {times.add(self.train_state.seconds):.2f} s")
-                if times.are_enough:
-                    break
-        self.log(estimate_table(self._estimate(times.median, depth)))
 
-    def log(self, sentence: str) -> None:
-        """Tell the user something; only the main process speaks."""
-        if self.device.is_main and not self.settings.dry_run:
-            self.metrics_log.log(sentence)
-        elif self.device.is_main:
-            print(sentence, flush=True)
+# --- what a run is built from ----------------------------------------------------------------------------------------
+
+
+def fit_to_shards(settings: Pretrain, shards: ShardSet) -> Pretrain:
+    """The settings with the vocabulary size of the shards. The initial model, if any, must have their vocabulary."""
+    source = source_of(settings)
+    if source is not None:
+        check_vocabulary(source, shards)
+    vocab_size, model = shards.manifest.vocab_size, settings.model
+    # A preset's vocabulary size is replaced. Any other was chosen, and may leave room for more than the shards have.
+    if model.vocab_size in {config.vocab_size for config in PRESETS.values()}:
+        model = replace(model, vocab_size=vocab_size)
+    if model.vocab_size < vocab_size:
+        raise UserError(
+            f"model.vocab_size is {model.vocab_size}, but the shards have {vocab_size} pieces: leave it out"
+        )
+    return replace(settings, model=model)
+
+
+def compiled_scope(settings: Pretrain, device: Device) -> Literal["none", "layer", "whole"]:
+    """What is compiled: nothing, a layer and the MLM loss, or the making of batches too."""
+    if settings.speed.compile == "auto":
+        return "layer" if device.is_cuda else "none"
+    return settings.speed.compile
+
+
+def is_captured(settings: Pretrain, device: Device) -> bool:
+    """Whether both passes are captured as a CUDA graph: where they are compiled, and nothing is recomputed."""
+    return device.is_cuda and compiled_scope(settings, device) != "none" and not settings.speed.recompute
+
+
+def attends_masked(settings: Pretrain, device: Device) -> bool:
+    """Whether the backward pass of attention has no mask: by cuDNN, in bf16, and not deterministic."""
+    if not device.is_cuda or device.precision != "bf16" or settings.speed.deterministic:
+        return False
+    return can_attend_masked(settings.model.head_size, settings.objective.max_length)
+
+
+def is_fused(settings: Pretrain, device: Device) -> bool:
+    """Whether linear maps and attention use our own kernels: where attention needs no mask, and is compiled."""
+    if compiled_scope(settings, device) == "none" or not attends_masked(settings, device):
+        return False
+    model = settings.model
+    return can_fuse(model.hidden_size, model.ffn_size, model.num_heads, settings.objective.max_length)
+
+
+def make_model(settings: Pretrain, device: Device) -> AlbertModel:
+    """The model on its device, with fresh weights drawn by the run's seed, or those of the initial model."""
+    torch.manual_seed(settings.seed)
+    heads = PRETRAINING_HEADS if settings.objective.sentence_order.objective != "none" else PRETRAINING_HEADS[:1]
+    model = AlbertModel(settings.model, heads)
+    source = source_of(settings)
+    if source is not None:
+        initialize_from(model, source, settings.objective.max_length)
+    model.encoder.recomputes_activations = settings.speed.recompute
+    if compiled_scope(settings, device) != "none":
+        # Each size of a micro-batch, in training and in evaluation, is compiled separately; torch would give up at 8.
+        torch._dynamo.config.recompile_limit = MOST_GRAPHS
+        model.encoder.run_layer = torch.compile(run_layer, dynamic=False)
+    if attends_masked(settings, device):
+        model.encoder.attend_masked = attend_masked
+    model.encoder.is_fused = is_fused(settings, device)
+    return model.to(device.torch_device)
+
+
+def open_heldout(settings: Pretrain, shards: ShardSet, device: Device) -> Batches | None:
+    """Batches of held-out text, if there is any."""
+    if settings.heldout is not None:
+        split = "heldout" if "heldout" in read_manifest(settings.heldout).splits else "train"
+        heldout = open_shards(settings.heldout, split)
+        heldout.check_vocabulary(shards.manifest.tokenizer, shards.manifest.vocab_size)
+    elif "heldout" in shards.manifest.splits:
+        heldout = open_shards(settings.data, "heldout")
+    else:
+        return None
+    size = min(HELDOUT_BATCH, settings.evaluation_examples)
+    size = max(device.world, size // device.world * device.world)
+    return Batches(heldout, settings.evaluation_objective, size, HELDOUT_SEED, device=device.torch_device)
+
+
+def first_micro_batches(settings: Pretrain, device: Device) -> int:
+    """Into how many micro-batches a step is split at first, on each process."""
+    if settings.batch_size % device.world:
+        raise UserError(f"batch_size is {settings.batch_size}, which does not divide among {device.world} processes")
+    examples = settings.batch_size // device.world
+    wanted = settings.speed.micro_batch
+    if wanted is None:
+        free = device.free_memory() or CPU_MEMORY
+        length, recompute = settings.objective.max_length, settings.speed.recompute
+        of_one = memory(settings.model, 1, length, device.precision, recompute).activations
+        wanted = max(1, int(MEMORY_FRACTION * free / of_one))
+    return next(count for count in range(1, examples + 1) if examples % count == 0 and examples // count <= wanted)
+
+
+def estimate_run(
+    settings: Pretrain, micro_batch: int, step_seconds: float, step_tokens: float, depth: int, device: Device
+) -> Needs:
+    """The needs of a run, given the time and the tokens of one step at some depth."""
+    needed = memory(
+        settings.model,
+        micro_batch,
+        settings.objective.max_length,
+        device.precision,
+        settings.speed.recompute,
+        has_muon=settings.optimizer.kind == "muon",
+    )
+    weights = 4 * sum(parameters_by_component(settings.model).values())
+    return estimate(
+        settings.budget,
+        settings.depths,
+        step_cost(settings),
+        step_seconds=step_seconds,
+        step_tokens=step_tokens,
+        depth=depth,
+        memory_bytes=device.memory_before + needed.total,
+        # The last few checkpoints, the best, and one being written.
+        disk_bytes=checkpoint_bytes(weights, needed.optimizer, settings.keep_last + 2),
+    )
+
+
+def step_cost(settings: Pretrain) -> Callable[[int], float]:
+    """What a step at a depth costs compared with another: its FLOPs, of which the masked-LM head has no depth."""
+    return lambda depth: training_flops_per_token(settings.model, settings.objective.max_length, depth=depth)

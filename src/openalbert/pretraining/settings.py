@@ -1,4 +1,4 @@
-"""All settings of a pretraining run: what is learned, how fast, and how it is watched. Needs no torch to be read."""
+"""All settings of a pretraining run: what is learned, how fast, and what is logged."""
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,11 +16,10 @@ from openalbert.train.device import Speed
 
 @dataclass(frozen=True)
 class Pretrain:
-    """Pretrain a model on shards. The same command again goes on where it was, or says that all is done."""
+    """Pretrain a model on shards. The same command again resumes the run, or reports that it is done."""
 
     preset: Positional[str] = ""
-    """A recipe or preset for a fresh model, or a model, by folder or name, whose weights to begin with. Right after the
-    verb."""
+    """A recipe or preset for a fresh model, or a model, by folder or name, to start from. Right after the verb."""
     data: Path = Path("shards")
     """Folder of token shards, made by `openalbert prepare`."""
     out: Path = Path("runs/pretraining")
@@ -52,7 +51,7 @@ class Pretrain:
     """A model's folder or name, or a run, to take the weights from. The shards must have its vocabulary. It may have
     fewer positions than the new model, and fewer layers if they are shared."""
     seed: int = 1
-    """Everything drawn at random hangs on it."""
+    """Seed of everything random."""
 
     heldout: Path | None = None
     """Shards to evaluate on; not given: the held-out split of `data`, if it has one."""
@@ -69,7 +68,7 @@ class Pretrain:
     save_every: int = 1000
     """Steps between two checkpoints."""
     keep_last: int = 2
-    """Checkpoints that are kept, beside the best."""
+    """Checkpoints that are kept, besides the best."""
     log_every: int = 10
     """Steps between two records in metrics.jsonl."""
     tensorboard: bool = False
@@ -96,8 +95,8 @@ class Pretrain:
             raise UserError(
                 f"evaluation_mask_rate is {self.evaluation_mask_rate}: give a fraction of the tokens between 0 and 1"
             )
-        self.budget  # noqa: B018 - refuses more than one
-        self.depths  # noqa: B018 - refuses what it cannot read
+        self.budget  # noqa: B018 - raises if more than one is given
+        self.depths  # noqa: B018 - raises if it cannot be parsed
 
     @property
     def budget(self) -> Budget:
@@ -125,11 +124,11 @@ class Pretrain:
 
     @property
     def evaluation_objective(self) -> Objective:
-        """What is asked of held-out text."""
+        """The objective on held-out text."""
         return replace(self.objective, masked_lm=replace(self.objective.masked_lm, rate=self.evaluation_mask_rate))
 
 
-# What may change when a run goes on: none of it changes what is learned. Data are compared by content, not by folder.
+# What may change when a run is resumed: none of it changes what is learned. Data are compared by content.
 FREE_TO_CHANGE = (
     "out",
     "data",

@@ -1,7 +1,7 @@
-"""The verb `demo`: everything once, from raw text to a model that fills in [MASK], in minutes on two processor cores.
+"""`openalbert demo`: everything once, from raw text to a model that fills in [MASK], in minutes on two CPU cores.
 
-Each stage is a command that the reader can run alone, and is shown before it runs. Started again, every stage looks at
-what is there and goes on.
+Each stage is a command that the reader can run alone, and is shown before it runs. Started again, every stage resumes
+from what is there.
 """
 
 import json
@@ -23,6 +23,7 @@ import numpy as np
 from openalbert import atomic_io
 from openalbert.errors import UserError
 from openalbert.interop.huggingface import load
+from openalbert.interop.run_files import METRICS, MODEL, REPORT, RUN_INFO
 from openalbert.recipes.demo_corpus import write_corpus
 from openalbert.report.summary import over_all_starts
 from openalbert.serve.fill import MASK, fill, readable
@@ -42,16 +43,16 @@ HELDOUT_TEXTS = 6
 
 @dataclass(frozen=True)
 class Demo:
-    """From the documentation on this machine to a tiny ALBERT that fills in [MASK]. Run again, it goes on."""
+    """From the documentation on this machine to a tiny ALBERT that fills in [MASK]. Run again, it resumes."""
 
     out: Path = Path("demo")
-    """The folder that takes everything."""
+    """The folder for everything."""
     corpus_megabytes: float = 40.0
-    """At most so much text is collected."""
+    """The most text that is collected."""
     vocab_size: int = 4000
     """Pieces in the vocabulary."""
     heldout: float = 0.05
-    """Share of the documents that the model is not trained on but judged by."""
+    """Fraction of the documents that the model is not trained on but evaluated on."""
     steps: int | None = None
     """Length of the training; not given: the recipe's own."""
     fresh: bool = False
@@ -59,12 +60,12 @@ class Demo:
 
 
 def demo(settings: Demo) -> None:
-    """All stages, then what came out."""
+    """Run all stages, then print the results."""
     started = time.monotonic()
     place = settings.out
     corpus, vocabulary, shards, run = (place / name for name in ("corpus.txt", "vocabulary", "shards", "run"))
     if settings.fresh:
-        for path in (corpus, _facts_of(corpus), vocabulary, shards, run):
+        for path in (corpus, _counts_path(corpus), vocabulary, shards, run):
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
     place.mkdir(parents=True, exist_ok=True)
 
@@ -74,51 +75,51 @@ def demo(settings: Demo) -> None:
     words = ["tokenizer", "train", str(corpus), "--out", str(vocabulary), "--vocab-size", str(settings.vocab_size)]
     report = json.loads(_command(*words, "--sample-megabytes", "4", quiet=True))
     print(f"{report['vocab_size']:,} pieces; one stands for {report['characters_per_token']:.1f} characters on average")
-    _heading(3, "shards: the text as numbers, some documents held out to judge the model by")
+    _heading(3, "shards: the text as numbers, some documents held out for evaluation")
     words = ["prepare", str(corpus), "--tokenizer", str(vocabulary), "--out", str(shards)]
     _command(*words, "--heldout", str(settings.heldout))
-    _heading(4, "pretraining: a tiny ALBERT learns to fill in hidden words and to tell the order of sentences")
+    _heading(4, "pretraining: a tiny ALBERT learns to fill in hidden words and to recognize the order of sentences")
     words = ["pretrain", RECIPE, "--data", str(shards), "--out", str(run)]
     _command(*words, *(["--steps", str(settings.steps)] if settings.steps else []))
     _heading(5, "a report page: curves, settings, data and speed")
     _command("report", str(run))
     _heading(6, f"{MASK} filled in, on sentences the model has never seen")
-    _say("$ " + shlex.join(["openalbert", "fill", str(run / "model"), FIXED_TEXTS[0]]))
-    _fill_in(run / "model", open_shards(shards, "heldout"))
+    _print("$ " + shlex.join(["openalbert", "fill", str(run / MODEL), FIXED_TEXTS[0]]))
+    _fill_in(run / MODEL, open_shards(shards, "heldout"))
     _summary(run, time.monotonic() - started)
 
 
 def _collect(corpus: Path, settings: Demo) -> None:
-    run_info = _facts_of(corpus)
-    if corpus.exists() and run_info.exists():
-        _say(f"{corpus} is there already")
+    counts = _counts_path(corpus)
+    if corpus.exists() and counts.exists():
+        _print(f"{corpus} is there already")
     else:
         atomic_io.write_text(
-            run_info, json.dumps(asdict(write_corpus(corpus, int(settings.corpus_megabytes * 1e6)))) + "\n"
+            counts, json.dumps(asdict(write_corpus(corpus, int(settings.corpus_megabytes * 1e6)))) + "\n"
         )
-    found = json.loads(run_info.read_text())
+    found = json.loads(counts.read_text())
     most = ", ".join(f"{name} {characters / 1e6:.1f}" for name, characters in found["packages"][:5])
-    _say(
+    _print(
         f"{found['documents']:,} documents, {found['characters'] / 1e6:.1f} MB of prose from {found['files']:,} source "
         f"files (MB from {most}); {found['repeated']:,} paragraphs left out because they repeat others"
     )
 
 
-def _facts_of(corpus: Path) -> Path:
+def _counts_path(corpus: Path) -> Path:
     return corpus.with_suffix(".json")
 
 
 def _heading(number: int, what: str) -> None:
-    _say(f"\n--- {number}/{STAGES}  {what}")
+    _print(f"\n--- {number}/{STAGES}  {what}")
 
 
-def _say(line: str) -> None:
+def _print(line: str) -> None:
     print(line, flush=True)
 
 
 def _command(*words: str, quiet: bool = False) -> str:
     """Show a command, run it in a process of its own, and end as it did if it did not end well."""
-    _say("$ " + shlex.join(["openalbert", *words]))
+    _print("$ " + shlex.join(["openalbert", *words]))
     command = [sys.executable, "-m", "openalbert", *words]
     # Threads that wait for each other without a pause crawl where something else runs on the same cores.
     environment = {"OMP_WAIT_POLICY": "passive"} | os.environ
@@ -137,7 +138,7 @@ def _command(*words: str, quiet: bool = False) -> str:
             signal.signal(number, handler)
     if process.returncode:
         if process.returncode in (130, 143):
-            print("stopped; the same command goes on from here", file=sys.stderr)
+            print("stopped; the same command resumes from here", file=sys.stderr)
         sys.exit(process.returncode if process.returncode > 0 else 128 - process.returncode)
     return printed or ""
 
@@ -145,10 +146,10 @@ def _command(*words: str, quiet: bool = False) -> str:
 def _fill_in(folder: Path, heldout: ShardSet) -> None:
     model, tokenizer = load(folder), Tokenizer.load(folder)
     for text, actual in heldout_texts(heldout, tokenizer, HELDOUT_TEXTS):
-        _say("\n".join(readable(text, fill(model, tokenizer, text))) + f"   (it was: {actual})")
-    _say("and some that were made up:")
+        _print("\n".join(readable(text, fill(model, tokenizer, text))) + f"   (it was: {actual})")
+    _print("and some that were made up:")
     for text in FIXED_TEXTS:
-        _say("\n".join(readable(text, fill(model, tokenizer, text))))
+        _print("\n".join(readable(text, fill(model, tokenizer, text))))
 
 
 def heldout_texts(shards: ShardSet, tokenizer: Tokenizer, number: int) -> Iterator[tuple[str, str]]:
@@ -179,8 +180,8 @@ def _begins_word(piece: str) -> bool:
 
 
 def _summary(run: Path, seconds: float) -> None:
-    run_info = json.loads((run / "run_info.json").read_text())
-    last = _last_evaluation(run / "metrics.jsonl")
+    run_info = json.loads((run / RUN_INFO).read_text())
+    last = _last_evaluation(run / METRICS)
     rows = [
         (
             "MLM loss",
@@ -195,22 +196,22 @@ def _summary(run: Path, seconds: float) -> None:
         ("sentence order", f"{last['sop_acc']:.1%}", "chance is 50%"),
     ]
     machine = over_all_starts(run_info, "device")
-    _say(f"\n--- done in {seconds / 60:.1f} minutes: {run_info['parameters']:,} parameters, {machine}")
-    _say("on held-out text:")
-    for name, value, beside in rows:
-        _say(f"  {name:20s}{value:>8s}   {beside}")
-    _say(f"the report page:   {run / 'report.html'}")
-    _say(f"the model folder:  {run / 'model'} (Hugging Face loads it as it is)")
-    _say("\nwhere to go next:")
+    _print(f"\n--- done in {seconds / 60:.1f} minutes: {run_info['parameters']:,} parameters, {machine}")
+    _print("on held-out text:")
+    for name, value, reference in rows:
+        _print(f"  {name:20s}{value:>8s}   {reference}")
+    _print(f"the report page:   {run / REPORT}")
+    _print(f"the model folder:  {run / MODEL} (Hugging Face loads it as it is)")
+    _print("\nwhere to go next:")
     for command, what in (
-        (f'fill {run / "model"} "A sentence with a {MASK} in it."', "ask it something yourself"),
+        (f'fill {run / MODEL} "A sentence with a {MASK} in it."', "ask it something yourself"),
         ("tokenizer train texts/ --out vocabulary", "the same with your own text: docs/guides/your-own-text.md"),
         (
             "pretrain albert-base-budget --data shards --out runs/mine",
             "a real ALBERT on your shards, in 20 minutes of GPU",
         ),
     ):
-        _say(f"  $ openalbert {command}\n      {what}")
+        _print(f"  $ openalbert {command}\n      {what}")
 
 
 def _last_evaluation(metrics: Path) -> dict[str, Any]:

@@ -69,7 +69,7 @@ class Collected:
 
 
 def source_files(roots: Iterable[Path]) -> list[tuple[str, Path]]:
-    """The Python files below some folders with the package each is of, in an order that hangs on their names alone."""
+    """The Python files below some folders, each with its package, in an order that depends on their names alone."""
     found = []
     for root in roots:
         for folder, below, names in os.walk(root):
@@ -83,7 +83,7 @@ def source_files(roots: Iterable[Path]) -> list[tuple[str, Path]]:
 
 
 def installed_roots() -> list[Path]:
-    """Python's own library, then what is installed beside it."""
+    """Python's own library, then the installed packages."""
     paths = sysconfig.get_paths()
     return list(dict.fromkeys(Path(paths[name]) for name in ("stdlib", "purelib", "platlib")))
 
@@ -262,7 +262,7 @@ def texts_of(path: Path) -> list[list[str]]:
 
 
 class Novelty:
-    """Tells what has been said before, sentence by sentence; numbers do not count as a difference."""
+    """Finds sentences that were seen before; numbers do not count as a difference."""
 
     def __init__(self) -> None:
         self._seen: set[bytes] = set()

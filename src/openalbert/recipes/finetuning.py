@@ -1,4 +1,4 @@
-"""How each task is fine-tuned: the paper's Table 14, and recipes for a user's own files. Nothing but settings."""
+"""Fine-tuning recipes: the paper's Table 14, and one for each kind of a user's own files. Settings only."""
 
 import contextlib
 import sys
@@ -30,7 +30,7 @@ def table_14(
         out=Path("runs") / task,
         recipe=Length(num_examples, batch_size, steps),
         optimizer=OptimizerSettings(kind="adamw", learning_rate=learning_rate),
-        # As a share: it scales with the steps where the data are fewer.
+        # As a fraction: it scales with the steps where the data are fewer.
         schedule=Schedule(warmup_fraction=warmup_steps / steps),
         dropout=dropout,
         classifier_dropout=0.1,
@@ -60,10 +60,10 @@ TABLE_14 = {
 
 
 def own_files(kind: str) -> Finetune:
-    """For files of one's own, of which nothing is known: three epochs, but never too few steps; early stopping.
+    """For a user's own files: three epochs, but never too few steps; early stopping.
 
-    The rate is the highest of Table 14, which is for a model wider than most: a run that it ruins is noticed and
-    tried again at half of it, one that it leaves asleep is not.
+    The rate is the highest of Table 14. Too high a rate is noticed as a collapse and halved; too low a rate is not
+    noticed.
     """
     questions, choices = kind == "question_answering", kind == "multiple_choice"
     return Finetune(

@@ -1,4 +1,4 @@
-"""Named pretraining runs: the paper's own for every model, and ones for smaller budgets. Nothing but settings."""
+"""Pretraining recipes: the paper's own for every model, and ones for smaller budgets. Settings only."""
 
 import os
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from openalbert.train.device import Speed
 
 
 def threads_unless_set(number: int) -> int | None:
-    """So many CPU threads; none where the environment says how many, for torch follows it by itself."""
+    """So many CPU threads; None where an environment variable sets them, which torch follows by itself."""
     return None if any(os.environ.get(name) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")) else number
 
 
@@ -42,7 +42,7 @@ def albert_base_budget() -> Pretrain:
     Growing the depth leaves the plateau of word frequencies in seconds, where full depth needs a minute or more.
     The learning rate belongs to this batch of its own. Sentence order is asked as Google does: in minutes it is learned
     sooner so than on chunks of whole sentences, which give nothing away; that the chunks are the same in every epoch
-    did no harm in one run beside another (`results/budget-h200`).
+    did no harm in one pair of runs (`results/budget-h200`).
     """
     return Pretrain(
         preset="albert-base-budget",

@@ -13,13 +13,13 @@ import numpy as np
 from openalbert import atomic_io
 from openalbert.errors import UserError
 from openalbert.formatting import NOTHING, counted, percent_of, were
+from openalbert.interop.run_files import ERROR_ANALYSIS
 from openalbert.report.charts import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, scale_for, ticks
 from openalbert.report.html import Markup, element, joined, table
 from openalbert.settings import from_json, to_json
 from openalbert.tasks.label_checks import describe_never_predicted
 from openalbert.tasks.task import Kind
 
-ERROR_ANALYSIS = "error_analysis.json"
 OPEN_AT_FIRST = 10  # mistakes that are shown before a fold
 DENSE_FROM = 9  # classes from which on a confusion matrix has small cells
 MOST_NAMED = 10  # classes in a sentence

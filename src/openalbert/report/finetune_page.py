@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from openalbert.formatting import NOTHING, count, counted, duration, moment, number, percent_of, present
+from openalbert.interop.run_files import SEED_PREFIX, SEEDS
 from openalbert.model.presets import PAPER_TOKENS
 from openalbert.report import charts
 from openalbert.report.error_analysis import error_section, read_error_analyses
 from openalbert.report.html import Markup, document, element, joined, table
 from openalbert.report.pretrain_page import about, curves_section, differences, notes, swatch, tile, unfinished
-from openalbert.report.run_reader import SEEDS, RunRecord, read_finetuning_runs, read_values
+from openalbert.report.run_reader import RunRecord, read_finetuning_runs, read_values
 from openalbert.report.summary import (
     hardware,
     initialized_from,
@@ -48,7 +49,7 @@ def _first_of_each(runs: Sequence[RunRecord]) -> list[RunRecord]:
     """One run of each folder: runs that differ by their seed alone have the same data and settings."""
     first: dict[str, RunRecord] = {}
     for run in runs:
-        folder = run.folder.parent if run.folder.name.startswith("seed-") else run.folder
+        folder = run.folder.parent if run.folder.name.startswith(SEED_PREFIX) else run.folder
         first.setdefault(str(folder), run)
     return list(first.values())
 
@@ -120,7 +121,7 @@ def _paper_section(runs: Sequence[RunRecord], folder: Path) -> Markup:
     model, scores = "this model", first.by_split
     if len(runs) > 1:
         model = f"median of {counted(len(runs), 'run')}"
-        summary = read_values(folder / SEEDS).get("figures", {})
+        summary = read_values(folder / SEEDS).get("metrics", {})
         scores = {split: {name: one["median"] for name, one in metrics.items()} for split, metrics in summary.items()}
     sizes = {split: present(first.info("data", "scored", split)) for split in scores}
     numbers = {split: None if size is None else int(size) for split, size in sizes.items()}
@@ -191,9 +192,9 @@ def _several(runs: Sequence[RunRecord], folders: Sequence[Path], now: datetime) 
 def _seed_rows(runs: Sequence[RunRecord], summary: Mapping[str, Any], metrics: Sequence[str]) -> list[list[str]]:
     collapsed = sum(bool(run.scores.get("collapsed")) for run in runs)
     of_all = f"of all {len(runs)} runs, {collapsed} of which collapsed" if collapsed else ""
-    lines = [("figures", line, of_all) for line in ("median", "mean", "spread")]
+    lines = [("metrics", line, of_all) for line in ("median", "mean", "spread")]
     if 0 < collapsed < len(runs):
-        lines.append(("figures_without_collapsed", "median", "without the collapsed"))
+        lines.append(("metrics_without_collapsed", "median", "without the collapsed"))
     rows: list[list[str]] = []
     for key, line, note in lines:
         of_split: Mapping[str, Any] = next(iter(summary.get(key, {}).values()), {})

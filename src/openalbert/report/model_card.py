@@ -15,6 +15,7 @@ from openalbert.errors import UserError
 from openalbert.formatting import NOTHING, count, duration, moment, number, percent, percent_of, present, rate
 from openalbert.interop.huggingface import NOT_IN_TRANSFORMERS, size_table
 from openalbert.interop.names import family_of
+from openalbert.interop.run_files import SEED_PREFIX
 from openalbert.model.albert import AlbertModel
 from openalbert.model.presets import PAPER_TOKENS
 from openalbert.optim.settings import scaled_learning_rate
@@ -317,7 +318,7 @@ def finetuned_card(
     settings = settings_tree(run)
     max_length = min(settings.max_length, model.config.max_positions)
     folder = run.folder.resolve()
-    name = f"{folder.parent.name}, {folder.name}" if folder.name.startswith("seed-") else run.name
+    name = f"{folder.parent.name}, {folder.name}" if folder.name.startswith(SEED_PREFIX) else run.name
     labels = f"Its {len(task.labels)} classes, in the order of its outputs: {', '.join(map(as_code, task.labels))}."
     warning = f"\n\n**This run collapsed, and its scores are no result:** {one_line(collapsed)}." if collapsed else ""
     pair = '{"text": "the first text", "text_pair": "the second"}'

@@ -9,13 +9,14 @@ from tyro.conf import Positional, arg
 
 from openalbert import atomic_io
 from openalbert.errors import UserError
+from openalbert.interop.run_files import METRICS, REPORT
 from openalbert.progress import Work
 from openalbert.report import charts
 from openalbert.report.error_analysis import ErrorAnalysis, error_section
 from openalbert.report.finetune_page import compared_with_the_paper, finetuning_page, tiles
 from openalbert.report.html import document, element, now
 from openalbert.report.pretrain_page import pretraining_page
-from openalbert.report.run_reader import METRICS, is_finetuning, read_runs
+from openalbert.report.run_reader import is_finetuning, read_runs
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Report:
         """Where the page is written."""
         if self.out is not None:
             return self.out
-        return self.runs[0] / "report.html" if len(self.runs) == 1 else Path("report.html")
+        return self.runs[0] / REPORT if len(self.runs) == 1 else Path(REPORT)
 
 
 def report(settings: Report) -> None:

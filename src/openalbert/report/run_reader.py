@@ -19,12 +19,12 @@ from jaxtyping import Bool, Float64
 
 from openalbert.errors import UserError
 from openalbert.interop.config_json import read_config
+from openalbert.interop.run_files import METRICS, MODEL, RUN, RUN_INFO, SCORES, SEED_PREFIX
 from openalbert.settings import from_dict
 from openalbert.tasks.data.source import TaskSource
 from openalbert.tasks.paper_scores import shape_of
 
-SETTINGS, RUN_INFO, METRICS = "run.json", "run_info.json", "metrics.jsonl"
-SCORES, SEEDS, CONFIG = "scores.json", "seeds.json", Path("model") / "config.json"
+CONFIG = Path(MODEL) / "config.json"
 LINES_AT_ONCE = 20_000
 FIELDS = {
     "train": (
@@ -228,32 +228,32 @@ def read_finetuning_runs(folders: Sequence[Path]) -> list[RunRecord]:
 def seed_folders(folder: Path) -> list[Path]:
     """The runs of several seeds that a folder holds, by their seed."""
     return sorted(
-        (path.parent for path in folder.glob(f"seed-*/{SETTINGS}")), key=lambda path: (len(path.name), path.name)
+        (path.parent for path in folder.glob(f"{SEED_PREFIX}*/{RUN}")), key=lambda path: (len(path.name), path.name)
     )
 
 
 def _seeds(folder: Path) -> list[Path]:
     """The runs of the seeds that the last call asked for, without those that an earlier call left."""
     found = seed_folders(folder)
-    asked = read_values(folder / SETTINGS)
+    asked = read_values(folder / RUN)
     first, count = asked.get("seed"), asked.get("seeds")
     if not isinstance(first, int) or not isinstance(count, int):
         return found
-    return [path for path in found if path.name in {f"seed-{first + number}" for number in range(count)}]
+    return [path for path in found if path.name in {f"{SEED_PREFIX}{first + number}" for number in range(count)}]
 
 
 def is_finetuning(folder: Path) -> bool:
     """Whether this folder holds a fine-tuning run."""
-    return "task" in read_values(folder / SETTINGS)
+    return "task" in read_values(folder / RUN)
 
 
 def examples_of(model: Path) -> TaskSource | None:
     """The data of a fine-tuning run, by its folder or that of its model; None where they are not known."""
     for folder in (model, model.parent):
-        source = read_values(folder / SETTINGS).get("source")
+        source = read_values(folder / RUN).get("source")
         if isinstance(source, dict):
             with contextlib.suppress(UserError):
-                return from_dict(source, TaskSource, str(folder / SETTINGS))
+                return from_dict(source, TaskSource, str(folder / RUN))
     return None
 
 
@@ -272,13 +272,13 @@ def settings_tree(run: RunRecord) -> Any:
 
 
 def _settings(folder: Path) -> dict[str, Any]:
-    path = folder / SETTINGS
+    path = folder / RUN
     if not path.is_file():
         if not folder.is_dir():
             raise UserError(f"{folder} does not exist: give the folder of a run, as `openalbert pretrain` writes it")
-        within = sorted(child.name for child in folder.iterdir() if (child / SETTINGS).is_file())
+        within = sorted(child.name for child in folder.iterdir() if (child / RUN).is_file())
         meant = f"did you mean one of these in it: {', '.join(within[:5])}?" if within else "give the folder of a run"
-        raise UserError(f"{folder} is no run, it has no {SETTINGS}: {meant}")
+        raise UserError(f"{folder} is no run, it has no {RUN}: {meant}")
     try:
         settings = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:

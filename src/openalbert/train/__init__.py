@@ -1,1 +1,1 @@
-"""The run: batches, steps, checkpoints, and what is written down about them."""
+"""Training: the loop, checkpoints, CUDA graphs, metrics, and what pretraining and fine-tuning runs share."""

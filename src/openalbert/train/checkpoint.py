@@ -1,8 +1,8 @@
-"""Checkpoints of a run: whole or not there, every bit checked, the last few and the best one kept.
+"""Checkpoints of a run: written whole or not at all, every bit checked, the last few and the best one kept.
 
 A checkpoint is a folder `step-00000100` with one safetensors file for each group of tensors, `state.json`, and
 `sha256sums` in the form that `sha256sum --check` reads. It is sound if the sums, computed again over every file that is
-there, give that text back byte for byte: so a change in the list itself is found as surely as a change in a file.
+there, give that text byte for byte, so a change in the list itself is found as surely as a change in a file.
 """
 
 import contextlib
@@ -15,19 +15,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
 from openalbert.atomic_io import PARTIAL, new_folder, sync
 from openalbert.errors import UserError
+from openalbert.interop.run_files import CHECKPOINTS, METRICS
 from openalbert.interop.weights import read_tensors, write_tensors
+from openalbert.model.albert import AlbertModel
+from openalbert.optim.optimizer import TrainingOptimizer, load_optimizer_tensors, optimizer_tensors
+from openalbert.train.device import Device
+from openalbert.train.metrics_log import MetricsLog
+from openalbert.train.state import TrainState
 
 STATE = "state.json"
 SUMS = "sha256sums"
 TENSORS = ".safetensors"
 
-# `durable.new_folder` moves a folder of the same name aside for the moment between two renames. Killed right there, the
-# old checkpoint still stands under this longer name, and may be the only one.
+# `atomic_io.new_folder` moves a folder of the same name aside for the moment between two renames. If the process is
+# killed right there, the old checkpoint has this longer name, and may be the only one.
 _FOLDER = re.compile(rf"step-(\d{{8,}})(\.replaced{re.escape(PARTIAL)})?")
 
 
@@ -42,7 +49,7 @@ class Checkpoint:
         """The tensors by group, on the CPU, and the state, as they were given to `save`; all of it checked."""
         damage = self.damage()
         if damage is not None:
-            raise UserError(f"{damage}: remove the folder, and the run goes on from the checkpoint before")
+            raise UserError(f"{damage}: remove the folder, and the run resumes from the checkpoint before")
         tensors = {path.stem: read_tensors(path) for path in sorted(self.folder.glob(f"*{TENSORS}"))}
         return tensors, self.state()
 
@@ -52,7 +59,7 @@ class Checkpoint:
         return state
 
     def damage(self) -> str | None:
-        """What is wrong with the files, as half a sentence; None if every bit is as it was written."""
+        """What is wrong with the files, as a clause; None if every bit is as it was written."""
         try:
             listed = (self.folder / SUMS).read_bytes()
             found = _sums(self.folder)
@@ -66,12 +73,12 @@ class Checkpoint:
         lines = set(listed.decode(errors="replace").splitlines())
         wrong = [line.split("  ")[1] for line in found.splitlines() if line not in lines]
         if not wrong:  # every file that is there is right: the list has more, or is itself damaged
-            return f"{self.folder / SUMS}: does not fit the files beside it"
-        return f"{self.folder / wrong[0]}: does not fit its sha256 sum in {SUMS}"
+            return f"{self.folder / SUMS}: does not match the files in its folder"
+        return f"{self.folder / wrong[0]}: does not match its sha256 sum in {SUMS}"
 
     @property
     def is_best(self) -> bool:
-        """Whether it says that it was the best when it was written; to be believed if there is no damage."""
+        """Whether it was the best when it was written, by its state.json; meaningful only if there is no damage."""
         try:
             return self._record()["is_best"] is True
         except (OSError, ValueError, KeyError, TypeError):
@@ -93,7 +100,7 @@ def save(
 ) -> Checkpoint:
     """Write a checkpoint, then remove those that are neither among the last `keep_last` sound ones nor the best.
 
-    `tensors` has groups ("model", "optimizer"), from any device; `state` is what JSON can say. One process of a run
+    `tensors` has groups ("model", "optimizer"), from any device; `state` holds JSON values. One process of a run
     calls this. A checkpoint of the same step is replaced and stays the best if it was. Whatever fails, nothing that was
     there before is lost.
     """
@@ -172,7 +179,7 @@ def _prune(folder: Path, written: Checkpoint, keep_last: int) -> None:
             continue
         among_last = len(kept) < keep_last
         marked = not best_kept and checkpoint.is_best
-        # Only sound ones count, lest a damaged one push out the last that could be gone on from.
+        # Only sound ones count, lest a damaged one push out the last that a run could resume from.
         if (among_last or marked) and checkpoint.damage() is None:
             best_kept = best_kept or checkpoint.is_best
             kept.append(checkpoint)
@@ -191,3 +198,85 @@ def _sums(folder: Path) -> str:
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def load_weights(model: AlbertModel, tensors: dict[str, torch.Tensor], where: str) -> None:
+    """Copy the weights of a checkpoint into a model."""
+    own = dict(model.named_parameters())
+    if own.keys() != tensors.keys() or any(own[name].shape != tensors[name].shape for name in own):
+        raise UserError(f"{where}: this checkpoint is of another model: give another --out, or --fresh")
+    with torch.no_grad():
+        for name, parameter in own.items():
+            parameter.copy_(tensors[name])
+
+
+@dataclass(frozen=True)
+class LoadedCheckpoint:
+    """A checkpoint that was read."""
+
+    folder: Path
+    tensors: Mapping[str, dict[str, Tensor]]
+    state: Mapping[str, Any]
+    """What every run carries, and under their own names the values that the run gave to `save`."""
+
+
+@dataclass(frozen=True)
+class Checkpointer:
+    """Saves and restores a run: weights, optimizer, train state, and the position in metrics.jsonl."""
+
+    folder: Path
+    """The run's."""
+    model: AlbertModel
+    optimizer: TrainingOptimizer
+    metrics_log: MetricsLog
+    device: Device
+    micro_batch: int | None
+    """Examples of a micro-batch, if the user chose them."""
+
+    @property
+    def _split_for(self) -> list[int | None]:
+        """What the number of micro-batches depends on; as long as it is the same, so are the bits."""
+        return [self.device.world, self.micro_batch]
+
+    def save(self, train_state: TrainState, own: Mapping[str, Any], *, keep_last: int, is_best: bool) -> None:
+        """Write a checkpoint; `own` is what else this kind of run carries, as JSON values."""
+        if self.device.is_main:
+            metrics = self.folder / METRICS
+            if metrics.exists():
+                sync(metrics)
+            state = {
+                "train_state": train_state.state(),
+                "split_for": self._split_for,
+                "window": self.metrics_log.window.state(),
+                "metrics_bytes": self.metrics_log.size,
+                **own,
+            }
+            tensors = {
+                "model": {name: parameter.detach() for name, parameter in self.model.named_parameters()},
+                "optimizer": optimizer_tensors(self.optimizer, self.model),
+            }
+            folder = self.folder / CHECKPOINTS
+            save(folder, train_state.step, tensors, state, keep_last=keep_last, is_best=is_best)
+        self.device.wait_for_all()
+
+    def latest(self) -> LoadedCheckpoint | None:
+        """The newest sound checkpoint; damaged ones that were passed over are logged."""
+        found, damaged = latest(self.folder / CHECKPOINTS)
+        for sentence in damaged:
+            self.metrics_log.log(sentence)
+        return LoadedCheckpoint(found.folder, *found.read()) if found else None
+
+    def restore(self, saved: LoadedCheckpoint, micro_batches: int) -> TrainState:
+        """Restore everything from a checkpoint, and continue metrics.jsonl from there.
+
+        `micro_batches` is used where the checkpoint's number is for other processes or another micro-batch size.
+        """
+        where = str(saved.folder)
+        load_weights(self.model, saved.tensors["model"], where)
+        load_optimizer_tensors(self.optimizer, self.model, saved.tensors["optimizer"], where)
+        train_state = TrainState(**saved.state["train_state"])
+        if saved.state["split_for"] != self._split_for:
+            train_state.micro_batches = micro_batches
+        self.metrics_log.resume(saved.state["metrics_bytes"], saved.state["window"], train_state)
+        self.metrics_log.log(f"resuming from step {train_state.step:,} ({saved.folder.name})")
+        return train_state

@@ -1,4 +1,4 @@
-"""Where a run computes, in what precision, and together with whom. How fast, never what is learned."""
+"""Where a run computes, in what precision and on how many processes: how fast, never what is learned."""
 
 import contextlib
 import datetime
@@ -26,7 +26,7 @@ ATTENTION_KERNELS = [
     SDPBackend.MATH,
 ]
 
-MEMORY_FRACTION = 0.7  # of the free memory, for a micro-batch nobody chose
+MEMORY_FRACTION = 0.7  # of the free memory, for a micro-batch size that the user did not choose
 CPU_MEMORY = 4 * 2**30
 
 
@@ -41,10 +41,10 @@ class Speed:
     products round what they multiply to 10 bits of mantissa, and are several times as fast as with fp32, which keeps
     all 23. Weights and optimizer are fp32 always."""
     compile: Literal["auto", "none", "layer", "whole"] = "auto"
-    """In pretraining layer: one layer is compiled once, whatever the depth, and the scoring of words, and on a GPU both
-    passes are recorded as a CUDA graph (but not with --speed.recompute); whole: the making of batches is compiled too,
-    slower to start; auto: layer on a GPU, none on a CPU. In fine-tuning whole: the encoder's passes are recorded as
-    graphs; auto: the same, where it can be done."""
+    """In pretraining layer: one layer is compiled once, whatever the depth, and the MLM loss, and on a GPU both passes
+    are captured as a CUDA graph (but not with --speed.recompute); whole: the making of batches is compiled too, slower
+    to start; auto: layer on a GPU, none on a CPU. In fine-tuning whole: the encoder's passes are captured as CUDA
+    graphs; auto: the same, where possible."""
     micro_batch: int | None = None
     """Examples that one device computes at a time; not given: as many as its memory is estimated to hold."""
     recompute: bool = False
@@ -72,11 +72,11 @@ class Device:
     rank: int = 0
     world: int = 1
     memory_before: int = 0
-    """Bytes that the process used before anything was built; a GPU's count begins at 0."""
+    """Bytes that the process used before anything was built; 0 on a GPU."""
 
     @property
     def is_main(self) -> bool:
-        """Whether this process writes files and talks to the user."""
+        """Whether this process writes files and logs."""
         return self.rank == 0
 
     @property
@@ -85,8 +85,8 @@ class Device:
         return self.torch_device.type == "cuda"
 
     @property
-    def works_on_by_itself(self) -> bool:
-        """Whether it computes what it was given while the host does something else."""
+    def is_asynchronous(self) -> bool:
+        """Whether it computes while the host does something else."""
         return self.is_cuda
 
     def autocast(self) -> contextlib.AbstractContextManager[None]:
@@ -101,11 +101,11 @@ class Device:
             dist.all_reduce(tensor)
         return tensor
 
-    def any_rank(self, info: bool) -> bool:
-        """Whether it is so on any process; several have to wait for each other to know."""
+    def any_rank(self, flag: bool) -> bool:
+        """Whether the flag is set on any process; all of them wait for each other."""
         if self.world == 1:
-            return info
-        return bool(self.sum_over_ranks(torch.tensor(float(info), device=self.torch_device)) > 0)
+            return flag
+        return bool(self.sum_over_ranks(torch.tensor(float(flag), device=self.torch_device)) > 0)
 
     def from_main(self, value: float) -> float:
         """The main process's number, on all of them: clocks differ, decisions must not."""
@@ -116,12 +116,12 @@ class Device:
         return shared.item()
 
     def raise_together(self, problem: UserError | None) -> None:
-        """Raise the main process's problem, if it has one; the others then end without a word."""
+        """Raise the main process's problem, if it has one; the others then exit silently."""
         if self.from_main(float(problem is not None)):
             raise problem or SystemExit(1)
 
     def wait_for_all(self) -> None:
-        """Go on when every process has come here."""
+        """Wait until every process has come here."""
         if self.world > 1:
             dist.barrier()
 
@@ -143,7 +143,7 @@ class Device:
 
 @contextlib.contextmanager
 def open_device(speed: Speed) -> Iterator[Device]:
-    """The device that the settings and torchrun's environment ask for; the processes part when the block ends."""
+    """The device that the settings and torchrun's environment ask for; the process group ends with the block."""
     if speed.threads is not None:
         torch.set_num_threads(speed.threads)
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
@@ -168,7 +168,7 @@ def open_device(speed: Speed) -> Iterator[Device]:
             "the precision tf32 is a GPU's, and this run is on a CPU: leave out --speed.precision, or give fp32"
         )
     matmul_before = torch.get_float32_matmul_precision()
-    # What a bf16 run multiplies in fp32 is little, and as exact as its neighbours in tf32.
+    # A bf16 run multiplies little in fp32, and for that tf32 is exact enough.
     torch.set_float32_matmul_precision("highest" if precision == "fp32" else "high")
     if speed.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -179,7 +179,7 @@ def open_device(speed: Speed) -> Iterator[Device]:
     try:
         memory_before = 0 if torch_device.type == "cuda" else _process_memory()
         # cuDNN's attention first: on an H200 it is half as fast again as the one torch prefers, and more with a mask.
-        # Its backward pass adds in any order, whatever is asked of torch.
+        # Its backward pass is never deterministic, even if torch is asked for that.
         with sdpa_kernel(ATTENTION_KERNELS[1:] if speed.deterministic else ATTENTION_KERNELS, set_priority=True):
             yield Device(torch_device, precision, rank, world, memory_before)
     finally:
@@ -187,7 +187,7 @@ def open_device(speed: Speed) -> Iterator[Device]:
         if speed.deterministic:
             torch.use_deterministic_algorithms(False)
         if world > 1:
-            gc.collect()  # whatever still held on to the group would keep its threads alive while Python itself ends
+            gc.collect()  # any reference to the group would keep its threads alive while Python exits
             dist.destroy_process_group()
 
 

@@ -1,4 +1,4 @@
-"""What a run will take, before it is run: tokens, steps, hours, memory and disk; and what it took, beside that."""
+"""What a run will take, estimated from its first steps, compared with what it took: time, memory and disk."""
 
 import statistics
 from collections import deque
@@ -10,20 +10,21 @@ from pathlib import Path
 from openalbert.optim.schedule import Budget, DepthSchedule
 from openalbert.train.device import Device
 
-TIMED_STEPS = range(3, 9)  # on which an estimate rests: after compiling, before anybody waits
-LATEST_STEPS = 32  # by whose pace the time that is left is estimated
-DRY_STEPS = 2, 9  # those of a dry run that only warm up, and the most that it takes
-DRY_SECONDS = 10.0  # after which a dry run ends, if one step more than those that warm up was taken
+TIMED_STEPS = range(3, 9)  # that an estimate is based on: after compiling, before anybody waits
+LATEST_STEPS = 32  # from whose pace the time that is left is estimated
+DRY_WARM_UP = 2  # steps of a dry run that are not timed
+DRY_STEPS = 9  # that a dry run takes at most
+DRY_SECONDS = 10.0  # after which a dry run ends, if at least one step was timed
 
 
 class StepTimes:
-    """How long a run's first steps take. The median counts: one step that has to wait for something says nothing."""
+    """How long a run's first steps take: the median, which ignores a single step that had to wait."""
 
     def __init__(self) -> None:
         self._ends: list[float] = []
 
     def add(self, seconds: float) -> float | None:
-        """Note when a step ended; gives the seconds of a step, once they are known, and only then."""
+        """Add the time when a step ended; returns the seconds of a step once, as soon as they are known."""
         if len(self._ends) == TIMED_STEPS.stop:
             return None
         self._ends.append(seconds)
@@ -35,7 +36,7 @@ class StepTimes:
 class TimeLeft:
     """How long a run will still take, by the pace of its latest steps.
 
-    The first step of a process is not one of them: it waits for the first batch, for memory and for whatever compiles.
+    The first step of a process is left out: it waits for the first batch, for memory and for compilation.
     """
 
     def __init__(self, work: Callable[[float], float] = lambda progress: progress) -> None:
@@ -60,21 +61,21 @@ class DryTimes:
         self._ends = [0.0]
 
     def add(self, seconds: float) -> float:
-        """Note when a step ended; gives how long it took."""
+        """Add the time when a step ended; returns how long the step took."""
         self._ends.append(seconds)
         return self._ends[-1] - self._ends[-2]
 
     @property
     def are_enough(self) -> bool:
-        """Whether an estimate can rest on them: a few steps where they are fast, one where they are slow."""
-        warm_up, most = DRY_STEPS
+        """Whether they suffice for an estimate: a few steps where they are fast, one where they are slow."""
         steps = len(self._ends) - 1
-        return steps >= most or (steps > warm_up and self._ends[-1] >= DRY_SECONDS)
+        return steps >= DRY_STEPS or (steps > DRY_WARM_UP and self._ends[-1] >= DRY_SECONDS)
 
     @property
     def median(self) -> float:
-        """The seconds of a step, those that warm up left out."""
-        return statistics.median(after - before for before, after in pairwise(self._ends[DRY_STEPS[0] :]))
+        """The seconds of a step after the warm-up; of the last step if there are no others."""
+        first = min(DRY_WARM_UP, len(self._ends) - 2)
+        return statistics.median(after - before for before, after in pairwise(self._ends[first:]))
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,7 @@ def estimate(
     memory_bytes: int,
     disk_bytes: int,
 ) -> Needs:
-    """The needs of a run, one of whose steps at this depth took so long and saw so many tokens.
+    """The needs of a run, given the time and the tokens of one step at some depth.
 
     `cost` is what a step at a depth costs, in any unit.
     """
@@ -145,13 +146,13 @@ def _stages(depths: DepthSchedule, progress: float = 1.0) -> list[tuple[int, flo
 
 
 def measured(folder: Path, steps: int, tokens: int, seconds: float, device: Device) -> Needs:
-    """What a run really took."""
+    """What a run took."""
     disk = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     return Needs(steps, tokens, seconds / 3600, device.peak_memory(), disk)
 
 
 def estimate_table(estimated: dict[str, int | float], actual: dict[str, int | float] | None = None) -> str:
-    """The figures as a table for people."""
+    """Estimate and, if given, actual values as a table."""
     formats: dict[str, Callable[[int | float], str]] = {
         "steps": "{:,.0f}".format,
         "tokens": "{:,.0f}".format,

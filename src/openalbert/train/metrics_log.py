@@ -1,4 +1,4 @@
-"""What a run logs: metrics.jsonl always, TensorBoard on request, and a bar, a notebook's line or plain lines."""
+"""Metrics and log of a run: metrics.jsonl, a bar, a notebook's line or plain lines, TensorBoard on request."""
 
 import json
 import math
@@ -13,16 +13,17 @@ from rich.progress import BarColumn, Progress
 
 from openalbert.errors import UserError
 from openalbert.formatting import NOTHING, throughput
+from openalbert.interop.run_files import METRICS, TENSORBOARD
 from openalbert.progress import notebook_line, plain_column, plain_console
 from openalbert.train.estimate import TimeLeft
 from openalbert.train.state import Step, TrainState
 
-METRICS = "metrics.jsonl"
 SECONDS_BETWEEN_LINES = 10.0
 
 
 class Window:
-    """Sums over the steps since the last record; a checkpoint holds them, so that a resumed record is the same."""
+    """Sums over the steps since the last record; a checkpoint holds them, so that the next record is the same after a
+    resume."""
 
     def __init__(self, state: dict[str, Any] | None = None) -> None:
         state = state or {}
@@ -31,24 +32,24 @@ class Window:
         self.steps = int(state.get("steps", 0))
 
     def add(self, step: Step) -> None:
-        """Take in a step; of one that was skipped only the names of its losses, for its values are not worth a mean."""
-        for name, figures in step.losses.items():
+        """Add a step; of a skipped one only the names of its losses, since its values would distort the mean."""
+        for name, values in step.losses.items():
             sums = self.losses.setdefault(name, [0.0, 0.0, 0.0])
-            for number, figure in enumerate(() if step.is_skipped else figures):
-                sums[number] += figure
+            for number, value in enumerate(() if step.is_skipped else values):
+                sums[number] += value
         if step.is_skipped:
             return
         self.loss += step.loss
         self.norm += step.grad_norm
         self.steps += 1
 
-    def figures(self) -> dict[str, float | None]:
-        """Means over the steps of the window; None where there is nothing to take a mean of: all steps were skipped."""
-        figures = {"loss": _mean(self.loss, self.steps)}
+    def metrics(self) -> dict[str, float | None]:
+        """Means over the steps of the window; None where all of them were skipped."""
+        metrics = {"loss": _mean(self.loss, self.steps)}
         for name, (total, count, right) in self.losses.items():
-            figures[f"{name}_loss"] = _mean(total, count)
-            figures[f"{name}_acc"] = _mean(right, count)
-        return figures | {"grad_norm": _mean(self.norm, self.steps)}
+            metrics[f"{name}_loss"] = _mean(total, count)
+            metrics[f"{name}_acc"] = _mean(right, count)
+        return metrics | {"grad_norm": _mean(self.norm, self.steps)}
 
     def state(self) -> dict[str, Any]:
         """As JSON values."""
@@ -60,7 +61,7 @@ def _mean(total: float, count: float) -> float | None:
 
 
 class MetricsLog:
-    """The record of a run. Only the main process has one that writes."""
+    """The metrics and log of a run. Only the main process writes."""
 
     def __init__(
         self,
@@ -74,7 +75,7 @@ class MetricsLog:
     ) -> None:
         """`flops_per_token` gives the model FLOPs at a depth; `peak`, if known, is the matmul rate of all devices.
 
-        `deepens` is whether the depth changes on the way, and is to be shown; `work` is how much of the run's work is
+        `deepens` is whether the depth changes during the run, and is shown; `work` is how much of the run's work is
         done at a progress through its budget.
         """
         self.deepens = deepens
@@ -82,7 +83,7 @@ class MetricsLog:
         self.flops_per_token, self.peak = flops_per_token, peak
         self.window = Window()
         self.note = ""
-        """Shown on every line of progress: the last score, say."""
+        """Shown on every line of progress, such as the last score."""
         self.rate = 0.0
         """Tokens a second, as last measured."""
         self._measured = (0, 0.0)
@@ -91,31 +92,33 @@ class MetricsLog:
         self._line_printed = 0.0
         self._bar: Progress | None = None
         self._notebook = notebook_line() if writes else None
-        self._board = _open_tensorboard(folder / "tensorboard") if writes and tensorboard else None
+        self._board = _open_tensorboard(folder / TENSORBOARD) if writes and tensorboard else None
 
     @property
     def size(self) -> int:
-        """Bytes of metrics.jsonl: what a checkpoint notes, and a resumed run cuts the file back to."""
+        """Bytes of metrics.jsonl, to which a resumed run truncates the file."""
         path = self.folder / METRICS
         return path.stat().st_size if path.exists() else 0
 
     def resume(self, size: int, window: dict[str, Any], train_state: TrainState) -> None:
-        """Go on from a checkpoint: what was recorded after it will be recorded again."""
+        """Continue from a checkpoint: what was recorded after it will be recorded again."""
         self.window = Window(window)
         self._measured = (train_state.tokens, train_state.seconds)
         path = self.folder / METRICS
         if not self.writes:
             return
         if self.size < size:
-            raise UserError(f"{path}: it is shorter than the checkpoint says: it was changed; start over with --fresh")
+            raise UserError(
+                f"{path}: it is shorter than when the checkpoint was saved, so it was changed: start over with --fresh"
+            )
         if path.exists():
             os.truncate(path, size)
 
     def record(self, values: dict[str, Any]) -> None:
-        """Append one line to metrics.jsonl, and have it on the disk at the latest when a checkpoint notes it.
+        """Append one line to metrics.jsonl; a checkpoint syncs it to disk.
 
-        A value that is None is left out. TensorBoard gets a NaN in its place, without which it would draw a line on to
-        the next value.
+        A value that is None is left out. TensorBoard gets a NaN in its place, without which it would connect the values
+        around it.
         """
         if not self.writes:
             return
@@ -128,16 +131,20 @@ class MetricsLog:
                     scalar = math.nan if value is None else value
                     self._board.add_scalar(f"{values['kind']}/{name}", scalar, values["step"])
 
-    def take(self, step: Step, train_state: TrainState, done: float) -> None:
-        """Count a step in, and tell what a person should know of it.
+    def event(self, step: int, kind: str, text: str) -> None:
+        """Record something that happened, and log it."""
+        self.record({"kind": "event", "step": step, "what": kind, "text": text})
+        self.log(text)
 
-        `done` is the share of the run with this step in it; the step's own progress is the one before it, by which its
-        learning rate was set.
+    def take(self, step: Step, train_state: TrainState, done: float) -> None:
+        """Count a step in, and log its events.
+
+        `done` is the progress after this step; the step's own progress is the one before it, by which its learning rate
+        was set.
         """
         self.window.add(step)
-        for what, text in step.remarks:
-            self.record({"kind": "event", "step": step.number, "what": what, "text": text})
-            self.log(text)
+        for kind, text in step.remarks:
+            self.event(step.number, kind, text)
         tokens, seconds = train_state.tokens - self._measured[0], train_state.seconds - self._measured[1]
         if seconds > 0:
             self.rate = tokens / seconds
@@ -145,10 +152,10 @@ class MetricsLog:
         self._show(step, done)
 
     def write_window(self, step: Step, train_state: TrainState) -> None:
-        """Record the means since the last record, and begin a new window."""
-        figures = {"kind": "train", "step": step.number, "tokens": train_state.tokens, "progress": step.progress}
-        figures |= self.window.figures()
-        figures |= {
+        """Record the means since the last record, and start a new window."""
+        metrics = {"kind": "train", "step": step.number, "tokens": train_state.tokens, "progress": step.progress}
+        metrics |= self.window.metrics()
+        metrics |= {
             "lr": step.learning_rate,
             "depth": step.depth,
             "skipped": train_state.skipped,
@@ -156,8 +163,8 @@ class MetricsLog:
             "tokens_per_second": self.rate,
         }
         if self.peak is not None:
-            figures["mfu"] = self._mfu(self.peak, step.depth)
-        self.record(figures)
+            metrics["mfu"] = self._mfu(self.peak, step.depth)
+        self.record(metrics)
         self.window = Window()
         self._measured = (train_state.tokens, train_state.seconds)
 
@@ -166,7 +173,7 @@ class MetricsLog:
         return self.rate * self.flops_per_token(depth) / peak
 
     def log(self, sentence: str) -> None:
-        """Tell the user something, above the bar."""
+        """Print a line for the user, above the progress bar."""
         if not self.writes:
             return
         if self._bar is not None:
@@ -191,11 +198,11 @@ class MetricsLog:
             print(f"{100 * done:5.1f} %  {self._line(step)}", file=sys.stderr, flush=True)
 
     def _line(self, step: Step) -> str:
-        figures = self.window.figures()
-        words = [f"step {step.number:,}", f"loss {_written(figures['loss'], '.3f')}"]
+        metrics = self.window.metrics()
+        words = [f"step {step.number:,}", f"loss {_written(metrics['loss'], '.3f')}"]
         for name in ("mlm_acc", "sop_acc", "nsp_acc"):
-            if name in figures:
-                words.append(f"{name} {_written(figures[name], '.1%').replace('%', ' %')}")
+            if name in metrics:
+                words.append(f"{name} {_written(metrics[name], '.1%').replace('%', ' %')}")
         words.append(throughput(self.rate))
         if self.peak is not None:
             words.append(f"MFU {100 * self._mfu(self.peak, step.depth):.0f} %")
@@ -210,7 +217,7 @@ class MetricsLog:
         return "  ".join(words)
 
     def close(self) -> None:
-        """End the bar and let TensorBoard write what it holds."""
+        """Stop the progress bar and flush TensorBoard."""
         if self._bar is not None:
             self._bar.stop()
             self._bar = None

@@ -1,4 +1,4 @@
-"""Asked to end, a run ends after its step, with a checkpoint: SIGTERM and SIGINT as a request, not as a blow."""
+"""SIGTERM and SIGINT as a request: the run stops after its step, with a checkpoint."""
 
 import signal
 import sys
@@ -10,7 +10,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Stop:
-    """Remembers the signal that asked the run to end: it ends after a step, with a checkpoint."""
+    """Remembers the signal that asked the run to stop."""
 
     def __init__(self) -> None:
         self.signal: int | None = None
@@ -28,14 +28,14 @@ class Stop:
                 signal.signal(number, self._take)
 
     def asked(self) -> bool:
-        """Whether the run is to end. Asked once a step."""
+        """Whether the run is to stop. Called once a step."""
         # Triton's compiler sets a handler of its own, below Python. It passes a signal on, but a second one at that
-        # moment ends the process at once, and `timeout` and schedulers send two. So ours is set anew.
+        # moment ends the process at once, and `timeout` and schedulers send two. So ours is set again.
         self._listen()
         return self.signal is not None
 
     def _take(self, number: int, _: FrameType | None) -> None:
-        # Ctrl-C twice: at once, and the last checkpoint stands. SIGTERM may come twice, from a scheduler and torchrun.
+        # Ctrl-C twice: exit at once, with the last checkpoint. SIGTERM may come twice, from a scheduler and torchrun.
         if self.signal is not None and number == signal.SIGINT:
             sys.exit(128 + number)
         self.signal = self.signal or number
@@ -47,5 +47,5 @@ class Stop:
 
     @property
     def exit_code(self) -> int:
-        """130 after SIGINT, 143 after SIGTERM; a process that heard of it from another one ends like that one."""
+        """130 after SIGINT, 143 after SIGTERM, also where another process received the signal."""
         return 128 + (self.signal or signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""What a run carries from step to step, and what one step was like, by the figures that the device sends."""
+"""What a run carries from step to step, and what one step was like, by the metrics that the device sends."""
 
 import math
 from collections.abc import Callable
@@ -20,7 +20,7 @@ PATIENCE = 16  # so many steps in a row that are not finite end the run
 
 @dataclass
 class TrainState:
-    """The few figures that a run carries from step to step beside weights and optimizer: a checkpoint holds them."""
+    """The few numbers that a run carries from step to step besides weights and optimizer; a checkpoint holds them."""
 
     step: int = 0
     tokens: int = 0
@@ -29,9 +29,9 @@ class TrainState:
     skipped_in_a_row: int = 0
     depth: int | None = None
     """Layers that the last step ran; None before the first."""
-    depth_ahead: int | None = None
+    next_depth: int | None = None
     """Layers that the next step will run; None before the first."""
-    parts: int = 1
+    micro_batches: int = 1
     """Micro-batches of a step on each process."""
     recent: list[float] = field(default_factory=list)
     """The losses of the last steps, a skipped spike's clipped to the limit that it passed."""
@@ -40,7 +40,7 @@ class TrainState:
 
     @property
     def spent(self) -> Spent:
-        """What has been used up of any budget."""
+        """What has been spent of any budget."""
         return Spent(self.step, self.tokens, self.seconds / 60)
 
     @property
@@ -54,13 +54,13 @@ class TrainState:
             return math.inf
         return float(np.mean(self.recent) + SIGMAS * np.std(self.recent, ddof=1))
 
-    def remember(self, loss: float, limit: float) -> None:
-        """Take a finite loss into the window; a spike's too, clipped: if more of them follow, the limit rises."""
+    def add_loss(self, loss: float, limit: float) -> None:
+        """Add a finite loss to the window; that of a spike is clipped: if more of them follow, the limit rises."""
         self.recent = [*self.recent, min(loss, limit)][-WINDOW:]
         self.recent_spikes = [*self.recent_spikes, loss > limit][-WINDOW:]
 
-    def forget(self) -> None:
-        """Empty the window: what comes now is another loss."""
+    def reset_window(self) -> None:
+        """Empty the window: from here on the loss is another one."""
         self.recent, self.recent_spikes = [], []
 
     def state(self) -> dict[str, Any]:
@@ -77,16 +77,16 @@ class Step:
     losses: dict[str, tuple[float, int, int]]
     """Each loss summed over its predictions, how many they were, and how many were right."""
     loss: float
-    """What was minimised: the sum of the losses' means, weighted."""
+    """What was minimized: the weighted sum of the mean losses."""
     grad_norm: float
     learning_rate: float
     depth: int
     progress: float
     is_skipped: bool
     stop_asked: bool
-    """Whether any process was asked to stop: all of them learn of it at the same step."""
+    """Whether any process was asked to stop: all processes see it at the same step."""
     remarks: tuple[tuple[str, str], ...] = ()
-    """What a person should know: a kind and a sentence."""
+    """Events to report: a kind and a sentence."""
 
     def every(self, count: int | None) -> bool:
         """Whether something that happens every `count` steps is due."""
@@ -94,10 +94,10 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Arriving:
-    """A step whose figures the device has yet to send."""
+class PendingStep:
+    """A step whose metrics the device has yet to send."""
 
-    figures: Callable[[], list[float]]
+    metrics: Callable[[], list[float]]
     learning_rate: float
     depth: int
     progress: float
@@ -106,9 +106,9 @@ class Arriving:
     """The loss above which it was skipped; infinite where only a step that is not finite is."""
 
     def read(self, names: list[str], train_state: TrainState) -> Step:
-        """Wait for the figures and note in `running` that the step was taken, or that it was not."""
-        tokens, *figures, stopping, train_state.seconds, grad_norm, loss, is_skipped = self.figures()
-        losses = {name: (figures[i], int(figures[i + 1]), int(figures[i + 2])) for name, i in _places(names)}
+        """Wait for the metrics and update `train_state` for a step that was taken, or skipped."""
+        tokens, *sums, stopping, train_state.seconds, grad_norm, loss, is_skipped = self.metrics()
+        losses = {name: (sums[3 * i], int(sums[3 * i + 1]), int(sums[3 * i + 2])) for i, name in enumerate(names)}
         remarks = self.remarks
         if is_skipped:
             reason = self._reason(loss, grad_norm, train_state)
@@ -117,7 +117,7 @@ class Arriving:
         is_finite = math.isfinite(loss) and math.isfinite(grad_norm)
         train_state.skipped_in_a_row = 0 if is_finite else train_state.skipped_in_a_row + 1
         if is_finite:
-            train_state.remember(loss, self.loss_limit)
+            train_state.add_loss(loss, self.loss_limit)
             if is_skipped and train_state.has_many_spikes:
                 remarks += (("spikes", _many_spikes(train_state)),)
         train_state.step += 1
@@ -153,12 +153,12 @@ class Arriving:
         return f"its loss is {loss} and its gradient norm {grad_norm}"
 
 
-def send(figures: Tensor) -> Callable[[], list[float]]:
-    """Send numbers to the host. What comes back waits for them, and for nothing that the device is given after them."""
-    if not figures.is_cuda:
-        return figures.tolist
-    host = torch.empty(figures.shape, dtype=figures.dtype, pin_memory=True)
-    host.copy_(figures, non_blocking=True)
+def start_transfer(values: Tensor) -> Callable[[], list[float]]:
+    """Start copying numbers to the host; the returned function waits for them, and for no later work of the device."""
+    if not values.is_cuda:
+        return values.tolist
+    host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+    host.copy_(values, non_blocking=True)
     arrived = torch.cuda.Event()
     arrived.record()
 
@@ -168,11 +168,6 @@ def send(figures: Tensor) -> Callable[[], list[float]]:
         return numbers
 
     return read
-
-
-def _places(names: list[str]) -> list[tuple[str, int]]:
-    """Where in the list of sums the three figures of each loss begin."""
-    return [(name, 3 * number) for number, name in enumerate(names)]
 
 
 def _many_spikes(train_state: TrainState) -> str:

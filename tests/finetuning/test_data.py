@@ -1,4 +1,4 @@
-"""Answers that no window holds, or that are longer than answers may be: never learned as none, and never in silence."""
+"""The data of a run: answers that no window contains, metrics and classes that a task does not have."""
 
 import json
 import random
@@ -8,14 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.finetuning.made_lessons import PLAIN, command, learn, lesson, records
+from tests.finetuning.made_lessons import PLAIN, command, imbalanced, learn, lesson, records
 from tests.tasks.made_tasks import made_task
 
 from openalbert import cli
 from openalbert.errors import UserError
-from openalbert.finetuning.data import load_data
-from openalbert.finetuning.encode import encode
-from openalbert.finetuning.reach import learnable, out_of_reach
+from openalbert.finetuning.data import encode_split, load_data
 from openalbert.finetuning.settings import Finetune
 from openalbert.finetuning.span_decoding import best_answers
 from openalbert.interop.task_json import read_task_info
@@ -66,7 +64,7 @@ def test_a_question_whose_answer_every_window_cuts_is_not_learned_as_one_without
     assert is_learned.tolist() == [bool(example.answers) for example in task_data.train.examples]
     # What is scored on stays as it is.
     assert task_data.scored["dev"].examples[0].id == "long-dev"
-    assert "dev: 1 answer is cut by every window of 64 tokens and can never be given" in task_data.remarks
+    assert "dev: 1 answer is cut by every window of 64 tokens and can never be predicted" in task_data.remarks
 
 
 def test_a_run_says_what_it_leaves_out_and_evaluation_what_can_never_be_given(
@@ -79,7 +77,7 @@ def test_a_run_says_what_it_leaves_out_and_evaluation_what_can_never_be_given(
     )
     assert [record["split"] for record in records(tmp_path / "run", "evaluation")] == ["dev", "dev"]
     cli.main(["evaluate", str(tmp_path / "run"), "--dev", str(file)])
-    assert "dev: 1 answer is cut by every window of 64 tokens and can never be given" in capsys.readouterr().err
+    assert "dev: 1 answer is cut by every window of 64 tokens and can never be predicted" in capsys.readouterr().err
 
 
 def test_where_no_question_is_left_a_sentence_says_so(tiny: Path, tmp_path: Path) -> None:
@@ -93,9 +91,9 @@ def test_the_first_right_answer_that_a_window_holds_is_learned(small: Tokenizer)
     words = "people time water war old house day school world man state years".split()
     passage = " ".join(words * 8)
     example = question(passage, passage, "house day", "school")
-    encoding = encode(TASK, [example], small, 32, stride=8)
-    assert learnable(Reading((example,)), encoding, 32)[0].examples == (example,)
-    sequences, windows = encoding.sequences, encoding.windows
+    split = encode_split(TASK, "train", Reading((example,)), small, max_length=32, stride=8)
+    assert split.without_unlearnable().examples == (example,)
+    sequences, windows = split.encoding.sequences, split.encoding.windows
     assert windows is not None
     for start, (first, last) in zip(sequences.starts, sequences.targets["span"], strict=False):
         if first:
@@ -111,14 +109,16 @@ def test_what_is_said_to_be_out_of_reach_is_what_no_score_can_bring_about(small:
         start = len(" ".join(words[:first])) + (first > 0)
         text = " ".join(words[first : first + number])
         example = QuestionExample("a", " ".join(words), "what?", (Answer(text, start),))
-        encoding = encode(TASK, [example], small, dice.choice((20, 32)), stride=dice.choice((4, 16)))
-        windows, sequences = encoding.windows, encoding.sequences
+        length, stride = dice.choice((20, 32)), dice.choice((4, 16))
+        reading = Reading((example,))
+        split = encode_split(TASK, "dev", reading, small, max_length=length, stride=stride, max_answer_tokens=64)
+        windows, sequences = split.encoding.windows, split.encoding.sequences
         assert windows is not None
         span = np.stack([windows.begin == start, windows.end == start + len(text)], 1).astype(np.float32)
         none = np.zeros((len(sequences.example), 1), np.float32)
-        (found,) = best_answers([example], encoding, {"span": span, "answerability": none}, max_answer_tokens=64)
+        (found,) = best_answers([example], split.encoding, {"span": span, "answerability": none}, max_answer_tokens=64)
         can_be_given = found.candidates[0].score == 2
-        assert (out_of_reach([example], encoding, 32, 64) == []) == can_be_given
+        assert (split.unreachable_answers() == []) == can_be_given
         assert can_be_given == bool(sequences.targets["span"].any())  # whole in any window, that is
         reached.append(can_be_given)
     assert set(reached) == {True, False}
@@ -150,14 +150,14 @@ def test_how_long_an_answer_may_be_is_told_set_kept_and_used_again(
     said = capsys.readouterr().err
     for split, number in (("train", 40), ("dev", 10)):
         wanted = max(lengths[split])
-        told = f"{number} answers are longer than 9 tokens and can never be given: --max-answer-tokens {wanted}"
+        told = f"{number} answers are longer than 9 tokens and can never be predicted: --max-answer-tokens {wanted}"
         assert f"{split}: {told}" in said
     assert short["scores"]["dev"]["exact_match"] == 0
     (found,) = read_error_analyses(tmp_path / "short")
     assert found.mistakes
     most = max(lengths["train"] + lengths["dev"])
     long = learn(tiny, "question_answering", train, tmp_path / "long", f"--dev {dev} --max-answer-tokens {most}")
-    assert "can never be given" not in capsys.readouterr().err
+    assert "can never be predicted" not in capsys.readouterr().err
     assert long["scores"]["dev"]["exact_match"] > 50
     for name, tokens, scores in (("short", 9, short), ("long", most, long)):
         tuned = read_task_info(tmp_path / name / "model")
@@ -183,11 +183,12 @@ def test_what_is_left_is_encoded_as_if_the_others_had_never_been_there(
         asked = " ".join(dice.choices(PLAIN, k=dice.choice((3, 40))))
         one = replace(question(" ".join(words[5 : 5 + length]), passage), id=str(number), question=asked)
         examples.append(replace(one, answers=()) if may_have_no_answer and number % 5 == 0 else one)
-    encoding = encode(task, examples, small, 48, stride=16)
-    reading, left = learnable(Reading(tuple(examples)), encoding, 48)
-    assert 0 < len(reading.examples) < len(examples)
-    alone = encode(task, reading.examples, small, 48, stride=16)
-    assert 0 < alone.sequences.num_truncated < encoding.sequences.num_truncated
+    whole = encode_split(task, "train", Reading(tuple(examples)), small, max_length=48, stride=16)
+    rest = whole.without_unlearnable()
+    assert 0 < len(rest.examples) < len(examples)
+    left = rest.encoding
+    alone = encode_split(task, "train", Reading(rest.examples), small, max_length=48, stride=16).encoding
+    assert 0 < alone.sequences.num_truncated < whole.encoding.sequences.num_truncated
     for found, wanted in ((left.sequences, alone.sequences), (left.windows, alone.windows)):
         for name, value in vars(wanted).items():
             if name == "targets":
@@ -196,3 +197,43 @@ def test_what_is_left_is_encoded_as_if_the_others_had_never_been_there(
             else:
                 assert np.array_equal(getattr(found, name), value), name
                 assert getattr(getattr(found, name), "dtype", None) == getattr(value, "dtype", None), name
+
+
+def test_a_metric_that_the_task_does_not_have_is_refused_with_those_it_has(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for kind, names in (
+        ("classification", "accuracy, macro_f1, f1, matthews, loss"),
+        ("regression", "r2, pearson, spearman, loss"),
+        ("multi_label", "f1, macro_f1, exact_match, loss"),
+        ("multiple_choice", "accuracy, loss"),
+        ("question_answering", "exact_match, f1, loss"),
+    ):
+        file = lesson(kind, tmp_path, 40)
+        with pytest.raises(SystemExit):
+            cli.main(command(tiny, kind, file, tmp_path / "run", "--metric auc"))
+        said = capsys.readouterr().err
+        assert f"--metric is 'auc', which {kind} does not have: give one of {names}" in " ".join(said.split())
+
+
+def test_a_class_that_is_learned_but_not_among_the_held_out_examples_is_warned_of(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = imbalanced(tmp_path, 40)  # two of Cancellation, too few for a tenth to be held out
+    cli.main(command(tiny, "classification", file, tmp_path / "run", "--steps 4 --dry-run"))
+    said = " ".join(capsys.readouterr().err.split())
+    assert "WARNING: there is no example of class Cancellation to score on, so no metric counts it" in said
+    cli.main(command(tiny, "classification", file, tmp_path / "run", "--steps 4 --dry-run --heldout-fraction 0.5"))
+    assert "to score on, so no metric" not in capsys.readouterr().err
+
+
+def test_metric_and_weights_are_what_is_learned_and_cannot_change_on_the_way(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (Finetune().metric, Finetune().class_weights) == (None, "none")
+    file = lesson("classification", tmp_path)
+    cli.main(command(tiny, "classification", file, tmp_path / "run", "--steps 2"))
+    for words in ("--metric loss", "--class-weights balanced"):
+        with pytest.raises(SystemExit):
+            cli.main(command(tiny, "classification", file, tmp_path / "run", f"--steps 2 {words}"))
+        assert "holds a run with other settings" in capsys.readouterr().err

@@ -1,10 +1,11 @@
-"""Both passes as one CUDA graph: the bits of the plain ones, at every depth, with dropout and in several parts."""
+"""Both passes as one CUDA graph: the bits of eager ones, at every depth, with dropout and in several micro-batches."""
 
 import json
 import os
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,8 @@ from openalbert.model.config import PRETRAINING_HEADS, Sharing
 from openalbert.model.presets import preset
 from openalbert.pretraining.batches import PretrainingBatch
 from openalbert.pretraining.loss import pretraining
+from openalbert.train.cuda_graphs import CapturedForwardBackward, ForwardBackward
 from openalbert.train.device import Speed, open_device
-from openalbert.train.micro_batch import Passes, RecordedPasses
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU"),
@@ -43,8 +44,8 @@ def made_up(seed: int, batch: int = 16, length: int = 128, predictions: int = 19
 
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
 @pytest.mark.parametrize("name", ["albert-base-v2", "bert-base"])
-@pytest.mark.parametrize("parts", [1, 2])
-def test_a_graph_of_both_passes_gives_the_bits_of_the_plain_ones(name: str, dropout: float, parts: int) -> None:
+@pytest.mark.parametrize("micro_batches", [1, 2])
+def test_a_graph_of_both_passes_gives_the_bits_of_the_plain_ones(name: str, dropout: float, micro_batches: int) -> None:
     torch.manual_seed(0)
     sharing = Sharing(attention=1, ffn=1) if name.startswith("albert") else Sharing(attention=3, ffn=3)
     config = replace(preset(name), num_layers=3, sharing=sharing, hidden_dropout=dropout, attention_dropout=dropout)
@@ -52,35 +53,36 @@ def test_a_graph_of_both_passes_gives_the_bits_of_the_plain_ones(name: str, drop
     told: list[str] = []
     shares = torch.tensor([0.003, 0.06], dtype=torch.float64, device="cuda")
     with open_device(Speed(deterministic=True)) as device:
-        learning = pretraining(model)
-        plain, recorded = Passes(learning, device), RecordedPasses(learning, device, model, told.append)
+        forward = partial(pretraining(model).forward, device=device)
+        plain = ForwardBackward(forward)
+        captured = CapturedForwardBackward(forward, model, device.torch_device, told.append)
         for step, depth in enumerate((2, 2, 3, 3)):
             found = []
-            for passes in (plain, recorded):
-                figures = []
-                for part in range(parts):
+            for passes in (plain, captured):
+                metrics = []
+                for part in range(micro_batches):
                     torch.manual_seed(10 * step + part)
-                    figures.append(passes(made_up(10 * step + part), depth, shares))
+                    metrics.append(passes(made_up(10 * step + part), depth, shares))
                 gradients = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
                 model.zero_grad()
-                found.append((figures, gradients))
-            (figures, gradients), (of_graph, of_graph_gradients) = found
-            assert all(torch.equal(left, right) for left, right in zip(figures, of_graph, strict=True))
+                found.append((metrics, gradients))
+            (metrics, gradients), (of_graph, of_graph_gradients) = found
+            assert all(torch.equal(left, right) for left, right in zip(metrics, of_graph, strict=True))
             assert gradients.keys() == of_graph_gradients.keys()
             assert all(torch.equal(gradient, of_graph_gradients[name]) for name, gradient in gradients.items())
             with torch.no_grad():
                 for parameter in model.parameters():  # the graph reads the weights as they are now
                     parameter.mul_(0.99)
-    assert recorded._tape is not None
+    assert captured._captured is not None
     assert not told
 
 
 @pytest.mark.skipif(not SHARDS, reason="OPENALBERT_SHARDS names no folder of shards")
-def test_a_recorded_run_learns_to_the_same_bits_as_one_that_is_only_compiled() -> None:
+def test_a_captured_run_learns_to_the_same_bits_as_one_that_is_only_compiled() -> None:
     found = []
-    for kind in ("plain", "recorded"):
+    for kind in ("eager", "captured"):
         # In a process of its own: in this one signatures are checked at every call, which would be compiled as well.
-        words = [sys.executable, str(Path(__file__).with_name("recorded_losses.py")), SHARDS, kind]
+        words = [sys.executable, str(Path(__file__).with_name("captured_losses.py")), SHARDS, kind]
         done = subprocess.run(words, capture_output=True, text=True, check=False)
         print(done.stderr[-1500:])
         found.append(json.loads(done.stdout))

@@ -1,7 +1,8 @@
-"""Recorded passes give what the plain ones give; how a GPU itself records them, tests/gpu shows."""
+"""Captured passes give what eager ones give. A capture itself needs a GPU: see tests/gpu."""
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,26 +10,26 @@ import pytest
 import torch
 from torch import Tensor
 
-import openalbert.pretraining.setup as setup
-import openalbert.train.micro_batch as passes_module
+import openalbert.pretraining.run as pretraining_run
+import openalbert.train.cuda_graphs as cuda_graphs
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import PRETRAINING_HEADS, AlbertConfig, Sharing
 from openalbert.optim.optimizer import make_optimizer
 from openalbert.optim.schedule import Budget, DepthSchedule, DepthStage, Schedule
 from openalbert.optim.settings import OptimizerSettings
-from openalbert.pretraining.batches import Batches, Objective
+from openalbert.pretraining.batches import Batches, Objective, PretrainingBatch
 from openalbert.pretraining.loss import pretraining
+from openalbert.pretraining.run import is_captured
 from openalbert.pretraining.settings import Pretrain
-from openalbert.pretraining.setup import is_recorded
 from openalbert.text.shards import open_shards
+from openalbert.train.cuda_graphs import CapturedForwardBackward, ForwardBackward
 from openalbert.train.device import Device, Speed
-from openalbert.train.loop import LoopConfig, training_steps
-from openalbert.train.micro_batch import Passes, RecordedPasses
+from openalbert.train.loop import LoopConfig, TrainingTask, training_steps
 from openalbert.train.state import TrainState
 
 CPU = Device(torch.device("cpu"), "fp32")
 GPU = Device(torch.device("cuda"), "bf16")
-SHARES = torch.tensor([0.02, 0.1], dtype=torch.float64)
+SCALES = torch.tensor([0.02, 0.1], dtype=torch.float64)
 
 
 def model(sharing: Sharing | None = None, dropout: float = 0.0) -> AlbertModel:
@@ -43,32 +44,36 @@ def model(sharing: Sharing | None = None, dropout: float = 0.0) -> AlbertModel:
 
 
 @pytest.fixture
-def recordings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """A graph as a CPU can pretend to have one: it runs again, and writes where it wrote. How often one was made."""
+def captures(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """A stand-in for a graph on a CPU: it runs again and writes to the same tensors. Counts the captures."""
     made: list[int] = []
 
-    def record(passes: Callable[[], Any]) -> tuple[Any, Callable[[], None]]:
+    def capture(passes: Callable[[], Any]) -> tuple[Any, Callable[[], None]]:
         made.append(1)
-        recorded = passes()
+        captured = passes()
 
         def replay() -> None:
-            for kept, new in zip((recorded[0], *recorded[1]), flattened(passes()), strict=True):
+            for kept, new in zip((captured[0], *captured[1]), flattened(passes()), strict=True):
                 if kept is not None:
                     kept.copy_(new)
 
-        return recorded, replay
+        return captured, replay
 
-    monkeypatch.setattr(passes_module, "record", record)
-    monkeypatch.setattr(passes_module, "warm_up", lambda passes: passes())
+    monkeypatch.setattr(cuda_graphs, "capture", capture)
+    monkeypatch.setattr(cuda_graphs, "warm_up", lambda passes: passes())
     return made
 
 
-def nothing_to_tell(text: str) -> None:
+def no_warning(text: str) -> None:
     raise AssertionError(text)
 
 
 def flattened(made: tuple[Tensor, tuple[Tensor | None, ...]]) -> tuple[Tensor | None, ...]:
     return made[0], *made[1]
+
+
+def forward(task: TrainingTask[PretrainingBatch]) -> Callable[[PretrainingBatch, int, Tensor], tuple[Tensor, Tensor]]:
+    return partial(task.forward, device=CPU)
 
 
 def gradients(albert: AlbertModel) -> dict[str, Tensor | None]:
@@ -77,22 +82,25 @@ def gradients(albert: AlbertModel) -> dict[str, Tensor | None]:
     return found
 
 
-@pytest.mark.parametrize("parts", [1, 3])
+@pytest.mark.parametrize("micro_batches", [1, 3])
 @pytest.mark.parametrize("sharing", [Sharing(1, 1), Sharing(3, 3)], ids=["shared", "apart"])
-def test_figures_and_gradients_are_those_of_the_plain_passes(
-    easy_shards: Path, sharing: Sharing, parts: int, recordings: list[int]
+def test_captured_passes_have_the_metrics_and_gradients_of_eager_ones(
+    easy_shards: Path, sharing: Sharing, micro_batches: int, captures: list[int]
 ) -> None:
     batches = Batches(open_shards(easy_shards), Objective(32), 12, seed=3)
     albert = model(sharing)
-    learning = pretraining(albert)
-    plain, recorded = Passes(learning, CPU), RecordedPasses(learning, CPU, albert, nothing_to_tell)
+    task = pretraining(albert)
+    plain = ForwardBackward(forward(task))
+    captured = CapturedForwardBackward(forward(task), albert, CPU.torch_device, no_warning)
     for step, depth in enumerate((2, 2, 3, 3, 1)):
         found = []
-        for passes in (plain, recorded):
-            figures = [passes(batches.at(step, 0, 1, part, parts), depth, SHARES) for part in range(parts)]
-            found.append((figures, gradients(albert)))
-        (figures, by_name), (of_graph, of_graph_by_name) = found
-        assert all(torch.equal(left, right) for left, right in zip(figures, of_graph, strict=True))
+        for passes in (plain, captured):
+            metrics = [
+                passes(batches.at(step, 0, 1, part, micro_batches), depth, SCALES) for part in range(micro_batches)
+            ]
+            found.append((metrics, gradients(albert)))
+        (metrics, by_name), (of_graph, of_graph_by_name) = found
+        assert all(torch.equal(left, right) for left, right in zip(metrics, of_graph, strict=True))
         for name, gradient in by_name.items():
             other = of_graph_by_name[name]
             # Layers that this depth does not reach have none, and must not be taken to have learned 0.
@@ -101,123 +109,130 @@ def test_figures_and_gradients_are_those_of_the_plain_passes(
         with torch.no_grad():
             for parameter in albert.parameters():  # the graph reads the weights as they are now
                 parameter.mul_(0.9)
-    assert len(recordings) == 3  # a depth each
+    assert len(captures) == 3  # a depth each
 
 
 def run(
-    shards: Path, albert: AlbertModel, is_recorded: bool, parts: int = 1, told: list[tuple[str, str]] | None = None
+    shards: Path,
+    albert: AlbertModel,
+    is_captured: bool,
+    micro_batches: int = 1,
+    told: list[tuple[str, str]] | None = None,
 ) -> list[float]:
-    learning = replace(pretraining(albert), is_recorded=is_recorded)
+    task = replace(pretraining(albert), is_captured=is_captured)
     depths = DepthSchedule((DepthStage(1), DepthStage(3, 0.5)))
     loop_config = LoopConfig(Budget(steps=8), Schedule(), 0.01, 1.0, depths, 1)
     optimizer = make_optimizer(albert, OptimizerSettings(kind="lamb"))
     batches = Batches(open_shards(shards), Objective(32), 12, seed=3)
-    steps = list(training_steps(albert, optimizer, batches, learning, loop_config, CPU, TrainState(parts=parts)))
+    steps = list(
+        training_steps(albert, optimizer, batches, task, loop_config, CPU, TrainState(micro_batches=micro_batches))
+    )
     if told is not None:
         told += [remark for step in steps for remark in step.remarks]
     return [step.loss for step in steps]
 
 
-@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize("micro_batches", [1, 2])
 def test_a_run_with_dropout_learns_the_same_to_the_last_bit(
-    easy_shards: Path, parts: int, recordings: list[int]
+    easy_shards: Path, micro_batches: int, captures: list[int]
 ) -> None:
-    plain, recorded = model(dropout=0.1), model(dropout=0.1)
-    assert run(easy_shards, plain, False, parts) == run(easy_shards, recorded, True, parts)
-    assert all(torch.equal(left, right) for left, right in zip(plain.parameters(), recorded.parameters(), strict=True))
-    assert len(recordings) == 2
+    plain, captured = model(dropout=0.1), model(dropout=0.1)
+    assert run(easy_shards, plain, False, micro_batches) == run(easy_shards, captured, True, micro_batches)
+    assert all(torch.equal(left, right) for left, right in zip(plain.parameters(), captured.parameters(), strict=True))
+    assert len(captures) == 2
 
 
-def test_what_cannot_be_recorded_is_run_as_it_is(
-    easy_shards: Path, recordings: list[int], monkeypatch: pytest.MonkeyPatch
+def test_passes_that_cannot_be_captured_run_eagerly(
+    easy_shards: Path, captures: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(passes: Callable[[], Any]) -> Any:
         passes()
         raise RuntimeError("operation not permitted when stream is capturing")
 
-    monkeypatch.setattr(passes_module, "record", fails)
-    plain, recorded = model(), model()
+    monkeypatch.setattr(cuda_graphs, "capture", fails)
+    plain, captured = model(), model()
     expected = run(easy_shards, plain, False)
     told: list[tuple[str, str]] = []
-    assert run(easy_shards, recorded, True, told=told) == expected
-    text = "this run goes on without a CUDA graph, which is slower: operation not permitted when stream is capturing"
+    assert run(easy_shards, captured, True, told=told) == expected
+    text = "this run continues without a CUDA graph, which is slower: operation not permitted when stream is capturing"
     assert ("no_graph", text) in told
-    assert all(isinstance(parameter, torch.nn.Parameter) for parameter in recorded.parameters())
+    assert all(isinstance(parameter, torch.nn.Parameter) for parameter in captured.parameters())
 
 
-def test_a_batch_of_another_size_is_recorded_anew(easy_shards: Path, recordings: list[int]) -> None:
+def test_a_batch_of_another_size_is_captured_anew(easy_shards: Path, captures: list[int]) -> None:
     albert = model()
-    learning = pretraining(albert)
-    plain, recorded = Passes(learning, CPU), RecordedPasses(learning, CPU, albert, nothing_to_tell)
+    task = pretraining(albert)
+    plain = ForwardBackward(forward(task))
+    captured = CapturedForwardBackward(forward(task), albert, CPU.torch_device, no_warning)
     for size in (12, 12, 5, 12):
         part = Batches(open_shards(easy_shards), Objective(32), size, seed=3).at(0)
         found = []
-        for passes in (plain, recorded):
-            found.append((passes(part, 3, SHARES), gradients(albert)))
-        (figures, by_name), (of_graph, of_graph_by_name) = found
-        assert torch.equal(figures, of_graph)
+        for passes in (plain, captured):
+            found.append((passes(part, 3, SCALES), gradients(albert)))
+        (metrics, by_name), (of_graph, of_graph_by_name) = found
+        assert torch.equal(metrics, of_graph)
         assert all(torch.equal(gradient, of_graph_by_name[name]) for name, gradient in by_name.items())  # type: ignore[arg-type]
-    assert len(recordings) == 3
+    assert len(captures) == 3
 
 
-def test_a_batch_of_a_size_that_was_recorded_is_replayed(
-    easy_shards: Path, recordings: list[int], monkeypatch: pytest.MonkeyPatch
+def test_a_batch_of_a_captured_size_is_replayed(
+    easy_shards: Path, captures: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    usual, replays = passes_module.record, []
+    usual, replays = cuda_graphs.capture, []
 
-    def record(passes: Callable[[], Any]) -> Any:
+    def capture(passes: Callable[[], Any]) -> Any:
         made, replay = usual(passes)
 
         def noted() -> None:
-            replays.append(len(recordings))
+            replays.append(len(captures))
             replay()
 
         return made, noted
 
-    monkeypatch.setattr(passes_module, "record", record)
+    monkeypatch.setattr(cuda_graphs, "capture", capture)
     albert = model()
-    recorded = RecordedPasses(pretraining(albert), CPU, albert, nothing_to_tell)
+    captured = CapturedForwardBackward(forward(pretraining(albert)), albert, CPU.torch_device, no_warning)
     batches = Batches(open_shards(easy_shards), Objective(32), 12, seed=3)
     for step, depth in enumerate((2, 2, 2, 3, 3)):
-        recorded(batches.at(step), depth, SHARES)
+        captured(batches.at(step), depth, SCALES)
     assert replays == [1, 1, 1, 2, 2]
 
 
 def test_a_loss_whose_predictions_were_not_counted_is_an_error(easy_shards: Path) -> None:
     part = Batches(open_shards(easy_shards), Objective(32), 4, seed=3).at(0)
     with pytest.raises(ValueError, match="shorter"):
-        Passes(pretraining(model()), CPU)(part, 1, SHARES[:1])
+        ForwardBackward(forward(pretraining(model())))(part, 1, SCALES[:1])
 
 
 def test_gradients_lie_in_memory_as_their_weights_do() -> None:
     weight = torch.zeros(3, 5)
     gradient = torch.arange(15.0).view(5, 3).t()
-    laid_out = passes_module._laid_out(gradient, weight)
+    laid_out = cuda_graphs._in_memory_order(gradient, weight)
     assert laid_out is not None
     assert laid_out.stride() == weight.stride() != gradient.stride()
     assert torch.equal(laid_out, gradient)
 
 
-def test_memory_that_runs_out_while_a_graph_is_recorded_is_the_loops_business_too(
-    easy_shards: Path, recordings: list[int], monkeypatch: pytest.MonkeyPatch
+def test_the_loop_handles_memory_that_runs_out_during_a_capture(
+    easy_shards: Path, captures: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    usual, tried = passes_module.record, []
+    usual, tried = cuda_graphs.capture, []
 
-    def record(passes: Callable[[], Any]) -> Any:
+    def capture(passes: Callable[[], Any]) -> Any:
         tried.append(1)
         if len(tried) == 1:
             raise torch.OutOfMemoryError("out of memory")
         return usual(passes)
 
-    monkeypatch.setattr(passes_module, "record", record)
+    monkeypatch.setattr(cuda_graphs, "capture", capture)
     told: list[tuple[str, str]] = []
     assert run(easy_shards, model(), True, told=told) == pytest.approx(run(easy_shards, model(), False), rel=1e-4)
     assert [kind for kind, _ in told] == ["out_of_memory", "depth"]
-    assert len(recordings) == 2  # smaller parts, at both depths
+    assert len(captures) == 2  # smaller micro-batches, at both depths
 
 
-def test_memory_that_runs_out_in_the_first_passes_is_the_loops_business(
-    easy_shards: Path, recordings: list[int], monkeypatch: pytest.MonkeyPatch
+def test_the_loop_handles_memory_that_runs_out_in_the_warm_up(
+    easy_shards: Path, captures: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tried = []
 
@@ -226,10 +241,10 @@ def test_memory_that_runs_out_in_the_first_passes_is_the_loops_business(
         if len(tried) == 1:
             raise torch.OutOfMemoryError("out of memory")
 
-    monkeypatch.setattr(passes_module, "warm_up", warm_up)
+    monkeypatch.setattr(cuda_graphs, "warm_up", warm_up)
     albert = model()
     before = dict(albert.named_parameters())
-    assert run(easy_shards, albert, True, parts=1) == pytest.approx(run(easy_shards, model(), False), rel=1e-4)
+    assert run(easy_shards, albert, True, micro_batches=1) == pytest.approx(run(easy_shards, model(), False), rel=1e-4)
     assert dict(albert.named_parameters()) == before  # none of the stand-ins has stayed
 
 
@@ -243,8 +258,8 @@ def test_memory_that_runs_out_in_the_first_passes_is_the_loops_business(
         (Speed(compile="whole"), CPU, False),
     ],
 )
-def test_passes_are_recorded_on_a_gpu_that_keeps_its_activations(speed: Speed, device: Device, expected: bool) -> None:
-    assert is_recorded(replace(Pretrain(), speed=speed), device) is expected
+def test_passes_are_captured_on_a_gpu_that_keeps_its_activations(speed: Speed, device: Device, expected: bool) -> None:
+    assert is_captured(replace(Pretrain(), speed=speed), device) is expected
 
 
 @pytest.mark.parametrize(
@@ -266,8 +281,8 @@ def test_attention_goes_back_without_the_mask_where_it_may_and_can(
         asked.append(sizes)
         return knows
 
-    monkeypatch.setattr(setup, "can_attend_masked", can_attend_masked)
-    assert setup.attends_masked(replace(Pretrain(), speed=speed), device) is expected
+    monkeypatch.setattr(pretraining_run, "can_attend_masked", can_attend_masked)
+    assert pretraining_run.attends_masked(replace(Pretrain(), speed=speed), device) is expected
     assert asked in ([], [(64, 512)])
 
 
@@ -290,7 +305,7 @@ def test_linear_maps_are_fused_where_attention_is_ours_and_layers_are_compiled(
         asked.append(sizes)
         return knows
 
-    monkeypatch.setattr(setup, "attends_masked", lambda *_: attends)
-    monkeypatch.setattr(setup, "can_fuse", can_fuse)
-    assert setup.is_fused(replace(Pretrain(), speed=speed), GPU) is expected
+    monkeypatch.setattr(pretraining_run, "attends_masked", lambda *_: attends)
+    monkeypatch.setattr(pretraining_run, "can_fuse", can_fuse)
+    assert pretraining_run.is_fused(replace(Pretrain(), speed=speed), GPU) is expected
     assert asked in ([], [(768, 3072, 12, 512)])

@@ -1,4 +1,4 @@
-"""The closer look counts as scikit-learn does, has the surest mistakes first, and marks what is right and predicted."""
+"""The error analysis counts as scikit-learn does, lists the surest mistakes first, and marks gold and predicted."""
 
 from pathlib import Path
 from typing import cast
@@ -11,9 +11,11 @@ from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 from tests.tasks.made_tasks import CLASSES, PASSAGE, made_task
 
 from openalbert.errors import UserError
-from openalbert.finetuning.closer_look import LONGEST_SHOWN, MOST_MISTAKES, Predicted, _cropped, look_closely
+from openalbert.finetuning.data import encode_split
 from openalbert.finetuning.encode import encode
-from openalbert.finetuning.predict import Outputs, decide, softmax
+from openalbert.finetuning.error_analysis import MAX_MISTAKES, MAX_SHOWN, _cropped, analyze_errors
+from openalbert.finetuning.evaluation import evaluate_outputs
+from openalbert.finetuning.predict import Outputs, softmax
 from openalbert.finetuning.span_decoding import best_answers
 from openalbert.report.error_analysis import (
     ERROR_ANALYSIS,
@@ -22,17 +24,14 @@ from openalbert.report.error_analysis import (
     read_error_analyses,
     write_error_analyses,
 )
-from openalbert.tasks.task import Answer, ChoiceExample, Example, Kind, QuestionExample, TextExample
+from openalbert.tasks.task import Answer, ChoiceExample, Example, Kind, QuestionExample, Reading, TextExample
 from openalbert.text.tokenizer import Tokenizer
 
 
-def look(kind: Kind, examples: list[Example], scores: dict[str, np.ndarray], tokenizer: Tokenizer) -> ErrorAnalysis:
+def analyzed(kind: Kind, examples: list[Example], logits: dict[str, np.ndarray], tokenizer: Tokenizer) -> ErrorAnalysis:
     task = made_task(kind, examples)
-    encoding = encode(task, examples, tokenizer, 64)
-    outputs = Outputs(scores)
-    predictions = decide(task, examples, encoding, outputs)
-    figures = task.measure(examples, predictions)
-    return look_closely(Predicted(task, examples, encoding, outputs, predictions), "dev", figures)
+    data = encode_split(task, "dev", Reading(tuple(examples)), tokenizer, max_length=64)
+    return analyze_errors(evaluate_outputs(task, data, Outputs(logits), null_threshold=0.0))
 
 
 def test_classes_are_counted_as_scikit_learn_counts_them(small: Tokenizer) -> None:
@@ -40,7 +39,7 @@ def test_classes_are_counted_as_scikit_learn_counts_them(small: Tokenizer) -> No
     gold = dice.integers(0, 3, 200)
     scores = dice.normal(size=(200, 3)).astype(np.float32) + 1.5 * np.eye(3, dtype=np.float32)[gold]
     examples: list[Example] = [TextExample(str(n), f"text {n}", None, int(label)) for n, label in enumerate(gold)]
-    analyses = look("classification", examples, {"classification": scores}, small)
+    analyses = analyzed("classification", examples, {"classification": scores}, small)
     predicted = scores.argmax(1)
     assert (np.array(analyses.confusion) == confusion_matrix(gold, predicted)).all()
     for figure, expected in zip(
@@ -57,10 +56,10 @@ def test_the_mistakes_that_the_model_was_surest_of_come_first(small: Tokenizer) 
     gold = dice.integers(0, 3, 300)
     scores = 3 * dice.normal(size=(300, 3)).astype(np.float32)
     examples: list[Example] = [TextExample(str(n), f"text {n}", None, int(label)) for n, label in enumerate(gold)]
-    analyses = look("classification", examples, {"classification": scores}, small)
+    analyses = analyzed("classification", examples, {"classification": scores}, small)
     shares = softmax(scores)
     gaps = shares.max(1) - shares[np.arange(300), gold]
-    worst = sorted(range(300), key=lambda number: -gaps[number])[:MOST_MISTAKES]
+    worst = sorted(range(300), key=lambda number: -gaps[number])[:MAX_MISTAKES]
     assert [int(mistake.id) for mistake in analyses.mistakes] == worst
     first = analyses.mistakes[0]
     assert first.gold == CLASSES[gold[worst[0]]]
@@ -72,7 +71,7 @@ def test_the_mistakes_that_the_model_was_surest_of_come_first(small: Tokenizer) 
 def test_values_are_shown_by_how_far_they_are_off(small: Tokenizer) -> None:
     examples: list[Example] = [TextExample(str(n), "a", "b", float(n)) for n in range(4)]
     scores = np.array([[0.5], [1.0], [-2.0], [3.1]], np.float32)
-    analyses = look("regression", examples, {"regression": scores}, small)
+    analyses = analyzed("regression", examples, {"regression": scores}, small)
     assert [mistake.id for mistake in analyses.mistakes] == ["2", "0", "3", "1"]
     assert analyses.mistakes[0].confidence == "off by −4"
     assert analyses.values[2] == (2.0, -2.0)
@@ -85,7 +84,7 @@ def test_labels_are_counted_each_by_itself_as_scikit_learn_counts_them(small: To
     examples: list[Example] = [
         TextExample(str(n), "a", None, tuple(map(int, np.flatnonzero(row)))) for n, row in enumerate(gold)
     ]
-    analyses = look("multi_label", examples, {"multi_label": scores}, small)
+    analyses = analyzed("multi_label", examples, {"multi_label": scores}, small)
     expected = precision_recall_fscore_support(gold, scores > 0)
     for place, figure in enumerate(("precision", "recall", "f1")):
         assert [part.metrics[figure] for part in analyses.groups] == pytest.approx(100 * expected[place])
@@ -99,7 +98,7 @@ def test_a_wrong_choice_is_shown_with_all_of_its_options(small: Tokenizer) -> No
         ChoiceExample("b", "", "What is small?", ("the world", "a hand", "war"), 1),
     ]
     scores = {"multiple_choice": np.array([[0], [1], [0], [3], [0]], np.float32)}
-    analyses = look("multiple_choice", examples, scores, small)
+    analyses = analyzed("multiple_choice", examples, scores, small)
     assert analyses.labels == ("A", "B", "C")
     assert analyses.confusion == ((0, 1, 0), (0, 1, 0), (0, 0, 0))
     [mistake] = analyses.mistakes
@@ -121,7 +120,7 @@ def test_a_wrong_answer_is_marked_in_the_passage_beside_the_right_one(small: Tok
     place = PASSAGE.index("house")
     span[np.flatnonzero(encoding.windows.begin == place)[0], 0] = 20
     span[np.flatnonzero(encoding.windows.end == place + 5)[-1], 1] = 20
-    analyses = look("question_answering", examples, {"span": span}, small)
+    analyses = analyzed("question_answering", examples, {"span": span}, small)
     [mistake] = analyses.mistakes
     question, passage = mistake.texts
     assert question.text == "When was it?"
@@ -142,7 +141,7 @@ def test_a_question_left_without_an_answer_says_so(small: Tokenizer) -> None:
         "span": np.zeros((len(encoding.sequences.ids), 2), np.float32),
         "answerability": np.array([[9.0], [-9.0]], np.float32),
     }
-    analyses = look("question_answering", examples, scores, small)
+    analyses = analyzed("question_answering", examples, scores, small)
     by_id = {mistake.id: mistake for mistake in analyses.mistakes}
     assert by_id["a"].predicted == "(no answer)"
     assert [mark.kind for mark in by_id["a"].texts[1].marks] == ["gold"]
@@ -161,12 +160,12 @@ def test_a_long_passage_is_shown_around_its_marks_which_still_mark_the_same(a: i
     [shown] = _cropped("passage", text, marks)
     for before, after in zip(marks, shown.marks, strict=True):
         assert text[before.start : before.end] == shown.text[after.start : after.end]
-    assert len(shown.text) <= LONGEST_SHOWN + 4 or max(a % 4000, c % 4000) - min(a % 4000, c % 4000) > 500
+    assert len(shown.text) <= MAX_SHOWN + 4 or max(a % 4000, c % 4000) - min(a % 4000, c % 4000) > 500
 
 
 def test_findings_read_back_as_they_were_written(small: Tokenizer, tmp_path: Path) -> None:
     examples: list[Example] = [TextExample("</script>é", 'a "quoted" text\u2028', None, 1)]
-    analyses = look("classification", examples, {"classification": np.array([[1, 0, 0]], np.float32)}, small)
+    analyses = analyzed("classification", examples, {"classification": np.array([[1, 0, 0]], np.float32)}, small)
     write_error_analyses(tmp_path, [analyses, analyses])
     assert read_error_analyses(tmp_path) == (analyses, analyses)
     assert read_error_analyses(tmp_path / "nowhere") == ()

@@ -12,8 +12,8 @@ from openalbert.interop import huggingface
 from openalbert.interop.pretraining_json import NONE, read_pretraining
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import PRETRAINING_HEADS
-from openalbert.pretraining.history import initialization
 from openalbert.pretraining.settings import Pretrain
+from openalbert.pretraining.warm_start import initialization
 from openalbert.settings import to_dict
 
 
@@ -38,7 +38,7 @@ def test_the_model_of_a_run_says_what_that_run_took(first: Path) -> None:
     assert "| initialized from | weights drawn at random |" in card_of(first)
 
 
-def test_runs_that_go_on_from_one_another_add_up(first: Path, easy_shards: Path, tmp_path: Path) -> None:
+def test_runs_that_start_from_one_another_add_up(first: Path, easy_shards: Path, tmp_path: Path) -> None:
     second = micro_run(easy_shards, tmp_path / "second", f"--steps 3 --warm-start {first}")
     # Copied away from its run, the model still tells.
     copied = Path(shutil.copytree(second / "model", tmp_path / "taken away"))
