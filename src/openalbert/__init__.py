@@ -1,19 +1,54 @@
 """openalbert: ALBERT (A Lite BERT, arXiv 1909.11942), all of the paper, in PyTorch."""
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from openalbert.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from openalbert.interop.huggingface import load as load
+    from openalbert.errors import UserError as UserError
+    from openalbert.finetuning.settings import Finetune as Finetune
+    from openalbert.pretraining.settings import Pretrain as Pretrain
+    from openalbert.run import Run as Run
+    from openalbert.surface import evaluate as evaluate
+    from openalbert.surface import finetune as finetune
+    from openalbert.surface import load as load
+    from openalbert.surface import open_run as open_run
+    from openalbert.surface import prepare as prepare
+    from openalbert.surface import pretrain as pretrain
+    from openalbert.surface import train_tokenizer as train_tokenizer
+    from openalbert.text.tokenizer import Tokenizer as Tokenizer
 
-__all__ = ["load"]
+__all__ = [
+    "Finetune",
+    "Pretrain",
+    "Run",
+    "Tokenizer",
+    "UserError",
+    "evaluate",
+    "finetune",
+    "load",
+    "open_run",
+    "prepare",
+    "pretrain",
+    "train_tokenizer",
+]
+
+# torch takes seconds to import, and the command line's help must not wait for it: each name is imported on first use.
+_MODULES = {
+    "Finetune": "openalbert.finetuning.settings",
+    "Pretrain": "openalbert.pretraining.settings",
+    "Run": "openalbert.run",
+    "Tokenizer": "openalbert.text.tokenizer",
+    "UserError": "openalbert.errors",
+}
 
 
 def __getattr__(name: str) -> Any:
-    # torch takes seconds to import and the command line's help must not wait for it: loaded on first use.
-    if name == "load":
-        from openalbert.interop.huggingface import load
+    if name not in __all__:
+        raise AttributeError(f"module 'openalbert' has no attribute '{name}'")
+    return getattr(importlib.import_module(_MODULES.get(name, "openalbert.surface")), name)
 
-        return load
-    raise AttributeError(f"module 'openalbert' has no attribute '{name}'")
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

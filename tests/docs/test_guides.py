@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.finetuning.made_lessons import lesson
 from tests.text import made_text
 
 from openalbert import cli
@@ -161,6 +162,23 @@ def test_the_commands_of_the_guides_on_pretraining_make_the_models_they_speak_of
     assert "on 2 x CPU" in done.stderr
     assert "20 steps of batch 16 in 2 micro-batches" in done.stderr
     assert (own_shards / "runs" / "two" / "model" / "config.json").exists()
+
+
+def test_the_python_guide_runs_from_text_to_a_fine_tuned_model(own_text: Path) -> None:
+    lesson("classification", own_text, 60).rename(own_text / "mails.csv")
+    lesson("classification", own_text, 20, seed=1).rename(own_text / "more-mails.csv")
+    blocks = commands("python.md")
+    assert [kind for kind, _ in blocks] == ["python"] * 7
+    for kind, block in blocks:
+        done = run(kind, block, own_text)
+        assert done.returncode == 0, f"{block}\n{done.stderr}"
+    names = namespace(own_text)
+    assert names["run"].folder == Path("runs/mine")
+    assert list(names["table"]["step"]) == [25, 50]
+    with contextlib.chdir(own_text):
+        assert names["scores"]["dev"].keys() == names["task"].scores["dev"].keys()
+    assert names["vectors"].shape == (2, 64)
+    assert (own_text / "runs" / "mine.png").stat().st_size > 1000
 
 
 def test_the_slurm_template_passes_a_signal_on_and_asks_to_be_queued_again(tmp_path: Path) -> None:

@@ -1,13 +1,17 @@
 """Every block of Python in the README, the tour and the guides is run by a test, or marked as one that cannot be."""
 
+import functools
 import re
 from collections import Counter
 from pathlib import Path
 
+import pytest
 import torch
 from tests.docs import test_add_a_task, test_glue_squad_race, test_guides, test_own_file_guide
 from tests.docs.test_guides import ROOT, commands, namespace, run
+from tests.finetuning.made_lessons import lesson
 
+import openalbert
 from openalbert.interop import huggingface
 from openalbert.text.tokenizer import Tokenizer
 
@@ -17,11 +21,16 @@ NOT_RUN = "python not-run"  # what stands behind the ``` of a block that cannot 
 MARKED: dict[str, int] = {}  # how many such blocks a page has
 
 
-def test_the_python_of_the_readme_loads_the_bundled_checkpoint_and_encodes_the_sentence_of_its_comment(
-    tmp_path: Path,
+def test_the_python_of_the_readme_encodes_the_sentence_of_its_comment_and_fine_tunes_the_bundled_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    lesson("classification", tmp_path, 24).rename(tmp_path / "mails.csv")
+    lesson("classification", tmp_path, 12, seed=1).rename(tmp_path / "more-mails.csv")
+    # The recipe's 400 steps of ALBERT-base take minutes on a CPU.
+    monkeypatch.setattr(openalbert, "finetune", functools.partial(openalbert.finetune, steps=1, batch_size=2), False)
     [block] = [block for kind, block in commands("README.md") if kind == "python"]
-    run("python", block, tmp_path)
+    done = run("python", block, tmp_path)
+    assert done.stdout.count("'accuracy'") == 2
     names = namespace(tmp_path)
     assert names["encoded"].hidden.shape == (1, 7, 768)
     assert names["encoded"].pooled.shape == (1, 768)
@@ -36,7 +45,9 @@ def test_the_python_of_the_readme_loads_the_bundled_checkpoint_and_encodes_the_s
 
 
 RUN_BY = {
-    "README.md": test_the_python_of_the_readme_loads_the_bundled_checkpoint_and_encodes_the_sentence_of_its_comment,
+    "README.md": (
+        test_the_python_of_the_readme_encodes_the_sentence_of_its_comment_and_fine_tunes_the_bundled_checkpoint
+    ),
     "docs/guides/add-a-task.md": test_add_a_task.test_the_task_of_the_guide_is_read_scored_and_known_by_name,
     "docs/guides/fine-tune-your-own-file.md": (
         test_own_file_guide.test_the_commands_of_the_guide_make_the_models_it_speaks_of
@@ -47,6 +58,7 @@ RUN_BY = {
     "docs/guides/pretrain.md": (
         test_guides.test_the_commands_of_the_guides_on_pretraining_make_the_models_they_speak_of
     ),
+    "docs/guides/python.md": test_guides.test_the_python_guide_runs_from_text_to_a_fine_tuned_model,
     "docs/guides/your-own-text.md": test_guides.test_the_commands_of_your_own_text_make_the_shards_it_speaks_of,
 }
 

@@ -63,7 +63,7 @@ def test_a_score_that_never_left_0_is_told_however_few_the_steps(
     tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A regression's r2 at a rate of 0 is below 0, a classification's accuracy is not."""
-    remark = "r2 on dev never rose above 0: it has hardly begun to learn; train for longer, or raise"
+    remark = "r2 on dev never rose above 0: it has hardly learned anything; train for longer, or raise"
     for kind in ("regression", "classification"):
         file = lesson(kind, tmp_path)
         learn(tiny, kind, file, tmp_path / kind, "--steps 12 --evaluate-every 6 --optimizer.learning-rate 0")

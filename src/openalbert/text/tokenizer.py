@@ -21,6 +21,7 @@ from openalbert.settings import from_json, to_json
 from openalbert.text.normalization import GOOGLE, Normalization
 
 MODEL_FILE = "spiece.model"
+RUN_MODEL = "model"  # the model folder within a run's
 NORMALIZATION_FILE = "normalization.json"
 SPECIAL_PIECES = ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")  # in the order of their ids
 SPACE = "▁"  # SentencePiece's space: a piece that begins with it begins a word
@@ -41,7 +42,15 @@ class Encoding:
 
 
 class Tokenizer:
-    """A SentencePiece model and the text normalization before it."""
+    """A SentencePiece model and the text normalization before it.
+
+    A text that is encoded has no [CLS] and [SEP]: `cls_id` and `sep_id` are put around it.
+
+        >>> import openalbert
+        >>> tokenizer = openalbert.Tokenizer.load("albert-base-wikibooks")
+        >>> tokenizer.pieces(tokenizer.encode("She opened the door."))
+        ['▁she', '▁opened', '▁the', '▁door', '.']
+    """
 
     pad_id, unk_id, cls_id, sep_id, mask_id = range(5)
 
@@ -78,13 +87,15 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path_or_name: str | Path) -> "Tokenizer":
-        """The tokenizer of a folder, of a SentencePiece model file, or of a bundled checkpoint.
+        """The tokenizer of a folder, of a run, of a SentencePiece model file, or of a bundled checkpoint by its name.
 
         Without `normalization.json` the normalization is Google's.
         """
         path = Path(path_or_name)
         if not path.exists():
             path = bundled_folder(str(path_or_name)) or path
+        if not (path / MODEL_FILE).exists() and (path / RUN_MODEL / MODEL_FILE).exists():
+            path = path / RUN_MODEL
         file = path / MODEL_FILE if path.is_dir() else path
         try:
             model = file.read_bytes()

@@ -1,4 +1,4 @@
-"""Metrics and log of a run: metrics.jsonl, a progress bar or plain lines, and TensorBoard on request."""
+"""Metrics and log of a run: metrics.jsonl, a bar, a notebook's line or plain lines, TensorBoard on request."""
 
 import json
 import math
@@ -14,7 +14,7 @@ from rich.progress import BarColumn, Progress
 from openalbert.errors import UserError
 from openalbert.formatting import NOTHING, throughput
 from openalbert.interop.run_files import METRICS, TENSORBOARD
-from openalbert.progress import plain_column, plain_console
+from openalbert.progress import notebook_line, plain_column, plain_console
 from openalbert.train.estimate import TimeLeft
 from openalbert.train.state import Step, TrainState
 
@@ -91,6 +91,7 @@ class MetricsLog:
         self._seconds_left: float | None = None
         self._line_printed = 0.0
         self._bar: Progress | None = None
+        self._notebook = notebook_line() if writes else None
         self._board = _open_tensorboard(folder / TENSORBOARD) if writes and tensorboard else None
 
     @property
@@ -190,6 +191,8 @@ class MetricsLog:
                 self._task = self._bar.add_task("training", total=1.0, line="")
                 self._bar.start()
             self._bar.update(self._task, completed=done, line=self._line(step))
+        elif self._notebook is not None:
+            self._notebook.show(f"{100 * done:5.1f} %  {self._line(step)}", is_last=done == 1)
         elif time.monotonic() - self._line_printed >= SECONDS_BETWEEN_LINES:
             self._line_printed = time.monotonic()
             print(f"{100 * done:5.1f} %  {self._line(step)}", file=sys.stderr, flush=True)

@@ -7,6 +7,7 @@ import contextlib
 import shlex
 import sys
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
@@ -24,6 +25,8 @@ from openalbert.train.state import Step, TrainState
 
 Settings = TypeVar("Settings", bound=RunSettings)
 Batch = TypeVar("Batch")
+CALL: ContextVar[str] = ContextVar("CALL", default="")
+"""The call of a Python function that started this run; empty where the command line did."""
 
 
 class TrainingRun(Generic[Settings, Batch]):
@@ -76,7 +79,7 @@ class TrainingRun(Generic[Settings, Batch]):
             **self.machine(),
             "matmul_peak_flops": self.peak,
             "started": timestamp(),
-            "command": shlex.join(["openalbert", *sys.argv[1:]]),
+            "command": CALL.get() or shlex.join(["openalbert", *sys.argv[1:]]),
             "parameters": self.model.num_parameters(),
             "restarts": 0,
         }

@@ -2,6 +2,7 @@
 
 import signal
 import sys
+import threading
 from types import FrameType
 from typing import Any
 
@@ -16,15 +17,21 @@ class Stop:
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> "Stop":
-        self._before = {number: signal.signal(number, self._take) for number in SIGNALS}
+        self._before = {number: signal.getsignal(number) for number in SIGNALS}
+        self._listen()
         return self
+
+    def _listen(self) -> None:
+        # Python allows it in the main thread only: a run in another one is not stopped by signals.
+        if threading.current_thread() is threading.main_thread():
+            for number in SIGNALS:
+                signal.signal(number, self._take)
 
     def asked(self) -> bool:
         """Whether the run is to stop. Called once a step."""
         # Triton's compiler sets a handler of its own, below Python. It passes a signal on, but a second one at that
         # moment ends the process at once, and `timeout` and schedulers send two. So ours is set again.
-        for number in SIGNALS:
-            signal.signal(number, self._take)
+        self._listen()
         return self.signal is not None
 
     def _take(self, number: int, _: FrameType | None) -> None:
@@ -34,8 +41,9 @@ class Stop:
         self.signal = self.signal or number
 
     def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
+        if threading.current_thread() is threading.main_thread():
+            for number, handler in self._before.items():
+                signal.signal(number, handler)
 
     @property
     def exit_code(self) -> int:

@@ -1,0 +1,332 @@
+"""What `import openalbert` offers: the work of the command line as functions, from text to a fine-tuned model.
+
+They take the settings of the verbs and do the same work. Results are returned, and an error is raised as `UserError`.
+"""
+
+import contextlib
+import dataclasses
+import os
+import signal
+import typing
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
+
+from tyro.conf import OmitArgPrefixes
+
+from openalbert.errors import UserError, suggestion
+from openalbert.finetuning.evaluate import Evaluate, score_models
+from openalbert.finetuning.run import finetune as run_finetuning
+from openalbert.finetuning.settings import Finetune
+from openalbert.interop import huggingface
+from openalbert.model.albert import AlbertModel
+from openalbert.model.config import Head
+from openalbert.model.presets import is_preset_or_recipe
+from openalbert.pretraining.run import pretrain as run_pretraining
+from openalbert.pretraining.settings import Pretrain
+from openalbert.recipes import finetuning, pretraining
+from openalbert.run import Run, Scores
+from openalbert.settings import from_dict, to_dict
+from openalbert.text.prepare import Prepare
+from openalbert.text.prepare import prepare as make_shards
+from openalbert.text.tokenizer import Tokenizer
+from openalbert.text.train_tokenizer import TrainVocabulary, train_vocabulary
+from openalbert.train.run import CALL
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+    S = TypeVar("S", bound=DataclassInstance)
+else:
+    S = TypeVar("S")
+
+PathLike: TypeAlias = str | os.PathLike[str]
+# Settings that have a short name in Python.
+SHORT_NAMES = {"learning_rate": "optimizer__learning_rate", "device": "speed__device"}
+
+
+def load(model: PathLike, heads: Sequence[Head] | None = None) -> AlbertModel:
+    """A model by its folder, by that of its run, or by name: a bundled checkpoint, a preset (random weights), or
+    `owner/name` on Hugging Face's hub.
+
+    The model has the heads that its folder holds; `heads` asks for others, of which the missing are drawn at random.
+    It is in eval mode, and its weights are fp32.
+
+        >>> import openalbert
+        >>> openalbert.load("runs/mine").config.num_layers
+        2
+    """
+    return huggingface.load(model if isinstance(model, str) else Path(model), heads)
+
+
+def train_tokenizer(
+    files: PathLike | Sequence[PathLike], *, out: PathLike, vocab_size: int = 30_000, **settings: Any
+) -> Tokenizer:
+    """Train a SentencePiece vocabulary on text files or folders, as `openalbert tokenizer train` does.
+
+    Other settings are given by name, such as `cased=True`, nested ones as to `pretrain`.
+
+        >>> import openalbert
+        >>> tokenizer = openalbert.train_tokenizer("texts", out="vocabulary", vocab_size=300)
+        {...}
+        >>> tokenizer.vocab_size
+        300
+    """
+    defaults = TrainVocabulary(_names(files), Path(out), vocab_size)
+    train_vocabulary(_changed(defaults, settings, "openalbert.train_tokenizer"))
+    return Tokenizer.load(defaults.out)
+
+
+def prepare(
+    files: PathLike | Sequence[PathLike], *, tokenizer: PathLike, out: PathLike, heldout: float = 0.0, **settings: Any
+) -> Path:
+    """Make token shards of text files or folders, as `openalbert prepare` does, and return their folder.
+
+    `tokenizer` is a vocabulary, a model folder, a run, or the name of a bundled checkpoint; `heldout` is the fraction
+    of the documents kept for evaluation. Other settings are given as to `pretrain`: `reading__text_field="body"`.
+
+        >>> import openalbert
+        >>> shards = openalbert.prepare("texts", tokenizer="vocabulary", out="shards", heldout=0.1, workers=1)
+        ┏━...
+        >>> shards.name
+        'shards'
+    """
+    defaults = Prepare(_names(files), Path(tokenizer), Path(out), heldout=heldout)
+    make_shards(_changed(defaults, settings, "openalbert.prepare"))
+    return defaults.out
+
+
+def pretrain(
+    model: PathLike | Pretrain = "albert-base-budget",
+    data: PathLike | None = None,
+    out: PathLike | None = None,
+    *,
+    steps: int | None = None,
+    tokens: int | None = None,
+    minutes: float | None = None,
+    batch_size: int | None = None,
+    learning_rate: float | None = None,
+    max_length: int | None = None,
+    depth_schedule: str | None = None,
+    warm_start: PathLike | None = None,
+    heldout: PathLike | None = None,
+    seed: int | None = None,
+    device: str | None = None,
+    fresh: bool = False,
+    **settings: Any,
+) -> Run:
+    """Pretrain a model on token shards, as `openalbert pretrain` does. The same call again resumes the run.
+
+    `model` is a recipe, a preset or a model to continue, from which the defaults follow; or a whole `Pretrain`. Every
+    other setting is given by its name, a nested one with two underscores: `objective__masked_lm__rate=0.2`. An
+    interrupt stops the run after its step, with a checkpoint, and raises KeyboardInterrupt.
+
+        >>> import openalbert
+        >>> run = openalbert.pretrain("albert-micro", data="shards", out="runs/mine", steps=10, batch_size=8,
+        ...                           max_length=32, evaluation_examples=32, log_every=5)
+        >>> run.scores["heldout"]["mlm_acc"] < 1
+        True
+    """
+    given = _given(
+        settings,
+        data=data,
+        out=out,
+        steps=steps,
+        tokens=tokens,
+        minutes=minutes,
+        batch_size=batch_size,
+        learning_rate=learning_rate,
+        objective__max_length=max_length,
+        depth_schedule=depth_schedule,
+        warm_start=warm_start if warm_start is None else _name(warm_start),
+        heldout=heldout,
+        seed=seed,
+        device=device,
+        fresh=fresh or None,
+    )
+    defaults = model if isinstance(model, Pretrain) else pretraining.defaults_for(_name(model))
+    chosen = _changed(defaults, given, "openalbert.pretrain")
+    with _called("pretrain", model, given):
+        run_pretraining(chosen)
+    return Run(chosen.out)
+
+
+def finetune(
+    model: PathLike | Finetune,
+    *,
+    task: str | None = None,
+    data: PathLike | None = None,
+    train: PathLike | None = None,
+    dev: PathLike | None = None,
+    test: PathLike | None = None,
+    out: PathLike | None = None,
+    epochs: float | None = None,
+    steps: int | None = None,
+    minutes: float | None = None,
+    batch_size: int | None = None,
+    learning_rate: float | None = None,
+    max_length: int | None = None,
+    metric: str | None = None,
+    seed: int | None = None,
+    seeds: int | None = None,
+    device: str | None = None,
+    fresh: bool = False,
+    **settings: Any,
+) -> Run:
+    """Fine-tune a model on a task, as `openalbert finetune` does. The same call again resumes the run.
+
+    `model` is a model folder, a run or a name; or a whole `Finetune`. The defaults follow from `task`. `data` is the
+    folder of a published dataset; `train` and `dev` are files of your own. Other settings are given as to `pretrain`.
+
+        >>> import openalbert
+        >>> run = openalbert.finetune("runs/mine", task="classification", train="mails.csv", out="runs/mails",
+        ...                           steps=10, learning_rate=0.001, class_weights="balanced")
+        dev: accuracy ...
+        >>> run.scores["dev"]["accuracy"] > 0
+        True
+    """
+    given = _given(
+        settings,
+        data=data,
+        train=train,
+        dev=dev,
+        test=test,
+        out=out,
+        epochs=epochs,
+        steps=steps,
+        minutes=minutes,
+        batch_size=batch_size,
+        learning_rate=learning_rate,
+        max_length=max_length,
+        metric=metric,
+        seed=seed,
+        seeds=seeds,
+        device=device,
+        fresh=fresh or None,
+    )
+    if isinstance(model, Finetune):
+        defaults = model if task is None else dataclasses.replace(model, task=task)
+    else:
+        defaults = dataclasses.replace(finetuning.defaults_for(task or ""), model=_name(model))
+    chosen = _changed(defaults, given, "openalbert.finetune")
+    with _called("finetune", model, given | ({"task": task} if task else {})):
+        run_finetuning(chosen)
+    return Run(chosen.out)
+
+
+def evaluate(
+    model: PathLike | Sequence[PathLike],
+    *,
+    task: str | None = None,
+    data: PathLike | None = None,
+    dev: PathLike | None = None,
+    test: PathLike | None = None,
+    splits: str | Sequence[str] | None = None,
+    predictions: PathLike | None = None,
+    report: PathLike | None = None,
+    max_length: int | None = None,
+    device: str | None = None,
+    **settings: Any,
+) -> Scores:
+    """The metrics of a fine-tuned model, or of several averaged, by split; in percent.
+
+    `data` is the folder of a published dataset, `dev` a file of your own to score on. Without `task` it is the one that
+    the model was fine-tuned for, without `splits` all that have labels. `predictions` is a folder for what the model
+    predicts, which is all there is for a file without labels (`test=…, splits="test"`). `report` is a page on errors.
+
+        >>> import openalbert
+        >>> openalbert.evaluate("runs/mails", dev="new-mails.csv")["dev"]["accuracy"] > 0
+        True
+    """
+    given = _given(
+        settings,
+        task=task,
+        data=data,
+        dev=dev,
+        test=test,
+        splits=splits,
+        predictions=predictions,
+        report=report,
+        max_length=max_length,
+        device=device,
+    )
+    chosen = _changed(Evaluate(_names(model)), given, "openalbert.evaluate")
+    _, _, results = score_models(chosen)
+    return {evaluation.split: dict(evaluation.metrics) for evaluation, _ in results}
+
+
+def open_run(folder: PathLike) -> Run:
+    """A run that exists, by the folder that `pretrain` or `finetune` made for it, here or in the shell.
+
+    A folder that holds no run is refused.
+
+        >>> import openalbert
+        >>> openalbert.open_run("runs/mine")
+        Run('runs/mine'): done, step 10
+    """
+    run = Run(folder)
+    run.records()
+    return run
+
+
+def _name(model: PathLike) -> str:
+    """A model as the settings name it: a path is never the name of a preset."""
+    if isinstance(model, str):
+        return model
+    path = os.fspath(model)
+    return f"./{path}" if is_preset_or_recipe(path) else path
+
+
+def _names(given: PathLike | Sequence[PathLike]) -> tuple[str, ...]:
+    return tuple(map(_name, [given] if isinstance(given, str | os.PathLike) else given))
+
+
+def _given(settings: Mapping[str, Any], **common: Any) -> dict[str, Any]:
+    """The settings that a call gives, by their paths; of the common ones, None is one that is not given."""
+    named = {SHORT_NAMES.get(name, name): value for name, value in common.items() if value is not None}
+    return {**settings, **named}
+
+
+def _changed(settings: S, given: Mapping[str, Any], where: str) -> S:
+    """The settings with the values given; a name or a value that does not fit is refused."""
+    paths, tree = _paths(type(settings)), to_dict(settings)
+    for name, value in given.items():
+        if name not in paths:
+            raise UserError(f"{where}: '{name}' is not a setting: {suggestion(name, paths)}")
+        *outer, last = paths[name]
+        inner = tree
+        for key in outer:
+            inner = inner[key]
+        plain = os.fspath(value) if isinstance(value, os.PathLike) else value
+        inner[last] = [plain] if isinstance(plain, str) and isinstance(inner[last], list | tuple) else plain
+    return from_dict(tree, type(settings), where)
+
+
+def _paths(kind: type) -> dict[str, tuple[str, ...]]:
+    """The place of every setting by its name in Python, which is that of the command line with two underscores."""
+    found: dict[str, tuple[str, ...]] = {}
+    for name, annotation in typing.get_type_hints(kind, include_extras=True).items():
+        is_marked = typing.get_origin(annotation) is Annotated
+        plain, marks = (annotation.__origin__, annotation.__metadata__) if is_marked else (annotation, ())
+        if isinstance(plain, type) and dataclasses.is_dataclass(plain):
+            prefix = "" if OmitArgPrefixes in marks else f"{name}__"
+            found |= {f"{prefix}{inner}": (name, *path) for inner, path in _paths(plain).items()}
+        else:
+            found[name] = (name,)
+    return found
+
+
+@contextlib.contextmanager
+def _called(verb: str, model: PathLike | Pretrain | Finetune, given: Mapping[str, Any]) -> Iterator[None]:
+    """Note the call as the run's command, and raise an interrupt as Python does instead of ending the process."""
+    plain = {name: os.fspath(value) if isinstance(value, os.PathLike) else value for name, value in given.items()}
+    first = f"{type(model).__name__}(…)" if isinstance(model, Pretrain | Finetune) else repr(_name(model))
+    token = CALL.set(f"openalbert.{verb}({', '.join([first, *(f'{name}={plain[name]!r}' for name in plain)])})")
+    try:
+        yield
+    except SystemExit as end:
+        if end.code != 128 + signal.SIGINT:
+            raise
+        raise KeyboardInterrupt("the run was stopped: the same call resumes it from its last checkpoint") from None
+    finally:
+        CALL.reset(token)
