@@ -16,7 +16,7 @@ class Page:
     """Option, or how its name begins, to what it does; with no text, the first sentence of the field's docstring."""
 
 
-BUNDLED = "albert-base-wikibooks, which comes with openalbert"
+BUNDLED = "the bundled albert-base-wikibooks"
 HUB = "`owner/name` on Hugging Face's hub"
 READING = {
     "reading.format": "What the files are; auto goes by their ending.",

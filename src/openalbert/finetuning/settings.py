@@ -40,7 +40,7 @@ class Finetune:
 
     model: Annotated[Positional[str], arg(metavar="MODEL", help_behavior_hint="")] = ""
     """Right after the verb: a model folder, a pretraining run, or a name.
-    Names: albert-base-wikibooks, which comes with openalbert, or Hugging Face's `owner/name`."""
+    Names: the bundled albert-base-wikibooks, or Hugging Face's `owner/name`."""
     task: str = ""
     """A known task or, for files of your own, its kind.
     TaskMetadata: cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte, wnli, squad1, squad2, race, race_middle, race_high.
