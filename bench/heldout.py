@@ -71,7 +71,7 @@ def evaluate_on(
     pairs, length = evaluated.objective.sentence_order, evaluated.objective.max_length
     print(f"length {length}, {pairs.chunks}, {pairs.short_fraction:.0%} shorter: {found}", flush=True)
     kind = {"length": length, "chunks": pairs.chunks, "short_fraction": pairs.short_fraction}
-    return {**kind, **found.figures(), "seconds": time.perf_counter() - started}
+    return {**kind, **found.metrics(), "seconds": time.perf_counter() - started}
 
 
 def evaluate_all(given: argparse.Namespace) -> dict[str, Any]:

@@ -91,7 +91,7 @@ def main() -> None:
                     parameter.copy_(way(known, arguments.length) if key == POSITIONS else weights[key])
             depth = longer_model.config.num_layers
             found = evaluate(pretraining(longer_model), longer_model, batches, arguments.batches, depth, device)
-            rows.append({"positions": name, **found.figures()})
+            rows.append({"positions": name, **found.metrics()})
             print(name, found, flush=True)
     write(arguments, rows)
 

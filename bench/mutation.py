@@ -44,8 +44,9 @@ ROOT = Path(__file__).resolve().parents[1]
 SUITES = {  # a mutated file, and the tests that are asked about it
     "objectives/*.py": "tests/objectives tests/pretraining/test_batches.py",
     "optim/*.py": "tests/optim tests/train/test_loop.py",
-    "model/*.py": "tests/model tests/optim/test_groups.py tests/interop/test_huggingface.py "
+    "model/*.py": "tests/model tests/optim/test_optimizer.py tests/interop/test_huggingface.py "
     "tests/train/test_cuda_graphs.py",
+    "model/kernels/*.py": "tests/model/kernels",
     "train/loop.py": "tests/train/test_loop.py tests/train/test_cuda_graphs.py",
     "train/state.py": "tests/train/test_state.py tests/train/test_loop.py tests/train/test_checkpoint.py",
     "train/cuda_graphs.py": "tests/train/test_cuda_graphs.py tests/train/test_loop.py",
@@ -56,7 +57,7 @@ SUITES = {  # a mutated file, and the tests that are asked about it
     "tasks/squad.py": "tests/tasks/test_squad.py",
     "finetuning/span_decoding.py": "tests/finetuning/test_span_decoding.py",
 }
-NOT_MUTATED = {"optim/lamb_kernel.py", "model/fused_kernels.py"}  # Triton: only a GPU executes them
+NOT_MUTATED = {"optim/lamb_kernel.py", "model/kernels/triton_kernels.py"}  # Triton: only a GPU executes them
 GPU_ONLY, EQUIVALENT, LEFT, NEW_TEST = "only a GPU executes it", "equivalent", "left", "killed by a test added"
 
 

@@ -47,7 +47,7 @@ def test_the_help_of_a_verb_that_takes_it_says_so(verb: str, capsys: pytest.Capt
     with pytest.raises(SystemExit):
         cli.main([*verb.split(), "--help"])
     words = re.sub(r"[\s│]+", " ", capsys.readouterr().out)
-    assert re.search(r"comes with openalbert|\bbundled\b", words)
+    assert "bundled" in words
 
 
 def test_it_fills_in_words_that_make_sense() -> None:

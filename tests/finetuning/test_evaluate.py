@@ -556,7 +556,7 @@ def test_the_answers_of_choices_are_read_as_the_model_learned_them(
     main(["evaluate", str(run), "--dev", dev, "--json"])
     said = capsys.readouterr()
     assert json.loads(said.out)["splits"]["dev"]["scores"] == learned["scores"]["dev"]
-    assert "read as its number from 1, as in the file that the model learned from" in said.err
+    assert "answer format: number from 1, as in the model's training file" in said.err
 
 
 def test_an_evaluation_puts_the_metric_first_that_was_optimized(

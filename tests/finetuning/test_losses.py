@@ -241,7 +241,7 @@ def test_the_weighted_loss_is_torchs(kind: str) -> None:
         ).mean(1)
     torch.testing.assert_close(found.loss_sum, each.sum())
     plain = head_loss(kind, scores, batch)
-    assert (found.predictions, found.right) == (plain.predictions, plain.right)
+    assert (found.predictions, found.correct) == (plain.predictions, plain.correct)
 
 
 def test_the_baseline_of_a_balanced_loss_is_that_of_classes_that_are_equally_frequent() -> None:

@@ -12,6 +12,7 @@ from tests.report.parsed_page import Page
 
 from openalbert import cli
 from openalbert.finetuning import run
+from openalbert.finetuning.early_stopping import EarlyStopping
 from openalbert.finetuning.seeds import seeds_sentence, seeds_table, summarize
 from openalbert.report.model_card import one_line
 

@@ -9,7 +9,7 @@ from tests.tasks.made_data import glue_files, made_source
 from openalbert.errors import UserError
 from openalbert.finetuning.submission import format_prediction, write_glue, write_lines, write_squad
 from openalbert.tasks.registry import GLUE, TASKS, TaskSource, open_task
-from openalbert.tasks.task import QuestionExample
+from openalbert.tasks.task import QuestionExample, TaskMetadata
 
 # What the leaderboard takes: the file of each test split, and how its first classes are written.
 LEADERBOARD = {
