@@ -23,7 +23,7 @@ from openalbert.objectives.ngram_masking import NgramMasking
 from openalbert.objectives.sentence_order import Pairs, SentenceOrder
 from openalbert.text.shards import ShardSet
 from openalbert.text.tokenizer import Tokenizer
-from openalbert.train.cuda_graphs import capture, warm_up
+from openalbert.train.cuda_graphs import capture
 
 RESIDENT_FRACTION = 0.1  # tokens are kept on the GPU by default if they take at most this much of its free memory
 
@@ -114,7 +114,10 @@ class _CapturedMaker:
         self.tokens, self.rows = tokens, rows
         with torch.cuda.device(rows.device):
             function = partial(make, tokens, rows, word_starts, objective)
-            warm_up(function)
+            # Once beforehand, so that set-up and compilation are not captured. On this stream, and with the cache kept: a
+            # thread runs this while the model trains.
+            function()
+            torch.cuda.synchronize()
             self.made, self.replay = capture(function)
 
     def __call__(self, tokens: Int[Tensor, "tokens"], rows: Int64[Tensor, "batch 7"]) -> PretrainingBatch:
