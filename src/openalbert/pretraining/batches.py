@@ -114,8 +114,8 @@ class _CapturedMaker:
         self.tokens, self.rows = tokens, rows
         with torch.cuda.device(rows.device):
             function = partial(make, tokens, rows, word_starts, objective)
-            # Once beforehand, so that set-up and compilation are not captured. On this stream, and with the cache kept: a
-            # thread runs this while the model trains.
+            # Once beforehand, so that set-up and compilation are not captured. The cache is kept: a thread runs this
+            # while the model trains.
             function()
             torch.cuda.synchronize()
             self.made, self.replay = capture(function)
