@@ -97,6 +97,7 @@ def main() -> None:
     axes.grid(alpha=0.25)
     figure.tight_layout()
     figure.savefig(arguments.out, dpi=110)
+    plt.close(figure)
 
 
 def _label(what: str, name: str, number: int, count: int, in_turn: bool) -> str | None:

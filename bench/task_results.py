@@ -331,6 +331,7 @@ def picture(rows: list[dict[str, Any]], file: Path) -> None:
     axes.legend(frameon=False, fontsize=8, loc="lower left", bbox_to_anchor=(0, 1), ncols=3)
     figure.tight_layout()
     figure.savefig(file, dpi=110)
+    plt.close(figure)
 
 
 def main() -> None:

@@ -117,11 +117,12 @@ def test_plot_run_draws_the_records_of_a_pretraining_run(tmp_path: Path) -> None
 def test_plot_run_draws_the_metrics_of_a_fine_tuning_run_and_leaves_no_figure_open(quick_runs: dict[str, Path]) -> None:
     from matplotlib import pyplot
 
+    open_before = pyplot.get_fignums()  # of other tests in this process
     figure = plot_run(read_run(quick_runs["classification"]))
     titles = [axis.get_title() for axis in figure.axes]
     assert titles[:2] == ["Accuracy", "Training loss"]
     assert {"Matthews", "Learning rate", "Throughput"} <= set(titles)
-    assert pyplot.get_fignums() == []
+    assert pyplot.get_fignums() == open_before
 
 
 def test_plot_run_of_a_run_without_records_is_an_empty_figure(tmp_path: Path) -> None:
