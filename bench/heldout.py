@@ -17,12 +17,12 @@ from typing import Any
 
 from openalbert.errors import UserError
 from openalbert.interop import huggingface
-from openalbert.interop.run_files import MODEL, RUN
 from openalbert.model.albert import AlbertModel
 from openalbert.objectives.sentence_order import SentenceOrder
 from openalbert.pretraining.batches import Batches, Objective
 from openalbert.pretraining.loss import evaluate, pretraining
 from openalbert.pretraining.run import HELDOUT_BATCH, HELDOUT_SEED
+from openalbert.run_files import MODEL, RUN
 from openalbert.text.shards import ShardSet, open_shards, read_manifest
 from openalbert.text.tokenizer import Tokenizer
 from openalbert.train.device import Device, Speed, open_device

@@ -22,7 +22,7 @@ Graph = dict[str, set[str]]
 
 PURPOSES = {
     "cli": "verbs and settings",
-    "surface": "Python functions",
+    "api": "Python functions",
     "studies": "the paper's tables",
     "recipes": "named runs, demo",
     "serve": "predictions",
@@ -38,7 +38,7 @@ PURPOSES = {
     "objectives": "masking, pairing",
 }
 COLUMNS = {  # the column of a package within its layer; others take the middle
-    "cli": 1, "surface": 2, "serve": 0, "finetuning": 1, "pretraining": 3, "report": 1, "train": 3, "interop": 1,
+    "cli": 1, "api": 2, "serve": 0, "finetuning": 1, "pretraining": 3, "report": 1, "train": 3, "interop": 1,
     "tasks": 1, "text": 0, "model": 1, "optim": 2, "objectives": 3,
 }  # fmt: skip
 MIDDLE = 2
@@ -140,7 +140,7 @@ def draw() -> str:
     """The picture as SVG."""
     graph, with_torch = read_imports()
     packages = {name for name in graph if (SOURCE / name).is_dir() and (SOURCE / name / "__init__.py").exists()}
-    packages |= {"cli", "surface"}
+    packages |= {"cli", "api"}
     modules = sorted(graph.keys() - packages - {"__main__", "cli_help", "cli_options", "cli_pages", "run"})
     with_torch |= {name for name in graph if reachable(graph, name) & with_torch}
     layers = read_layers(packages)

@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING, Any
 from openalbert.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from openalbert.api import evaluate as evaluate
+    from openalbert.api import finetune as finetune
+    from openalbert.api import load as load
+    from openalbert.api import open_run as open_run
+    from openalbert.api import prepare as prepare
+    from openalbert.api import pretrain as pretrain
+    from openalbert.api import train_tokenizer as train_tokenizer
     from openalbert.errors import UserError as UserError
     from openalbert.finetuning.settings import Finetune as Finetune
     from openalbert.pretraining.settings import Pretrain as Pretrain
     from openalbert.run import Run as Run
-    from openalbert.surface import evaluate as evaluate
-    from openalbert.surface import finetune as finetune
-    from openalbert.surface import load as load
-    from openalbert.surface import open_run as open_run
-    from openalbert.surface import prepare as prepare
-    from openalbert.surface import pretrain as pretrain
-    from openalbert.surface import train_tokenizer as train_tokenizer
     from openalbert.text.tokenizer import Tokenizer as Tokenizer
 
 __all__ = [
@@ -47,7 +47,7 @@ _MODULES = {
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'openalbert' has no attribute '{name}'")
-    return getattr(importlib.import_module(_MODULES.get(name, "openalbert.surface")), name)
+    return getattr(importlib.import_module(_MODULES.get(name, "openalbert.api")), name)
 
 
 def __dir__() -> list[str]:

@@ -28,7 +28,7 @@ def test_the_architecture_picture_is_what_its_script_draws_from_the_source(archi
 def test_the_architecture_picture_names_every_package(architecture: ModuleType) -> None:
     drawn = architecture.draw()
     names = set(re.findall(r'<text class="name"[^>]*>(\w+)</text>', drawn))
-    assert names == {"cli", "surface", *(path.parent.name for path in architecture.SOURCE.glob("*/__init__.py"))}
+    assert names == {"cli", "api", *(path.parent.name for path in architecture.SOURCE.glob("*/__init__.py"))}
 
 
 def test_imports_are_read_from_statements_and_from_names_of_modules_but_not_for_type_checkers(

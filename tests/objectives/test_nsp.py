@@ -46,7 +46,7 @@ def test_nsp_puts_the_half_that_gave_way_back() -> None:
     seed=st.integers(0, 99),
     chunks=st.sampled_from(["google", "whole"]),
 )
-def test_nsp_takes_a_half_of_the_same_length_where_another_document_has_one(
+def test_nsp_takes_a_segment_of_the_same_length_where_another_document_has_one(
     documents: Documents, max_length: int, seed: int, chunks: Literal["google", "whole"]
 ) -> None:
     starts, _ = marks(documents)
@@ -56,7 +56,7 @@ def test_nsp_takes_a_half_of_the_same_length_where_another_document_has_one(
         return bits(root(seed, 0, stream), np.array([sentence]))
 
     rows = paired(documents, how, max_length, seed).rows
-    halves = []  # of each chunk: its document, and the tokens of both halves
+    segments = []  # of each chunk: its document, and the tokens of both segments
     for begin in rows["example"].tolist():
         document = int(document_of(documents, starts[begin]))
         last = sum(map(len, documents[: document + 1]))
@@ -71,9 +71,9 @@ def test_nsp_takes_a_half_of_the_same_length_where_another_document_has_one(
             while end < last and starts[end + 1] - starts[begin] <= target:
                 end += 1
         cut = begin + 1 + int(below(drawn(Stream.CUT, begin), end - begin - 1)[0])
-        halves.append((document, int(starts[cut] - starts[begin]), min(int(starts[end] - starts[cut]), limit)))
-    for row, (document, first, second) in zip(rows, halves, strict=True):
-        if any(other != document and tokens == second for other, _, tokens in halves):
+        segments.append((document, int(starts[cut] - starts[begin]), min(int(starts[end] - starts[cut]), limit)))
+    for row, (document, first, second) in zip(rows, segments, strict=True):
+        if any(other != document and tokens == second for other, _, tokens in segments):
             _, off = trim(np.array([first]), np.array([second]), limit)
             assert row["second_length"] == second - off[0]
 
@@ -88,7 +88,7 @@ def test_nsp_takes_a_half_of_the_same_length_where_another_document_has_one(
 def test_nsp_takes_the_nearest_length_that_fits_where_no_other_document_has_the_same(
     lengths: list[tuple[int, int]], max_length: int
 ) -> None:
-    # Every document is one chunk of two sentences, and no two second halves are equally long.
+    # Every document is one chunk of two sentences, and no two second segments are equally long.
     how, limit = SentenceOrder("nsp", short_fraction=0.0), max_length - 3
     rows = paired([list(document) for document in lengths], how, max_length).rows
     seconds = [second for _, second in lengths]
@@ -108,7 +108,7 @@ def test_nsp_takes_the_nearest_length_that_fits_where_no_other_document_has_the_
         assert min(taken, limit) == expected
 
 
-def test_nsp_draws_from_all_documents_that_have_a_half_of_the_same_length() -> None:
+def test_nsp_draws_from_all_documents_that_have_a_segment_of_the_same_length() -> None:
     documents = [[5, 7]] * 1000
     rows = paired(documents, SentenceOrder("nsp", short_fraction=0.0)).rows
     swapped = rows[rows["swapped"]]

@@ -19,11 +19,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from openalbert.errors import UserError
-from openalbert.interop.run_files import CHECKPOINTS
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import PRETRAINING_HEADS, AlbertConfig
 from openalbert.optim.optimizer import make_optimizer, optimizer_tensors
 from openalbert.optim.settings import OptimizerSettings
+from openalbert.run_files import CHECKPOINTS
 from openalbert.train import checkpoint
 from openalbert.train.checkpoint import Checkpoint, Checkpointer, best, latest, save
 from openalbert.train.device import Device

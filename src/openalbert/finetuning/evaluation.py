@@ -24,12 +24,12 @@ from openalbert.finetuning.predict import Outputs, decide, predict
 from openalbert.finetuning.span_decoding import N_BEST, Answers, best_answers, few_questions_note, fit_threshold
 from openalbert.formatting import counted
 from openalbert.interop import huggingface
-from openalbert.interop.run_files import MODEL, SCORES
 from openalbert.interop.task_json import TaskInfo, write_task_info
 from openalbert.model.albert import AlbertModel
 from openalbert.objectives.keyed_random import below, bits
 from openalbert.report.error_analysis import ErrorAnalysis, explain_intervals, write_error_analyses, written_scores
 from openalbert.report.model_card import finetuned_card
+from openalbert.run_files import MODEL, SCORES
 from openalbert.tasks.data.source import hold_out
 from openalbert.tasks.data.tables import check_no_rows_excluded
 from openalbert.tasks.metrics import LOSS

@@ -21,13 +21,13 @@ from openalbert.finetuning.evaluation import evaluate_split, final_scores, write
 from openalbert.finetuning.losses import finetuning
 from openalbert.finetuning.seeds import seeds_sentence, seeds_table, summarize
 from openalbert.finetuning.settings import FREE_TO_CHANGE, Finetune, of_seed, plan
-from openalbert.interop.run_files import CHECKPOINTS, ERROR_ANALYSIS, METRICS, MODEL, REPORT, SCORES, SEED_PREFIX, SEEDS
 from openalbert.model.cost import training_flops_per_token
 from openalbert.optim.optimizer import make_optimizer
 from openalbert.optim.schedule import DepthSchedule, DepthStage
 from openalbert.report.model_card import with_seeds
 from openalbert.report.report import write_report
 from openalbert.report.run_reader import seed_folders
+from openalbert.run_files import CHECKPOINTS, ERROR_ANALYSIS, METRICS, MODEL, REPORT, SCORES, SEED_PREFIX, SEEDS
 from openalbert.settings import to_dict
 from openalbert.tasks.label_checks import describe_never_predicted
 from openalbert.tasks.metrics import rank_of

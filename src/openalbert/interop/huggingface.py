@@ -17,13 +17,13 @@ from openalbert.errors import InputWarning, UserError, suggestion
 from openalbert.interop.config_json import OWN_SECTION, read_config, read_heads, write_config
 from openalbert.interop.names import BUFFERS, EMBEDDING_MAP, TIED, Family, Pair, family_of, name_pairs
 from openalbert.interop.pretraining_json import Pretraining, write_pretraining
-from openalbert.interop.run_files import METRICS, MODEL, RUN, RUN_INFO
 from openalbert.interop.tokenizer_json import write_tokenizer_files
 from openalbert.interop.weights import INDEX, WEIGHTS, read_folder_tensors, read_tensor_names, write_tensors
 from openalbert.model.albert import AlbertModel, initialize
 from openalbert.model.config import PRETRAINING_HEADS, AlbertConfig, Head
 from openalbert.model.presets import PRESETS, is_preset_or_recipe
 from openalbert.pretrained import bundled_folder, pretrained_names
+from openalbert.run_files import METRICS, MODEL, RUN, RUN_INFO
 from openalbert.text.tokenizer import Tokenizer
 
 CONFIG = "config.json"

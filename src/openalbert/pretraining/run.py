@@ -10,7 +10,6 @@ import torch
 
 from openalbert.errors import UserError
 from openalbert.interop import huggingface
-from openalbert.interop.run_files import CHECKPOINTS, MODEL
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import PRETRAINING_HEADS
 from openalbert.model.cost import memory, parameters_by_component, training_flops_per_token
@@ -33,6 +32,7 @@ from openalbert.pretraining.settings import FREE_TO_CHANGE, Pretrain
 from openalbert.pretraining.stability import LossMonitor
 from openalbert.pretraining.warm_start import check_vocabulary, history, initialization, initialize_from, source_of
 from openalbert.report.model_card import pretrained_card
+from openalbert.run_files import CHECKPOINTS, MODEL
 from openalbert.text.shards import ShardSet, open_shards, read_manifest
 from openalbert.text.tokenizer import Tokenizer
 from openalbert.train import checkpoint

@@ -9,12 +9,12 @@ import torch
 from openalbert.errors import UserError
 from openalbert.interop import huggingface
 from openalbert.interop.pretraining_json import EarlierData, Pretraining, read_pretraining
-from openalbert.interop.run_files import MODEL, RUN
 from openalbert.model.albert import AlbertModel
 from openalbert.model.positions import extend_positions
 from openalbert.model.presets import PRESETS
 from openalbert.pretraining.settings import Pretrain
 from openalbert.report.summary import over_all_starts, runs_before
+from openalbert.run_files import MODEL, RUN
 from openalbert.settings import to_dict
 from openalbert.text.shards import ShardSet
 from openalbert.text.tokenizer import MODEL_FILE, Tokenizer

@@ -23,9 +23,9 @@ import numpy as np
 from openalbert import atomic_io
 from openalbert.errors import UserError
 from openalbert.interop.huggingface import load
-from openalbert.interop.run_files import METRICS, MODEL, REPORT, RUN_INFO
 from openalbert.recipes.demo_corpus import write_corpus
 from openalbert.report.summary import over_all_starts
+from openalbert.run_files import METRICS, MODEL, REPORT, RUN_INFO
 from openalbert.serve.fill import MASK, fill, readable
 from openalbert.text.shards import ShardSet, open_shards
 from openalbert.text.tokenizer import SPACE, Tokenizer

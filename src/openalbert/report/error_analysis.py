@@ -13,9 +13,9 @@ import numpy as np
 from openalbert import atomic_io
 from openalbert.errors import UserError
 from openalbert.formatting import NOTHING, counted, percent_of, were
-from openalbert.interop.run_files import ERROR_ANALYSIS
 from openalbert.report.charts import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, scale_for, ticks
 from openalbert.report.html import Markup, element, joined, table
+from openalbert.run_files import ERROR_ANALYSIS
 from openalbert.settings import from_json, to_json
 from openalbert.tasks.label_checks import describe_never_predicted
 from openalbert.tasks.task import Kind

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from openalbert.formatting import NOTHING, count, counted, duration, moment, number, percent_of, present
-from openalbert.interop.run_files import SEED_PREFIX, SEEDS
 from openalbert.model.presets import PAPER_TOKENS
 from openalbert.report import charts
 from openalbert.report.error_analysis import error_section, read_error_analyses
@@ -21,6 +20,7 @@ from openalbert.report.summary import (
     tokens_seen,
     training_seconds,
 )
+from openalbert.run_files import SEED_PREFIX, SEEDS
 from openalbert.tasks.metrics import rank_of
 from openalbert.tasks.paper_scores import compare_dev_sets, reported
 

@@ -15,7 +15,6 @@ from openalbert.errors import UserError
 from openalbert.formatting import NOTHING, count, duration, moment, number, percent, percent_of, present, rate
 from openalbert.interop.huggingface import NOT_IN_TRANSFORMERS, size_table
 from openalbert.interop.names import family_of
-from openalbert.interop.run_files import SEED_PREFIX
 from openalbert.model.albert import AlbertModel
 from openalbert.model.presets import PAPER_TOKENS
 from openalbert.optim.settings import scaled_learning_rate
@@ -37,6 +36,7 @@ from openalbert.report.summary import (
     tokens_seen,
     training_seconds,
 )
+from openalbert.run_files import SEED_PREFIX
 from openalbert.tasks.metrics import LOSS
 from openalbert.tasks.paper_scores import compare_dev_sets, reported, shape_of
 from openalbert.tasks.task import Kind, Task

@@ -9,7 +9,6 @@ from tyro.conf import Positional, arg
 
 from openalbert import atomic_io
 from openalbert.errors import UserError
-from openalbert.interop.run_files import METRICS, REPORT
 from openalbert.progress import Work
 from openalbert.report import charts
 from openalbert.report.error_analysis import ErrorAnalysis, error_section
@@ -17,6 +16,7 @@ from openalbert.report.finetune_page import compared_with_the_paper, finetuning_
 from openalbert.report.html import document, element, now
 from openalbert.report.pretrain_page import pretraining_page
 from openalbert.report.run_reader import is_finetuning, read_runs
+from openalbert.run_files import METRICS, REPORT
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from jaxtyping import Bool, Float64
 
 from openalbert.errors import UserError
 from openalbert.interop.config_json import read_config
-from openalbert.interop.run_files import METRICS, MODEL, RUN, RUN_INFO, SCORES, SEED_PREFIX
+from openalbert.run_files import METRICS, MODEL, RUN, RUN_INFO, SCORES, SEED_PREFIX
 from openalbert.settings import from_dict
 from openalbert.tasks.data.source import TaskSource
 from openalbert.tasks.paper_scores import shape_of

@@ -12,9 +12,9 @@ import numpy as np
 from openalbert.errors import UserError
 from openalbert.formatting import count, duration, number, percent, present
 from openalbert.interop.pretraining_json import NONE, Pretraining, PretrainingStage
-from openalbert.interop.run_files import RUN_INFO
 from openalbert.model.presets import PAPER_TOKENS
 from openalbert.report.run_reader import CONFIG, Records, RunRecord
+from openalbert.run_files import RUN_INFO
 from openalbert.settings import from_dict
 
 

@@ -17,11 +17,11 @@ from tyro.conf import Positional
 from openalbert import atomic_io
 from openalbert.errors import UserError
 from openalbert.pretrained import bundled_folder, pretrained_names
+from openalbert.run_files import MODEL
 from openalbert.settings import from_json, to_json
 from openalbert.text.normalization import GOOGLE, Normalization
 
 MODEL_FILE = "spiece.model"
-RUN_MODEL = "model"  # the model folder within a run's
 NORMALIZATION_FILE = "normalization.json"
 SPECIAL_PIECES = ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")  # in the order of their ids
 SPACE = "▁"  # SentencePiece's space: a piece that begins with it begins a word
@@ -94,8 +94,8 @@ class Tokenizer:
         path = Path(path_or_name)
         if not path.exists():
             path = bundled_folder(str(path_or_name)) or path
-        if not (path / MODEL_FILE).exists() and (path / RUN_MODEL / MODEL_FILE).exists():
-            path = path / RUN_MODEL
+        if not (path / MODEL_FILE).exists() and (path / MODEL / MODEL_FILE).exists():
+            path = path / MODEL
         file = path / MODEL_FILE if path.is_dir() else path
         try:
             model = file.read_bytes()

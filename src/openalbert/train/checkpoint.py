@@ -21,10 +21,10 @@ from torch import Tensor
 
 from openalbert.atomic_io import PARTIAL, new_folder, sync
 from openalbert.errors import UserError
-from openalbert.interop.run_files import CHECKPOINTS, METRICS
 from openalbert.interop.weights import read_tensors, write_tensors
 from openalbert.model.albert import AlbertModel
 from openalbert.optim.optimizer import TrainingOptimizer, load_optimizer_tensors, optimizer_tensors
+from openalbert.run_files import CHECKPOINTS, METRICS
 from openalbert.train.device import Device
 from openalbert.train.metrics_log import MetricsLog
 from openalbert.train.state import TrainState

@@ -13,8 +13,8 @@ from rich.progress import BarColumn, Progress
 
 from openalbert.errors import UserError
 from openalbert.formatting import NOTHING, throughput
-from openalbert.interop.run_files import METRICS, TENSORBOARD
 from openalbert.progress import notebook_line, plain_column, plain_console
+from openalbert.run_files import METRICS, TENSORBOARD
 from openalbert.train.estimate import TimeLeft
 from openalbert.train.state import Step, TrainState
 

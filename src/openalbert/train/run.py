@@ -6,6 +6,7 @@ The loop is not here: each kind of run iterates over `steps` in ordinary code of
 import contextlib
 import shlex
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import replace
@@ -29,7 +30,7 @@ CALL: ContextVar[str] = ContextVar("CALL", default="")
 """The call of a Python function that started this run; empty where the command line did."""
 
 
-class TrainingRun(Generic[Settings, Batch]):
+class TrainingRun(ABC, Generic[Settings, Batch]):
     """The base of a run; a subclass builds what is declared here, and holds the loop."""
 
     model: AlbertModel
@@ -65,9 +66,9 @@ class TrainingRun(Generic[Settings, Batch]):
         self.run_info: dict[str, Any] = {}
         self._step_times = StepTimes()
 
+    @abstractmethod
     def estimate(self, step_seconds: float, depth: int) -> Needs:
         """What the whole run takes, if a step at this depth takes so long."""
-        raise NotImplementedError
 
     def machine(self) -> dict[str, Any]:
         """Versions, hardware and precision of this start."""

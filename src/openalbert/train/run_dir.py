@@ -15,7 +15,7 @@ import torch
 from openalbert import atomic_io
 from openalbert.errors import UserError
 from openalbert.interop.huggingface import CONFIG
-from openalbert.interop.run_files import CHECKPOINTS, METRICS, MODEL, RUN, RUN_INFO, TENSORBOARD
+from openalbert.run_files import CHECKPOINTS, METRICS, MODEL, RUN, RUN_INFO, TENSORBOARD
 from openalbert.settings import from_json, to_dict, to_json
 from openalbert.train.device import Device, Speed
 from openalbert.version import __version__
