@@ -5,6 +5,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal
 
@@ -232,13 +233,9 @@ def _of_conll(table: Table, source: TaskSource, labelled: bool, layout: Layout |
 def _of_tokens(row: Row, row_id: str, tokens: str, tags: str | None) -> Sentence:
     """A text of words with one space between them."""
     words = _list(row, tokens)
-    ends, end = [], -1
-    for word in words:
-        end += len(word) + 1
-        ends.append(end)
-    spans = tuple((end - len(word), end) for word, end in zip(words, ends, strict=True))
+    text, spans = join_words(words)
     written = None if tags is None else tuple(tag.strip() for tag in _list(row, tags))
-    sentence = Sentence(row, row_id, " ".join(words), spans, written)
+    sentence = Sentence(row, row_id, text, spans, written)
     if written is not None and len(written) != len(words):
         raise UserError(
             f"{row.place}: {counted(len(words), 'word')} in '{tokens}', but {counted(len(written), 'tag')} in "
@@ -249,6 +246,13 @@ def _of_tokens(row: Row, row_id: str, tokens: str, tags: str | None) -> Sentence
     if LINES in row.values and "" in words:
         raise UserError(f"{sentence.place(words.index(''))}: there is no word in column {tokens}")
     return sentence
+
+
+def join_words(words: Sequence[str]) -> tuple[str, Words]:
+    """A text of words with one space between them, and the place of each."""
+    ends = accumulate(len(word) + 1 for word in words)
+    spans = tuple((end - 1 - len(word), end - 1) for word, end in zip(words, ends, strict=True))
+    return " ".join(words), spans
 
 
 def _list(row: Row, column: str) -> list[str]:
