@@ -138,6 +138,7 @@ HEADS = {
     "AlbertForQuestionAnswering": Head("span"),
     "AlbertForMultipleChoice": Head("multiple_choice"),
     "AlbertForMaskedLM": Head("masked_lm"),
+    "AlbertForTokenClassification": Head("tagging", ("O", "B-place", "I-place")),
 }
 
 

@@ -430,8 +430,10 @@ def _finetuning_table(run: RunRecord, settings: Any, max_length: int) -> str:
 
 
 def _finetuning_limits(settings: Any, run: RunRecord, task: Task, max_length: int) -> str:
-    windows = {"question_answering": "truncated, passages are read in overlapping windows"}
-    windows["tagging"] = "read in overlapping windows by openalbert, and truncated by transformers"
+    windows = {
+        "question_answering": "truncated, passages are read in overlapping windows",
+        "tagging": "read in overlapping windows",
+    }
     sentences = [
         "Its scores are of the examples above; on texts of another kind it may do much worse.",
         f"It reads inputs of at most {max_length} tokens; longer ones are {windows.get(task.kind, 'truncated')}.",

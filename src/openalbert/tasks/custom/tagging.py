@@ -132,13 +132,12 @@ def _examples(
             (excluded if labelled else empty).add("without a word", sentence.row.place)
             if labelled:
                 continue
-        tags = sentence.tags
-        if tags is not None and marks_entities:
-            tags = to_bio(tags, prefixed)
+        written = sentence.tags or ()
+        tags = None if sentence.tags is None else to_bio(written, prefixed) if marks_entities else written
         for word, tag in enumerate(tags or ()):
             if tag not in labels:
                 unknown[tag.removeprefix("B-").removeprefix("I-") if marks_entities else tag] += 1
-                first_unknown = first_unknown or f"{sentence.place(word)}: the tag '{tag}'"
+                first_unknown = first_unknown or f"{sentence.place(word)}: the tag '{written[word]}'"
             else:
                 num_known += tag != OUTSIDE
         examples.append(TaggingExample(sentence.id, sentence.text, sentence.words, tags, row=number))
