@@ -13,7 +13,14 @@ from openalbert.finetuning.encode import encode, fill_blank, option_pairs, trunc
 from openalbert.tasks.task import ChoiceExample, Kind, Sequences, TaggingExample, TextExample
 from openalbert.text.tokenizer import Tokenizer
 
-KINDS: tuple[Kind, ...] = ("classification", "regression", "multi_label", "multiple_choice", "question_answering", "tagging")
+KINDS: tuple[Kind, ...] = (
+    "classification",
+    "regression",
+    "multi_label",
+    "multiple_choice",
+    "question_answering",
+    "tagging",
+)
 
 
 def rows(sequences: Sequences) -> list[list[int]]:

@@ -187,7 +187,9 @@ def test_the_loss_is_that_of_transformers_on_a_padded_batch(name: str, tmp_path:
         inputs = {key: value.view(12, 4, -1) for key, value in inputs.items()}
         wanted = wanted.view(12, 4).argmax(1)
     if name == "tagging":
-        wanted = torch.nn.utils.rnn.pad_sequence(wanted.split(batch.lengths), batch_first=True, padding_value=UNLABELLED)
+        wanted = torch.nn.utils.rnn.pad_sequence(
+            wanted.split(batch.lengths), batch_first=True, padding_value=UNLABELLED
+        )
     labels = {"labels": wanted} if name != "span" else {"start_positions": wanted[:, 0], "end_positions": wanted[:, 1]}
     theirs = peer(**inputs, **labels).loss.item()
     ours = finetuning_scores(model, batch, CONFIG.num_layers)[name]
@@ -243,7 +245,11 @@ def test_the_weighted_loss_is_torchs(kind: str) -> None:
     wanted = batch.targets[kind]
     if kind in ("classification", "tagging"):
         each = torch.stack(
-            [weights[label] * -row.log_softmax(0)[label] for row, label in zip(scores, wanted, strict=True) if label >= 0]
+            [
+                weights[label] * -row.log_softmax(0)[label]
+                for row, label in zip(scores, wanted, strict=True)
+                if label >= 0
+            ]
         )
     else:
         each = F.binary_cross_entropy(

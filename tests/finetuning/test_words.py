@@ -43,7 +43,8 @@ def test_the_first_piece_is_that_of_trying_all(data: st.DataObject) -> None:
     words = [span for span in zip(cuts, cuts[1:], strict=False) if data.draw(st.booleans())]
     borders = sorted(data.draw(st.sets(st.integers(0, 30), min_size=2, max_size=12)))
     pieces = [
-        (start, end if data.draw(st.integers(0, 4)) else start) for start, end in zip(borders, borders[1:], strict=False)
+        (start, end if data.draw(st.integers(0, 4)) else start)
+        for start, end in zip(borders, borders[1:], strict=False)
     ]
     expected = [
         next((n for n, (begin, stop) in enumerate(pieces) if begin < stop and begin < end and stop > start), NO_TOKEN)

@@ -86,7 +86,8 @@ def test_reading_as_bio_keeps_the_entities_and_reading_again_changes_nothing(tag
     assert find_entities(bio) == find_entities(tags)
     assert to_bio(bio) == bio
     assert all(
-        tag == "O" or tag.startswith("B-") or before[2:] == tag[2:] for before, tag in zip(("O", *bio), bio, strict=False)
+        tag == "O" or tag.startswith("B-") or before[2:] == tag[2:]
+        for before, tag in zip(("O", *bio), bio, strict=False)
     )
 
 

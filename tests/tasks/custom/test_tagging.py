@@ -169,7 +169,9 @@ def test_tags_that_training_does_not_have_are_counted_and_named(tmp_path: Path) 
     )
     found = task.measure(reading.examples, [("B-LOC", "O", "O"), ("B-PER", "I-PER", "O")])
     assert found["recall"] == pytest.approx(200 / 3)
-    with pytest.raises(UserError, match=r"line 1: the tag 'NNP' is not known, nor is any other here: known are O, B-LOC"):
+    with pytest.raises(
+        UserError, match=r"line 1: the tag 'NNP' is not known, nor is any other here: known are O, B-LOC"
+    ):
         opened(tmp_path, CONLL, "Paris\tNNP\nis\tVBZ\n").read("dev")
 
 
@@ -201,7 +203,11 @@ def test_a_file_to_predict_for_needs_no_tags(tmp_path: Path) -> None:
         (lines({"tokens": ["a", "b"], "tags": ["O"]}), "a.jsonl", "line 1: 2 words in 'tokens', but 1 tag in 'tags'"),
         (lines({"tokens": "a b", "tags": ["O"]}), "a.jsonl", "which column is the text"),
         (lines({"text": "a b"}), "a.jsonl", "which column is the spans"),
-        (lines({"text": "a b", "spans": [[0, 9, "x"]]}), "a.jsonl", "line 1: the span from 0 to 9 is not within the text"),
+        (
+            lines({"text": "a b", "spans": [[0, 9, "x"]]}),
+            "a.jsonl",
+            "line 1: the span from 0 to 9 is not within the text",
+        ),
         (lines({"text": "a b", "spans": [[1, 1, "x"]]}), "a.jsonl", "line 1: the span from 1 to 1 is not within"),
         (lines({"text": "a b", "spans": [[0, 1]]}), "a.jsonl", r"line 1: \[0, 1\] in 'spans' is not a span"),
         (lines({"text": "a b", "spans": [{"start": 0}]}), "a.jsonl", "is not a span: give start, end and label"),
