@@ -1,5 +1,6 @@
 """Tagging from end to end: a run on CoNLL files and on spans, its files of predictions, its page, and transformers."""
 
+import csv
 import json
 import re
 import shutil
@@ -103,6 +104,39 @@ def test_a_predictor_finds_entities_in_texts_and_in_lists_of_words(run: Path) ->
     long = model.predict(f"{text} " * 30)  # far longer than the model reads at once
     assert {tag for word, tag in zip(long.words, long.tags, strict=True) if word == "WATER"} == {"B-place"}
     assert len(long.words) == 8 * 30
+
+
+def test_predict_adds_a_column_to_a_conll_file_and_keeps_all_else(run: Path, tmp_path: Path) -> None:
+    text = "# id 1\r\nthe\tDT\r\nwater\tNN\r\n\r\n\r\nkey\tNN\r\nbroken\r\n\r\n-DOCSTART-\tX\r\nschool\tNN"
+    (tmp_path / "a.conll").write_bytes(text.encode())
+    main(["predict", str(run), str(tmp_path / "a.conll"), "--out", str(tmp_path / "b.conll")])
+    expected = text.replace("the\tDT", "the\tDT\tO").replace("water\tNN", "water\tNN\tB-place")
+    expected = expected.replace("school\tNN", "school\tNN\tB-place")
+    assert (tmp_path / "b.conll").read_bytes().decode() == expected
+    with pytest.raises(SystemExit):
+        main(["predict", str(run), str(tmp_path / "a.conll"), "--out", str(tmp_path / "b.jsonl")])
+
+
+def test_predict_gives_the_entities_of_typed_texts_and_of_tables(
+    run: Path, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    main(["predict", str(run), "the water", "of\tpeople"])
+    first, second = map(json.loads, capfdbinary.readouterr().out.splitlines())
+    assert first["prediction"] == [
+        {"text": "water", "label": "place", "start": 4, "end": 9, "probability": first["prediction"][0]["probability"]}
+    ]
+    assert (second["text"], second["prediction"]) == ("of\tpeople", [])
+    (tmp_path / "a.csv").write_text("id,text\n7,the school\n8,\n")
+    main(["predict", str(run), str(tmp_path / "a.csv")])
+    out = capfdbinary.readouterr()
+    [school, empty] = list(csv.DictReader(out.out.decode().splitlines()))
+    assert json.loads(school["prediction"])[0]["text"] == "school"
+    assert (empty["id"], empty["prediction"]) == ("8", "")
+    assert b"1 row without a text" in out.err
+    (tmp_path / "a.jsonl").write_text(json.dumps({"tokens": ["key", "time"]}) + "\n")
+    main(["predict", str(run), str(tmp_path / "a.jsonl")])
+    [line] = map(json.loads, capfdbinary.readouterr().out.splitlines())
+    assert line["prediction"][0]["text"] == "key time"
 
 
 @pytest.mark.filterwarnings("ignore:Tokenizer does not support real words")

@@ -57,7 +57,7 @@ class Predict:
     """A fine-tuned or pretrained model: a model folder, a run, the name of a bundled checkpoint, or `owner/name` on
     Hugging Face's hub."""
     texts: Annotated[Positional[tuple[str, ...]], arg(metavar="[TEXT ...|FILE|-]")] = ()
-    """Texts; or a file: CSV, TSV, JSONL, Parquet, CoNLL, or .txt with one text a line. Nothing, or -: standard input."""
+    """Texts; or a file: CSV, TSV, JSONL, Parquet, CoNLL, or .txt, a text a line. Nothing, or -: standard input."""
     out: Path | None = None
     """The file to write: with the ending of the input, or .jsonl. Not given: standard output."""
     all_probabilities: bool = False
