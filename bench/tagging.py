@@ -235,7 +235,8 @@ def report(plan: Plan, found: dict[str, list[dict[str, Any]]], info: dict[str, A
         "## Limits",
         "",
         "The vocabulary is lower-cased, so capitals, which mark names, are not seen. One dataset of short, noisy "
-        "texts, whose test has other entities than train on purpose. Seconds include reading, evaluations and checkpoints.",
+        "texts, whose test has other entities than train on purpose. Seconds include reading, evaluations and "
+        "checkpoints.",
         "",
     ]
     return "\n".join(lines)
