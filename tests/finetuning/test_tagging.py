@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 import transformers
 from tests.finetuning.made_lessons import learn, lesson
 from tests.report.parsed_page import Page
@@ -242,15 +241,6 @@ def test_intervals_are_those_of_resampled_texts(tmp_path: Path) -> None:
     assert found.keys() == {"f1", "recall", "accuracy"}  # every predicted entity is right, in all resamples
     for name, (low, high) in found.items():
         assert low < metrics[name] < high
-
-
-def test_a_run_that_is_killed_and_resumes_learns_the_same(tiny: Path, tmp_path: Path) -> None:
-    file = lesson("tagging", tmp_path, 60)
-    whole = learn(tiny, "tagging", file, tmp_path / "whole", "--steps 12 --evaluate-every 4")
-    learn(tiny, "tagging", file, tmp_path / "again", "--steps 12 --evaluate-every 4")
-    weights = [huggingface.load(tmp_path / name / "model").heads["tagging"].dense.weight for name in ("whole", "again")]
-    assert torch.equal(*weights)
-    assert whole["step"] in (4, 8, 12)
 
 
 def test_a_head_without_labels_is_refused() -> None:

@@ -55,7 +55,8 @@ class ConllLines:
             raise UserError(f"{path} has no words: a CoNLL file has a word and its tag on each line")
         separator = "\t" if 2 * sum("\t" in line for line in some) > len(some) else " "
         width = Counter(len(_fields(line, separator)) for line in some).most_common(1)[0][0]
-        return cls(separator, width, is_conllu(path))
+        # Words alone: a column that is added to them is separated by a tab.
+        return cls("\t" if width == 1 else separator, width, is_conllu(path))
 
     @property
     def columns(self) -> tuple[str, ...]:
