@@ -202,7 +202,8 @@ def load_data(settings: Finetune) -> TaskData:
         )
     max_length = min(settings.max_length, config.max_positions)
     if max_length < settings.max_length:
-        remarks.append(f"inputs are cut at {max_length} tokens: the model has no more positions")
+        how = "read in windows of" if settings.task == "tagging" else "cut at"
+        remarks.append(f"inputs are {how} {max_length} tokens: the model has no more positions")
     task = open_task(settings.task, settings.source)
     if not task.splits:
         raise UserError(f"{task.name} has nothing to score on here: give a file with --dev")
