@@ -7,16 +7,15 @@ graph of its own, the loop over layers is outside, where it can end at any depth
 import hashlib
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-
 from openalbert.atomic_io import new_folder
 from openalbert.errors import UserError
 from openalbert.interop.config_json import write_config
-from openalbert.interop.huggingface import CONFIG
+from openalbert.interop.huggingface import CONFIG, EXPORT
 from openalbert.interop.onnx_graph import (
     OPSET,
     WEIGHTS_FILE,
@@ -39,7 +38,6 @@ from openalbert.version import __version__
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-MANIFEST = "export.json"
 WHOLE, EMBEDDING, POOLER = "model.onnx", "embedding.onnx", "pooler.onnx"
 Precision = Literal["fp32", "int8"]
 COPIED = ("spiece.model", "normalization.json", "tokenizer.json", "tokenizer_config.json", "task.json", "README.md")
@@ -75,7 +73,7 @@ def head_file(kind: str) -> str:
 
 def is_exported(folder: Path) -> bool:
     """Whether a folder holds an exported model."""
-    return (folder / MANIFEST).is_file()
+    return (folder / EXPORT).is_file()
 
 
 def write_export(model: AlbertModel, folder: Path, *, source: Path, int8: bool, keep: Sequence[Part] = ()) -> Manifest:
@@ -111,15 +109,15 @@ def write_export(model: AlbertModel, folder: Path, *, source: Path, int8: bool, 
                 shutil.copyfile(source / name, aside / name)
         sums = {path.name: _sha256(path) for path in sorted(aside.iterdir())}
         manifest = Manifest("int8" if int8 else "fp32", tuple(keep), config, heads, tuple(layers), sums)
-        (aside / MANIFEST).write_text(to_json(manifest), encoding="utf-8")
+        (aside / EXPORT).write_text(to_json(manifest), encoding="utf-8")
     return manifest
 
 
-def check_quantized(graphs: "Sequence[ModelProto] | object", keep: Sequence[Part]) -> None:
+def check_quantized(graphs: "Iterable[ModelProto]", keep: Sequence[Part]) -> None:
     """Assert that every matrix of an int8 model is stored in 8 bits, but for those that are kept."""
     from onnx import TensorProto
 
-    for graph in graphs:  # type: ignore[attr-defined]
+    for graph in graphs:
         for tensor in graph.graph.initializer:
             is_kept = part_of(tensor.name) in keep
             assert len(tensor.dims) < 2 or is_kept or tensor.data_type == TensorProto.INT8, tensor.name
@@ -128,12 +126,14 @@ def check_quantized(graphs: "Sequence[ModelProto] | object", keep: Sequence[Part
 def check_replaceable(target: Path) -> None:
     """Refuse to replace a folder that holds something other than an export."""
     if target.is_dir() and not is_exported(target) and any(target.iterdir()):
-        raise UserError(f"{target} holds other things than an exported model, which would be deleted: give another name")
+        raise UserError(
+            f"{target} holds other things than an exported model, which would be deleted: give another name"
+        )
 
 
 def read_manifest(folder: Path) -> Manifest:
     """The manifest of an exported folder, whose files are checked against it."""
-    path = folder / MANIFEST
+    path = folder / EXPORT
     manifest = from_json(path.read_text(encoding="utf-8"), Manifest, str(path))
     for name, expected in manifest.files.items():
         file = folder / name
@@ -141,7 +141,7 @@ def read_manifest(folder: Path) -> Manifest:
             raise UserError(f"{folder}: {name} is missing: copy the whole folder again, or export the model again")
         if _sha256(file) != expected:
             raise UserError(
-                f"{file}: its content is not what was exported (its SHA-256 differs from that in {MANIFEST}): copy the "
+                f"{file}: its content is not what was exported (its SHA-256 differs from that in {EXPORT}): copy the "
                 "whole folder again, or export the model again"
             )
     return manifest
@@ -155,5 +155,3 @@ def size_of(folder: Path) -> int:
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-

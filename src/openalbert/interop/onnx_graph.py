@@ -1,6 +1,6 @@
 """ALBERT as ONNX graphs: its embedding, its layers, its heads, and all of it in one.
 
-They use ONNX's own operators only, no vendor's, in the forms that ONNX Runtime computes fastest (docs/decisions/onnx.md).
+They use ONNX's own operators only, in the forms that ONNX Runtime computes fastest (docs/decisions/onnx.md).
 All graphs of an export refer to one file of weights, in which every parameter is stored once.
 """
 
@@ -224,9 +224,7 @@ def attention_mask(graph: Graph, like: str) -> str:
     return graph.op("Expand", keys, shape)
 
 
-def run_layer(
-    graph: Graph, config: AlbertConfig, block: Block, hidden: str, mask: str, rows: str | None = None
-) -> str:
+def run_layer(graph: Graph, config: AlbertConfig, block: Block, hidden: str, mask: str, rows: str | None = None) -> str:
     """One layer; with `rows` (batch x rows), only these tokens of each sequence are computed."""
     attention, ffn = f"encoder.attention.{block[0]}", f"encoder.ffn.{block[1]}"
     query, key, value = graph.split_op("Split", 3, graph.linear(hidden, f"{attention}.qkv"), axis=-1, num_outputs=3)

@@ -84,9 +84,7 @@ class ExportedModel:
         """The pooled vectors of the last hidden states of [CLS]."""
         return self._run(POOLER, {"hidden": first})
 
-    def scores(
-        self, kind: HeadKind, hidden: Float32[np.ndarray, "rows hidden"]
-    ) -> Float32[np.ndarray, "rows outputs"]:
+    def scores(self, kind: HeadKind, hidden: Float32[np.ndarray, "rows hidden"]) -> Float32[np.ndarray, "rows outputs"]:
         """The logits of a head for the last hidden states of tokens, or of [CLS] where the head scores sequences."""
         return self._run(head_file(kind), {"vectors": hidden if kind in SCORE_TOKENS else self.pool(hidden)})
 
@@ -119,5 +117,3 @@ def open_session(path: Path, threads: int) -> "InferenceSession":
             f"{path}: ONNX Runtime {onnxruntime.__version__} cannot load this graph ({reason}): update it with "
             "pip install 'openalbert[onnx]', or export the model again"
         ) from None
-
-
