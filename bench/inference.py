@@ -1,6 +1,6 @@
 """Inference on a CPU: ALBERT-base and BERT-base by every route, each in a process of its own, in turn.
 
-    python bench/inference.py [--rounds 3] [--threads 2 1] [--only ours-int8 ...] [--work /tmp/inference]
+    python bench/inference.py [--rounds 3] [--threads 2 1] [--only ours-int8 ...] [--shapes 1x128 ...] [--work PATH]
 
 A round runs every contestant once; runs with the same --work add rounds to those that are there. Prints a table and
 writes results/inference-cpu/. The ALBERT is the bundled checkpoint, the BERT has random weights; both classify. Needs
@@ -25,10 +25,10 @@ import numpy as np
 
 RESULTS = Path(__file__).parents[1] / "results" / "inference-cpu"
 SHAPES = {"1x128": (1, 128), "1x384": (1, 384), "16x128": (16, 128)}
-MIXED = "32 mixed"
-MIXED_LENGTHS = [9, 14, 22, 31, 8, 47, 18, 64, 12, 27, 90, 16, 36, 11, 128, 24] * 2
-SECONDS = 3.0  # for each shape
-AT_LEAST = 3  # runs of each shape, after one that does not count
+MIXED = "16 mixed"
+MIXED_LENGTHS = [9, 14, 22, 31, 8, 47, 18, 64, 12, 27, 90, 16, 36, 11, 128, 24]
+SECONDS = 1.5  # for each shape
+AT_LEAST = 2  # runs of each shape, after one that does not count
 BASE = "transformers-eager"
 Forward = Callable[[np.ndarray, np.ndarray], Any]
 
@@ -234,7 +234,7 @@ def _export_stock(folder: Path) -> None:
     dynamic = {0: torch.export.Dim("batch", max=64), 1: torch.export.Dim("length", max=512)}
     names = ["input_ids", "attention_mask", "token_type_ids"]
     torch.onnx.export(
-        model, (), folder / "stock.onnx", kwargs=dict(zip(names, (ids, torch.ones_like(ids), torch.zeros_like(ids)))),
+        model, (), folder / "stock.onnx", kwargs=dict(zip(names, (ids, torch.ones_like(ids), torch.zeros_like(ids)), strict=True)),
         input_names=names, output_names=["logits"], dynamic_shapes=dict.fromkeys(names, dynamic), dynamo=True,
         external_data=False,
     )  # fmt: skip
@@ -262,8 +262,8 @@ def _export_ours(model: Any, folder: Path) -> None:
 # Measuring.
 
 
-def work_on(name: str, work: Path, threads: int) -> None:
-    """One contestant at all shapes; prints JSON."""
+def work_on(name: str, work: Path, threads: int, shapes: list[str]) -> None:
+    """One contestant at some shapes; prints JSON."""
     contestant = CONTESTANTS[name]
     folder = work / contestant.model
     forward = contestant.open(folder, threads)
@@ -271,31 +271,30 @@ def work_on(name: str, work: Path, threads: int) -> None:
     found: dict[str, Any] = {}
     for shape, (batch, length) in SHAPES.items():
         ids = rng.integers(5, 30_000, (batch, length))
+        if shape not in shapes:
+            continue
         mask = np.ones_like(ids)
         found[shape] = _time(lambda ids=ids, mask=mask: forward(ids, mask))  # type: ignore[misc]
         if batch == 1 and length == 128:
             found["logits"] = forward(ids, mask).tolist()
-    texts = [rng.integers(5, 30_000, length).tolist() for length in MIXED_LENGTHS]
-    many = contestant.many(folder, threads) if contestant.many else _in_batches(forward)
-    found[MIXED] = _time(lambda: many(texts))
+    if MIXED in shapes:
+        texts = [rng.integers(5, 30_000, length).tolist() for length in MIXED_LENGTHS]
+        many = contestant.many(folder, threads) if contestant.many else _in_one_batch(forward)
+        found[MIXED] = _time(lambda: many(texts))
     found["bytes"] = sum((folder / file).stat().st_size for file in contestant.file.split(","))
     found["load"] = os.getloadavg()[0]
     print(json.dumps(found))
 
 
-def _in_batches(forward: Forward) -> Callable[[list[list[int]]], Any]:
-    """Batches of 16 in the given order, padded to the longest, as most programs do it."""
+def _in_one_batch(forward: Forward) -> Callable[[list[list[int]]], Any]:
+    """One batch padded to the longest, as most programs do it."""
 
     def many(texts: list[list[int]]) -> Any:
-        logits = []
-        for start in range(0, len(texts), 16):
-            some = texts[start : start + 16]
-            lengths = np.array([len(one) for one in some])
-            mask = (np.arange(lengths.max()) < lengths[:, None]).astype(np.int64)
-            ids = np.zeros_like(mask)
-            ids[mask.astype(bool)] = np.concatenate(some)
-            logits.append(forward(ids, mask))
-        return np.concatenate(logits)
+        lengths = np.array([len(one) for one in texts])
+        mask = (np.arange(lengths.max()) < lengths[:, None]).astype(np.int64)
+        ids = np.zeros_like(mask)
+        ids[mask.astype(bool)] = np.concatenate(texts)
+        return forward(ids, mask)
 
     return many
 
@@ -319,12 +318,13 @@ def _time(run: Callable[[], object]) -> dict[str, float]:
     return {name: 1000 * value for name, value in seconds.items()}
 
 
-def measure(names: list[str], threads: list[int], rounds: int, work: Path) -> None:
+def measure(names: list[str], threads: list[int], shapes: list[str], rounds: int, work: Path) -> None:
     """Run the contestants in turn, and add what they print to the rounds in the work folder."""
     for _ in range(rounds):
         for count in threads:
             for name in names:
                 command = [sys.executable, __file__, "--worker", name, "--work", str(work), "--threads", str(count)]
+                command += ["--shapes", *shapes]
                 environment = {**os.environ, "OMP_NUM_THREADS": str(count)}
                 done = subprocess.run(command, env=environment, capture_output=True, text=True)
                 if done.returncode:
@@ -332,7 +332,7 @@ def measure(names: list[str], threads: list[int], rounds: int, work: Path) -> No
                 record = {"name": name, "threads": count, **json.loads(done.stdout.splitlines()[-1])}
                 with (work / "rounds.jsonl").open("a") as file:
                     file.write(json.dumps(record) + "\n")
-                print(name, count, {shape: round(record[shape]["wall"]) for shape in [*SHAPES, MIXED]}, flush=True)
+                print(name, count, {shape: round(record[shape]["wall"]) for shape in shapes}, flush=True)
 
 
 # The report.
@@ -349,43 +349,45 @@ def report(work: Path) -> None:
         versions=", ".join(f"{name} {version}" for name, version in versions.items()),
         processor=_processor(),
         loads=f"{min(one['load'] for one in records):.1f} to {max(one['load'] for one in records):.1f}",
-        rounds=max(_rounds(records).values()),
+        rounds=len(_times(records, BASE, records[0]["threads"])["1x128"]),
         **_differences(records),
     )
     (RESULTS / "report.md").write_text(text)
     print(text)
 
 
-def _rounds(records: list[dict[str, Any]]) -> dict[tuple[str, int], int]:
-    keys = [(one["name"], one["threads"]) for one in records]
-    return {key: keys.count(key) for key in keys}
-
-
 def _table(records: list[dict[str, Any]], threads: int) -> str:
     shapes = [*SHAPES, MIXED]
     lines = [
-        f"**{threads} thread{'s' if threads > 1 else ''}**: processor time of one run in ms (lowest of all rounds), and "
-        "how many times as fast as transformers eager at 1x128 (lowest and highest of the rounds, by processor time).",
+        f"{threads} thread{'s' if threads > 1 else ''}:",
         "",
-        "| | " + " | ".join(shapes) + " | speed-up, lowest | highest | MB |",
+        "| | " + " | ".join(f"{shape}, ms" for shape in shapes) + " | speed-up at 1x128, lowest | highest | MB |",
         "|---|" + "---|" * (len(shapes) + 3),
     ]
-    base = [one["1x128"]["cpu_min"] for one in records if (one["name"], one["threads"]) == (BASE, threads)]
+    times = {name: _times(records, name, threads) for name in CONTESTANTS}
+    base = times[BASE]["1x128"]
     for name, contestant in CONTESTANTS.items():
-        mine = [one for one in records if (one["name"], one["threads"]) == (name, threads)]
-        if not mine:
+        mine = times[name]
+        if not any(mine.values()):
             continue
-        times = [f"{min(one[shape]['cpu_min'] for one in mine):.0f}" for shape in shapes]
-        ratios = [before / one["1x128"]["cpu_min"] for before, one in zip(base, mine, strict=False)]
+        cells = [f"{min(mine[shape]):.0f}" if mine[shape] else "–" for shape in shapes]
+        ratios = [before / after for before, after in zip(base, mine["1x128"], strict=False)]
+        cells += [f"{min(ratios):.2f}x", f"{max(ratios):.2f}x"] if ratios else ["–", "–"]
         title = contestant.title if contestant.model == "albert" else f"BERT-base: {contestant.title.strip('*')}"
-        ends = [f"{min(ratios):.2f}x", f"{max(ratios):.2f}x"] if ratios else ["–", "–"]
-        lines.append(f"| {title} | {' | '.join([*times, *ends])} | {mine[0]['bytes'] / 1e6:.1f} |")
+        size = next(one["bytes"] for one in records if one["name"] == name)
+        lines.append(f"| {title} | {' | '.join(cells)} | {size / 1e6:.1f} |")
     return "\n".join(lines)
+
+
+def _times(records: list[dict[str, Any]], name: str, threads: int) -> dict[str, list[float]]:
+    """The processor time of one run at each shape, the lowest of each round."""
+    mine = [one for one in records if (one["name"], one["threads"]) == (name, threads)]
+    return {shape: [one[shape]["cpu_min"] for one in mine if shape in one] for shape in (*SHAPES, MIXED)}
 
 
 def _differences(records: list[dict[str, Any]]) -> dict[str, str]:
     """The largest difference of the logits from those of transformers."""
-    logits = {one["name"]: np.array(one["logits"]) for one in records}
+    logits = {one["name"]: np.array(one["logits"]) for one in records if "logits" in one}
     return {
         name.replace("-", "_"): f"{np.abs(logits[name] - logits[BASE]).max():.1e}" if name in logits else "–"
         for name in ("ours-fp32", "ours-int8", "stock-int8", "openvino-int8")
@@ -408,6 +410,9 @@ REPORT = """# Inference on a CPU
 
 ## Result
 
+Processor time of one run, the lowest of all rounds, and how many times as fast as transformers eager at 1x128, in the
+round where that was lowest and highest.
+
 {tables}
 
 ALBERT-base unless a row says otherwise. MB is what has to be stored. The largest difference of the logits from those of
@@ -416,12 +421,12 @@ transformers: ours in fp32 {ours_fp32}, ours in int8 {ours_int8}, `quantize_dyna
 
 ## Setup
 
-`python bench/inference.py`: {processor}; {versions}. {rounds} rounds; in each, every contestant runs in a process of its
-own, one after the other, for at least 3 s a shape. The ALBERT is albert-base-wikibooks with an untrained head of two
-classes, the BERT has random weights. `torch.onnx` is transformers' model exported with dynamic shapes.
-`quantize_dynamic` is ONNX Runtime's with its defaults. OpenVINO int8 has our 8-bit weights and quantizes inputs at run
-time, in groups of 768. "32 mixed" are 32 texts of 8 to 128 tokens: openalbert sorts them by length, the others take
-batches of 16 padded to the longest. All numbers of each round are in rounds.json.
+`python bench/inference.py`: {processor}; {versions}. {rounds} rounds at 1x128; in each, every contestant runs in a
+process of its own, one after the other, for 1.5 s and at least twice a shape. The ALBERT is albert-base-wikibooks with
+an untrained head of two classes, the BERT has random weights. `torch.onnx` is transformers' model exported with dynamic
+shapes. `quantize_dynamic` is ONNX Runtime's with its defaults. OpenVINO int8 has our 8-bit weights and quantizes inputs
+at run time, in groups of 768. "16 mixed" are 16 texts of 8 to 128 tokens: openalbert sorts them by length, the others
+take one batch padded to the longest. All numbers of each round are in rounds.json.
 
 ## Limits
 
@@ -436,15 +441,16 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, nargs="+", default=[2, 1])
     parser.add_argument("--only", nargs="+", default=list(CONTESTANTS), choices=list(CONTESTANTS))
+    parser.add_argument("--shapes", nargs="+", default=[*SHAPES, MIXED], choices=[*SHAPES, MIXED])
     parser.add_argument("--work", type=Path, default=Path("/tmp/inference"))
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker:
-        work_on(arguments.worker, arguments.work, arguments.threads[0])
+        work_on(arguments.worker, arguments.work, arguments.threads[0], arguments.shapes)
         return
     arguments.work.mkdir(parents=True, exist_ok=True)
     prepare(arguments.work)
-    measure(arguments.only, arguments.threads, arguments.rounds, arguments.work)
+    measure(arguments.only, arguments.threads, arguments.shapes, arguments.rounds, arguments.work)
     report(arguments.work)
 
 
