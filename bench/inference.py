@@ -232,12 +232,18 @@ def _export_stock(folder: Path) -> None:
     model.config.return_dict = False
     ids = torch.randint(5, 1000, (2, 16))
     dynamic = {0: torch.export.Dim("batch", max=64), 1: torch.export.Dim("length", max=512)}
-    names = ["input_ids", "attention_mask", "token_type_ids"]
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "token_type_ids": torch.zeros_like(ids)}
     torch.onnx.export(
-        model, (), folder / "stock.onnx", kwargs=dict(zip(names, (ids, torch.ones_like(ids), torch.zeros_like(ids)), strict=True)),
-        input_names=names, output_names=["logits"], dynamic_shapes=dict.fromkeys(names, dynamic), dynamo=True,
+        model,
+        (),
+        folder / "stock.onnx",
+        kwargs=inputs,
+        input_names=list(inputs),
+        output_names=["logits"],
+        dynamic_shapes=dict.fromkeys(inputs, dynamic),
+        dynamo=True,
         external_data=False,
-    )  # fmt: skip
+    )
     # Without this, quantize_dynamic refuses what torch.onnx wrote: it holds wrong shapes.
     whole = onnx.load(folder / "stock.onnx")
     del whole.graph.value_info[:]

@@ -85,9 +85,7 @@ def test_a_manifest_that_is_none_is_refused(export: Path, content: str, message:
         ExportedModel(export, 1)
 
 
-def test_a_machine_without_onnx_runtime_gets_the_name_of_the_extra(
-    good: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_machine_without_onnx_runtime_gets_the_name_of_the_extra(good: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(UserError, match=r"pip install 'openalbert\[onnx\]'"):
         ExportedModel(good, 1)

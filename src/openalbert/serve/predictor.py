@@ -257,11 +257,15 @@ class Predictor:
     def to(self, device: str) -> "Predictor":
         """Compute on another device from now on: cpu, cuda, cuda:1 or mps. On a CUDA device it is in bf16."""
         found = usable_device(device)
-        precision = "bf16" if found.type == "cuda" else "fp32"
-        self.backend = TorchBackend(self.module.to(found), Device(found, precision))
+        self.compute_on(Device(found, "bf16" if found.type == "cuda" else "fp32"))
         return self
 
     # How it does it.
+
+    def compute_on(self, device: Device) -> None:
+        """Compute on a device. An exported model computes on the CPU whatever devices there are."""
+        if isinstance(self.backend, TorchBackend):
+            self.backend = TorchBackend(self.backend.module.to(device.torch_device), device)
 
     def predict_inputs(
         self,
