@@ -31,7 +31,6 @@ from openalbert.serve.export_scores import (
 )
 from openalbert.serve.onnx_backend import OnnxBackend
 from openalbert.tasks.registry import TaskSource
-from openalbert.text.tokenizer import MODEL_FILE, Tokenizer
 
 MOST_LOST = 0.5  # points of the main metric that int8 may cost
 TIMED_LENGTH = 128  # tokens
@@ -109,8 +108,7 @@ def export_model(settings: Export) -> Report:
             models = {"fp32": OnnxBackend(ExportedModel(Path(temporary, "fp32"))), **models}
         sizes = {name: size_of(one.model.folder) for name, one in models.items()}
         milliseconds = time_models([one.model for one in models.values()])
-    tokenizer = Tokenizer.load(folder) if (folder / MODEL_FILE).is_file() else None
-    sample = sample_sequences(tokenizer, model.config.vocab_size)
+    sample = sample_sequences(folder, model.config)
     scores = _scores(settings, model, exported, folder)
     return Report(
         out=str(settings.out),
@@ -163,8 +161,7 @@ def _advice(settings: Export, model: AlbertModel, folder: Path, scores: Sequence
     rest = [part for part in PARTS if part not in settings.keep_fp32 and part != "heads"]
     if not settings.int8 or not rest:
         return f"{lost}: use the model as it is"
-    tokenizer = Tokenizer.load(folder)
-    sample = sample_sequences(tokenizer, model.config.vocab_size)
+    sample = sample_sequences(folder, model.config)
     errors: dict[Part, float] = {}
     with tempfile.TemporaryDirectory() as temporary:
         for part in rest:

@@ -14,12 +14,13 @@ from openalbert.finetuning.evaluation import evaluate_outputs
 from openalbert.finetuning.predict import Ensemble, task_heads
 from openalbert.interop.task_json import read_task_info
 from openalbert.model.albert import AlbertModel
+from openalbert.model.config import AlbertConfig
 from openalbert.objectives.keyed_random import below, bits
 from openalbert.serve.backend import Backend, TorchBackend
 from openalbert.serve.onnx_backend import OnnxBackend
 from openalbert.tasks.registry import TaskSource
 from openalbert.tasks.task import Sequences
-from openalbert.text.tokenizer import Tokenizer
+from openalbert.text.tokenizer import MODEL_FILE, Tokenizer
 from openalbert.train.device import Device
 
 MASK_RATE = 0.15
@@ -52,13 +53,14 @@ class Score:
         return self.before - self.after
 
 
-def sample_sequences(tokenizer: Tokenizer | None, vocab_size: int) -> Sequences:
+def sample_sequences(folder: Path, config: AlbertConfig) -> Sequences:
     """A few sentences as token sequences; for a model without a tokenizer, random ids."""
-    if tokenizer is None:
-        found = [np.random.default_rng(0).integers(0, vocab_size, length).tolist() for length in (8, 24, 64)]
-    else:
+    if (folder / MODEL_FILE).is_file():
+        tokenizer = Tokenizer.load(folder)
         found = [[tokenizer.cls_id, *tokenizer.encode(text), tokenizer.sep_id] for text in SAMPLE]
-    return as_sequences(found)
+    else:
+        found = [np.random.default_rng(0).integers(0, config.vocab_size, length).tolist() for length in (8, 24, 64)]
+    return as_sequences([ids[: config.max_positions] for ids in found])
 
 
 def as_sequences(found: Sequence[Sequence[int]]) -> Sequences:
