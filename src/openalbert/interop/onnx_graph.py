@@ -5,7 +5,7 @@ All graphs of an export refer to one file of weights, in which every parameter i
 """
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -111,7 +111,7 @@ class Graph:
         self.nodes: list[NodeProto] = []
         # The body of a loop uses the weights of the graph around it.
         self.initializers: dict[str, TensorProto] = outer.initializers if outer else {}
-        self._numbers = outer._numbers if outer else itertools.count()
+        self._numbers: Iterator[int] = outer._numbers if outer else itertools.count()
 
     def op(self, kind: str, *inputs: str, **attributes: object) -> str:
         """A node with one output."""
@@ -146,8 +146,9 @@ class Graph:
         return self._add(self.weights.tensor(name, transposed=transposed))
 
     def _add(self, tensor: "TensorProto") -> str:
-        self.initializers[tensor.name] = tensor
-        return tensor.name
+        name = str(tensor.name)
+        self.initializers[name] = tensor
+        return name
 
     def linear(self, x: str, name: str) -> str:
         """A linear map with its bias; `name` is the module's."""
@@ -281,7 +282,7 @@ def pooler_graph(weights: Weights, config: AlbertConfig) -> "ModelProto":
     """The last hidden state of [CLS] to its pooled vector."""
     graph = Graph(weights)
     graph.name(pool(graph, "hidden"), "pooled")
-    shape = ["rows", config.hidden_size]
+    shape: list[str | int] = ["rows", config.hidden_size]
     return _model(graph, "pooler", [_value("hidden", "FLOAT", shape)], [_value("pooled", "FLOAT", shape)])
 
 
@@ -315,7 +316,8 @@ def whole_graph(weights: Weights, config: AlbertConfig, heads: Sequence[Head]) -
     for head in heads:
         of_tokens = head.kind in SCORE_TOKENS
         graph.name(score(graph, config, head, hidden if of_tokens else pooled), head.kind)
-        shape = ["batch", *(["length"] if of_tokens else []), _width(head, config)]
+        shape: list[str | int] = ["batch", "length"] if of_tokens else ["batch"]
+        shape.append(_width(head, config))
         outputs.append(_value(head.kind, "FLOAT", shape))
     return _model(graph, "albert", [_tokens(IDS), _tokens(MASK), _tokens(SEGMENTS)], outputs)
 

@@ -2,7 +2,7 @@
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Float32, Int64
@@ -88,8 +88,9 @@ class ExportedModel:
         """The logits of a head for the last hidden states of tokens, or of [CLS] where the head scores sequences."""
         return self._run(head_file(kind), {"vectors": hidden if kind in SCORE_TOKENS else self.pool(hidden)})
 
-    def _run(self, name: str, inputs: dict[str, np.ndarray]) -> Any:
-        return self._session(name).run(None, inputs)[0]
+    def _run(self, name: str, inputs: dict[str, np.ndarray]) -> np.ndarray:
+        output: np.ndarray = self._session(name).run(None, inputs)[0]
+        return output
 
     def _session(self, name: str) -> "InferenceSession":
         if name not in self._sessions:

@@ -92,7 +92,9 @@ class OnnxBackend:
         of_tokens = {head.kind: head.kind in SCORE_TOKENS for head in self.heads if head.kind in kinds}
         widths = {head.kind: head.num_outputs for head in self.heads}
         rows = {True: len(sequences.ids), False: len(sequences.example)}
-        found = {kind: np.zeros((rows[scores], widths[kind]), np.float32) for kind, scores in of_tokens.items()}
+        found: dict[str, np.ndarray] = {
+            kind: np.zeros((rows[scores], widths[kind]), np.float32) for kind, scores in of_tokens.items()
+        }
         for batch in padded_batches(sequences, tokens_at_a_time):
             # Without a head that scores tokens, the last layer computes [CLS] alone.
             firsts = None if any(of_tokens.values()) else np.zeros((len(batch.chosen), 1), np.int64)
@@ -103,7 +105,7 @@ class OnnxBackend:
                 else:
                     found[kind][batch.chosen] = self.model.scores(kind, hidden[:, 0])
             advance(float(len(batch.tokens)))
-        return Outputs({**found})
+        return Outputs(found)
 
     def masked_pieces(
         self,
