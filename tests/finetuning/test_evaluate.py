@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.finetuning.made_lessons import KINDS, imbalanced, learn
+from tests.finetuning.made_lessons import KINDS, imbalanced, learn, lesson
 from tests.finetuning.micro_models import micro_model
 from tests.report.parsed_page import Page
 from tests.tasks.made_tasks import made_task
@@ -257,7 +257,7 @@ def test_a_test_file_whose_labels_are_not_all_there_is_predicted_and_not_scored(
 ) -> None:
     for label in ("", "?"):
         (tmp_path / "new.csv").write_text(f"text,label\nthe good time,warm\nthe old war,{label}\n")
-        cli.main(["evaluate", str(quick_runs["classification"]), "--test", str(tmp_path / "new.csv"), "--json"])
+        main(["evaluate", str(quick_runs["classification"]), "--test", str(tmp_path / "new.csv"), "--json"])
         out, err = capsys.readouterr()
         assert json.loads(out)["splits"]["test"]["examples"] == 2
         assert json.loads(out)["splits"]["test"]["scores"] == {}
