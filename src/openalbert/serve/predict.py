@@ -23,6 +23,7 @@ from openalbert.serve.inputs import Input
 from openalbert.serve.predictions import (
     PROBABILITIES,
     PROBABILITY,
+    TAGS,
     CellKind,
     Prediction,
     Unpredictable,
@@ -57,7 +58,7 @@ class Predict:
     """A fine-tuned or pretrained model: a model folder, a run, the name of a bundled checkpoint, or `owner/name` on
     Hugging Face's hub."""
     texts: Annotated[Positional[tuple[str, ...]], arg(metavar="[TEXT ...|FILE|-]")] = ()
-    """Texts; or a file: CSV, TSV, JSONL, Parquet, or .txt with one text a line. Nothing, or -: standard input."""
+    """Texts; or a file: CSV, TSV, JSONL, Parquet, CoNLL, or .txt, a text a line. Nothing, or -: standard input."""
     out: Path | None = None
     """The file to write: with the ending of the input, or .jsonl. Not given: standard output."""
     all_probabilities: bool = False
@@ -101,6 +102,8 @@ def predict(settings: Predict) -> None:
 
 
 def _reader(model: Predictor, rows: Rows, first: Chunk, columns: InputColumns) -> RowReader:
+    if rows.format == "conll" and model.kind != "tagging":
+        raise UserError(f"{rows.name} is a CoNLL file, whose words {model.name} does not tag: it is for {model.kind}")
     if rows.format == "text":
         return RowReader(lambda row: row.values)
     return find_roles(model, first_table(rows, first), columns)
@@ -110,6 +113,8 @@ def _added(model: Predictor, settings: Predict, form: Format) -> dict[str, CellK
     """The columns that are added. In JSONL all probabilities are one object, elsewhere a column for each label."""
     answer_format = model.task.answer_format if model.task is not None else None
     labels = model.labels if form != "jsonl" else ()
+    if form == "conll":
+        return {TAGS: "texts"}
     added = added_columns(model.kind, labels, answer_format, settings.all_probabilities)
     return {f"{settings.prefix}{name}": kind for name, kind in added.items()}
 
@@ -249,8 +254,13 @@ def _is_file(word: str) -> bool:
 
 def _output_format(rows: Rows, out: Path | None) -> Format:
     if out is None:
-        return rows.format if rows.format in ("csv", "tsv") else "jsonl"
+        return rows.format if rows.format in ("csv", "tsv", "conll") else "jsonl"
     form = ENDINGS.get(out.suffix.lower())
+    if (form == "conll") != (rows.format == "conll"):
+        raise UserError(
+            f"--out {out}: predictions for a CoNLL file are a column of it, and only for such a file: give --out the "
+            "ending of the input"
+        )
     if form is None or form == "text":
         raise UserError(f"--out {out}: its ending says no format to write: .csv, .tsv, .jsonl and .parquet do")
     return form
