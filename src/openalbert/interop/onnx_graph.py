@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float32, Int8
 
 from openalbert.errors import UserError
-from openalbert.model.config import AlbertConfig, Head, block_of_layer
+from openalbert.model.config import TOKEN_HEADS, AlbertConfig, Head, block_of_layer
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
@@ -27,7 +27,7 @@ Block = tuple[int, int]
 """The numbers of a layer's attention block and of its feed-forward block."""
 IDS, MASK, SEGMENTS = "input_ids", "attention_mask", "token_type_ids"
 HIDDEN, POOLED = "last_hidden_state", "pooler_output"
-SCORE_TOKENS = ("masked_lm", "span", "tagging")
+SCORE_TOKENS = ("masked_lm", *TOKEN_HEADS)
 """The heads that score tokens; the others score the pooled [CLS]."""
 
 
