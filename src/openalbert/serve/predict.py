@@ -18,7 +18,7 @@ from openalbert.finetuning.predict import TOKENS_AT_A_TIME
 from openalbert.formatting import counted, percent_of, were
 from openalbert.interop.huggingface import find_folder
 from openalbert.progress import Work
-from openalbert.serve.backend import Advance, TorchBackend, not_shown
+from openalbert.serve.backend import Advance, not_shown
 from openalbert.serve.inputs import Input
 from openalbert.serve.predictions import (
     PROBABILITIES,
@@ -82,7 +82,7 @@ def predict(settings: Predict) -> None:
     find_folder(settings.model)  # refuses a preset, which has no tokenizer
     with open_device(settings.speed) as device:
         model = Predictor.load(settings.model)
-        model.backend = TorchBackend(model.module.to(device.torch_device), device)
+        model.compute_on(device)
         rows = _open(model, settings.texts, settings.out)
         form = _output_format(rows, settings.out)
         first = next(rows.chunks)
