@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float64, Int64
+from jaxtyping import Float, Float64, Int64, Integer
+from torch import Tensor
 
 from openalbert.errors import UserError
 from openalbert.finetuning.encode import Encoding, concatenate_ranges
@@ -146,20 +147,32 @@ def _add_logits(
     logits: dict[str, np.ndarray],
     num_models: int,
 ) -> None:
-    lengths = sequences.lengths[chosen]
-    tokens = concatenate_ranges(sequences.starts[chosen], lengths)
+    ids, segments, lengths = packed_inputs(sequences, chosen, device)
+    # Without a span head, the last layer computes [CLS] alone.
+    at = None if "span" in logits else torch.empty(0, dtype=torch.int64, device=device.torch_device)
+    with device.autocast():
+        encoded = model.encode_packed(ids, lengths, segments, at=at)
+        found = {kind: model.scores(kind, encoded) for kind in model.heads if kind in logits}  # type: ignore[arg-type]
+    for kind, values in found.items():
+        rows = token_rows(sequences, chosen) if kind == "span" else chosen
+        logits[kind][rows] += values.float().cpu().numpy() / num_models
+
+
+def packed_inputs(
+    sequences: Sequences, chosen: Int64[np.ndarray, "_"], device: Device
+) -> tuple[Integer[Tensor, "tokens"], Integer[Tensor, "tokens"], list[int]]:
+    """The ids, segments and lengths of some sequences, concatenated on the device."""
+    lengths, tokens = sequences.lengths[chosen], token_rows(sequences, chosen)
     positions = tokens - np.repeat(sequences.starts[chosen], lengths)
     is_second = positions >= np.repeat(sequences.second[chosen], lengths)
     ids = torch.from_numpy(sequences.ids[tokens]).to(device.torch_device, non_blocking=True)
     segments = torch.from_numpy(is_second.astype(np.int64)).to(device.torch_device, non_blocking=True)
-    # Without a span head, the last layer computes [CLS] alone.
-    at = None if "span" in logits else torch.empty(0, dtype=torch.int64, device=device.torch_device)
-    with device.autocast():
-        encoded = model.encode_packed(ids, lengths.tolist(), segments, at=at)
-        found = {kind: model.scores(kind, encoded) for kind in model.heads if kind in logits}  # type: ignore[arg-type]
-    for kind, values in found.items():
-        rows = tokens if kind == "span" else chosen
-        logits[kind][rows] += values.float().cpu().numpy() / num_models
+    return ids, segments, lengths.tolist()
+
+
+def token_rows(sequences: Sequences, chosen: Int64[np.ndarray, "_"]) -> Int64[np.ndarray, "tokens"]:
+    """The numbers of the tokens of some sequences."""
+    return concatenate_ranges(sequences.starts[chosen], sequences.lengths[chosen])
 
 
 def decide(

@@ -1,0 +1,216 @@
+"""The exit loop: every example leaves at the depth that it needs, and examples of different depths share a batch.
+
+All layers of an ALBERT are one set of weights, so one step of the loop takes examples of any depth through their next
+layer. Finished ones leave after each step and waiting ones join: the batch stays full, which layers with weights of
+their own do not allow.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float32, Float64, Int64
+
+from openalbert.errors import UserError
+from openalbert.finetuning.early_exit import NEVER, is_settled
+from openalbert.finetuning.predict import packed_inputs
+from openalbert.interop.exits import ExitInfo, ExitRule
+from openalbert.model.albert import AlbertModel
+from openalbert.model.config import HeadKind
+from openalbert.model.packing import Packed
+from openalbert.tasks.task import Sequences
+from openalbert.train.device import Device
+
+
+@dataclass(frozen=True)
+class Leaving:
+    """When examples leave."""
+
+    rule: ExitRule = NEVER
+    max_depth: int | None = None
+    """The layers computed at most; None: all."""
+    deadline: float | None = None
+    """Seconds after which an example leaves with what it has, once it has joined a batch; None: never."""
+
+
+@dataclass(frozen=True)
+class EarlyOutputs:
+    """What the loop found for each sequence."""
+
+    logits: Float32[np.ndarray, "sequences outputs"]
+    depths: Int64[np.ndarray, "sequences"]
+    """The number of layers that were computed."""
+
+
+@runtime_checkable
+class Pool(Protocol):
+    """The sequences that are being computed, in the order in which they joined."""
+
+    head: HeadKind
+    num_outputs: int
+    num_layers: int
+    mixes_depths: bool
+    """Whether one step takes sequences of different depths: all layers share their weights."""
+
+    def join(self, sequences: Sequences, chosen: Int64[np.ndarray, "_"]) -> None:
+        """Add sequences, at depth 0."""
+
+    def decide(self, depths: Int64[np.ndarray, "active"]) -> Float32[np.ndarray, "active outputs"]:
+        """Take the [CLS] of each sequence through its next layer, after which it is at this depth: its logits."""
+
+    def advance(self, stays: Bool[np.ndarray, "active"]) -> None:
+        """Remove the sequences that leave, and take all tokens of the others through that layer."""
+
+
+@dataclass
+class Active:
+    """The sequences in the pool: a row for each, in the pool's order."""
+
+    numbers: Int64[np.ndarray, "active"]
+    depths: Int64[np.ndarray, "active"]
+    in_a_row: Int64[np.ndarray, "active"]
+    """Layers in a row at which it was settled."""
+    joined: Float64[np.ndarray, "active"]
+    """The time at which it joined."""
+    logits: Float32[np.ndarray, "active outputs"]
+    """Those of its last depth."""
+
+    @classmethod
+    def new(cls, numbers: Int64[np.ndarray, "_"], now: float, num_outputs: int) -> "Active":
+        """Sequences that join now."""
+        zeros, logits = np.zeros(len(numbers), np.int64), np.zeros((len(numbers), num_outputs), np.float32)
+        return cls(numbers, zeros, zeros, np.full(len(numbers), now), logits)
+
+    def __add__(self, other: "Active") -> "Active":
+        return Active(*(np.concatenate(pair) for pair in zip(vars(self).values(), vars(other).values(), strict=True)))
+
+    def __getitem__(self, rows: Bool[np.ndarray, "active"]) -> "Active":
+        return Active(*(values[rows] for values in vars(self).values()))
+
+    def decided(self, head: HeadKind, rule: ExitRule, logits: Float32[np.ndarray, "active outputs"]) -> "Active":
+        """The same sequences one layer deeper, with these logits."""
+        settled = is_settled(head, rule, logits, self.logits)
+        if rule.kind == "patience":
+            settled &= self.depths > 0  # the first layer has none before it
+        return Active(self.numbers, self.depths + 1, np.where(settled, self.in_a_row + 1, 0), self.joined, logits)
+
+
+def run_with_exits(
+    pool: Pool,
+    sequences: Sequences,
+    leaving: Leaving,
+    *,
+    tokens_at_a_time: int = 16384,
+    advance: Callable[[float], None] = lambda tokens: None,
+    clock: Callable[[], float] = time.perf_counter,
+) -> EarlyOutputs:
+    """Compute every sequence until it leaves; `advance` is called with the tokens that have left."""
+    num_sequences, lengths = len(sequences.example), sequences.lengths
+    out = EarlyOutputs(np.zeros((num_sequences, pool.num_outputs), np.float32), np.zeros(num_sequences, np.int64))
+    last = pool.num_layers if leaving.max_depth is None else leaving.max_depth
+    if not 1 <= last <= pool.num_layers:
+        raise UserError(f"depth is {last}, but it must be from 1 to {pool.num_layers}, the number of layers")
+    waiting = np.argsort(-lengths, kind="stable")  # similar lengths together
+    active = Active.new(waiting[:0], clock(), pool.num_outputs)
+    while len(waiting) or len(active.numbers):
+        started = clock()
+        if pool.mixes_depths or not len(active.numbers):
+            room = tokens_at_a_time - lengths[active.numbers].sum()
+            count = int(np.searchsorted(np.cumsum(lengths[waiting]), room, side="right"))
+            new, waiting = np.split(waiting, [max(count, int(not len(active.numbers)))])
+            if len(new):
+                pool.join(sequences, new)
+                active += Active.new(new, started, pool.num_outputs)
+        active = active.decided(pool.head, leaving.rule, pool.decide(active.depths + 1))
+        leaves = (active.in_a_row >= leaving.rule.patience) | (active.depths >= last)
+        if leaving.deadline is not None:
+            now = clock()  # another layer would take as long as this one did
+            leaves |= now - active.joined + (now - started) > leaving.deadline
+        done = active[leaves]
+        out.logits[done.numbers], out.depths[done.numbers] = done.logits, done.depths
+        if len(done.numbers):
+            advance(float(lengths[done.numbers].sum()))
+        pool.advance(~leaves)
+        active = active[~leaves]
+    return out
+
+
+class TorchPool:
+    """Sequences packed without padding.
+
+    A layer is computed in two steps: first keys and values of all tokens and the output for [CLS], which is all that an
+    exit needs; then, for sequences that stay, the rest. One that leaves saves most of its last layer.
+    """
+
+    def __init__(self, model: AlbertModel, device: Device) -> None:
+        [head] = [one for one in model.head_list if one.kind not in ("masked_lm", "sentence_order")]
+        self.model, self.device = model.eval(), device
+        self.head, self.num_outputs, self.num_layers = head.kind, head.num_outputs, model.config.num_layers
+        sharing = model.config.sharing
+        self.mixes_depths = sharing.attention == sharing.ffn == 1
+        self.hidden = torch.empty(0, model.config.hidden_size, device=device.torch_device)
+        self.lengths: tuple[int, ...] = ()
+        self.layer = 0
+        """The layer that comes next, where all sequences are at the same depth."""
+        modules = [*(model.exits or ()), model.heads[head.kind]]
+        self.weight = torch.stack([module.dense.weight for module in modules]).detach()  # type: ignore[union-attr]
+        self.bias = torch.stack([module.dense.bias for module in modules]).detach()  # type: ignore[union-attr]
+
+    def join(self, sequences: Sequences, chosen: Int64[np.ndarray, "_"]) -> None:
+        """Embed sequences, and add them."""
+        ids, segments, lengths = packed_inputs(sequences, chosen, self.device)
+        with torch.inference_mode(), self.device.autocast():
+            layout = Packed.of(lengths, ids.device)
+            new = self.model.encoder.embedding(ids.long(), segments, layout.positions(ids))
+            self.hidden = torch.cat((self.hidden.to(new.dtype), new))
+        if not self.lengths:
+            self.layer = 0
+        self.lengths = (*self.lengths, *lengths)
+
+    def decide(self, depths: Int64[np.ndarray, "active"]) -> Float32[np.ndarray, "active outputs"]:
+        """Keys and values of all tokens, and the next layer's [CLS]; its logits."""
+        with torch.inference_mode(), self.device.autocast():
+            self.attention, self.ffn = self.model.encoder.blocks(0 if self.mixes_depths else self.layer)
+            self.layout = Packed.of(self.lengths, self.hidden.device)
+            self.key, self.value = self.attention.keys_and_values(self.hidden)
+            rows = self.layout.first_and_asked(self.layout.starts.new_empty(0))
+            first = rows.take(self.hidden)
+            mixed = rows.attend(self.layout, self.attention.queries(first), self.key, self.value, 0.0)
+            pooled = self.model.encoder.pool(self.ffn(self.attention.finish(first, mixed)))
+            if self.model.exits is None:
+                logits = pooled @ self.weight[0].T + self.bias[0]
+            else:
+                own = torch.from_numpy(depths - 1).to(pooled.device)
+                logits = torch.einsum("soh,sh->so", self.weight[own], pooled) + self.bias[own]
+            found: np.ndarray = logits.float().cpu().numpy()
+            return found
+
+    def advance(self, stays: Bool[np.ndarray, "active"]) -> None:
+        """The layer's output for all tokens of the sequences that stay."""
+        self.layer += 1
+        hidden, key, value, layout = self.hidden, self.key, self.value, self.layout
+        with torch.inference_mode(), self.device.autocast():
+            if not stays.all():
+                kept = torch.from_numpy(np.repeat(stays, self.lengths)).to(hidden.device)
+                hidden, key, value = hidden[kept], key[kept], value[kept]
+                self.lengths = tuple(np.array(self.lengths)[stays].tolist())
+            if self.lengths:
+                layout = layout if stays.all() else Packed.of(self.lengths, hidden.device)
+                mixed = layout.attend(self.attention.queries(hidden), key, value, 0.0)
+                hidden = self.ffn(self.attention.finish(hidden, mixed))
+            self.hidden = hidden
+
+
+def choose_leaving(
+    info: ExitInfo | None, *, depth: int | None = None, speedup: float | None = None, deadline_ms: float | None = None
+) -> Leaving:
+    """When examples leave, as a user asks for it; with none of these by the rule that was fitted, if there is one."""
+    deadline = None if deadline_ms is None else deadline_ms / 1000
+    if speedup is not None:
+        if info is None:
+            raise UserError("this model has no exits to speed it up: fine-tune it with --exits, or choose a --depth")
+        return Leaving(info.at_speedup(speedup).rule, depth, deadline)
+    return Leaving(NEVER if info is None else info.chosen.rule, depth, deadline)
