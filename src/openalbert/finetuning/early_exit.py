@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float32, Int64
+from jaxtyping import Bool, Float32, Float64, Int64
 
 from openalbert.finetuning.data import EncodedSplit
 from openalbert.finetuning.evaluation import evaluate_outputs
@@ -30,24 +30,25 @@ MAX_PATIENCE_FOR_VALUES = 3
 
 def is_settled(head: HeadKind, rule: ExitRule, logits: Logits, before: Logits | None) -> Bool[np.ndarray, "examples"]:
     """Whether each example is settled at a layer; `before` are its logits at the layer before, if there was one."""
+    settled: np.ndarray
     if rule.kind == "confidence":
-        return confidence(head, logits) >= rule.threshold
-    if before is None:
-        return np.zeros(len(logits), bool)
-    if head == "classification":
-        return logits.argmax(1) == before.argmax(1)
-    if head == "multi_label":
-        return ((logits > 0) == (before > 0)).all(1)
-    return np.abs(logits[:, 0] - before[:, 0]) <= rule.threshold
+        settled = confidence(head, logits) >= rule.threshold
+    elif before is None:
+        settled = np.zeros(len(logits), bool)
+    elif head == "regression":
+        settled = np.abs(logits[:, 0] - before[:, 0]) <= rule.threshold
+    elif head == "classification":
+        settled = logits.argmax(1) == before.argmax(1)
+    else:
+        settled = ((logits > 0) == (before > 0)).all(1)
+    return settled
 
 
-def confidence(head: HeadKind, logits: Logits) -> np.ndarray:
+def confidence(head: HeadKind, logits: Logits) -> Float64[np.ndarray, "examples"]:
     """The probability of each decision: of the class, or of the least certain label."""
-    if head == "classification":
-        return softmax(logits).max(1)
-    assert head == "multi_label"
-    positive = sigmoid(logits)
-    return np.maximum(positive, 1 - positive).min(1)
+    probability = softmax(logits) if head == "classification" else sigmoid(np.abs(logits))
+    found: np.ndarray = probability.max(1) if head == "classification" else probability.min(1)
+    return found
 
 
 def exit_depths(

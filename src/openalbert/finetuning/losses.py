@@ -57,9 +57,9 @@ def finetuning_scores(
 ) -> dict[str, Score]:
     """The losses of a batch. Without a span head, the last layer computes [CLS] only."""
     if model.exits is not None:
-        encoded = model.encode_packed(batch.tokens, batch.lengths, batch.segments, all_states=True)
+        states = model.encode_packed(batch.tokens, batch.lengths, batch.segments, all_states=True)
         [kind] = model.heads
-        by_depth = [head_loss(kind, given, batch, class_weights) for given in model.depth_scores(encoded)]
+        by_depth = [head_loss(kind, given, batch, class_weights) for given in model.depth_scores(states)]
         return {kind: combine_depths(by_depth)}
     encoded = None
     if captured is not None and batch.is_filled:

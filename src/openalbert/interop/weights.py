@@ -60,7 +60,7 @@ def read_checksum(path: Path) -> str:
     """The checksum in a file's metadata, without reading its tensors; empty where there is none."""
     try:
         with safe_open(path, "pt") as file:
-            return (file.metadata() or {}).get(CHECKSUM, "")
+            return str((file.metadata() or {}).get(CHECKSUM, ""))
     except (SafetensorError, OSError):
         return ""
 

@@ -156,8 +156,8 @@ class TorchPool:
         self.layer = 0
         """The layer that comes next, where all sequences are at the same depth."""
         modules = [*(model.exits or ()), model.heads[head.kind]]
-        self.weight = torch.stack([module.dense.weight for module in modules]).detach()  # type: ignore[union-attr]
-        self.bias = torch.stack([module.dense.bias for module in modules]).detach()  # type: ignore[union-attr]
+        self.weight = torch.stack([module.dense.weight for module in modules]).detach()
+        self.bias = torch.stack([module.dense.bias for module in modules]).detach()
 
     def join(self, sequences: Sequences, chosen: Int64[np.ndarray, "_"]) -> None:
         """Embed sequences, and add them."""
