@@ -175,6 +175,7 @@ PAGES: dict[str, Page] = {
             "evaluate-every": "",
             "patience": "End the run after so many evaluations without a better score; not given: never.",
             "seeds": "",
+            "exits": "Train a head after every layer too: easy examples leave early when predicting.",
             "dry-run": "Take a few steps, print what the run would take, and leave nothing behind.",
             "fresh": "",
             **DEVICE,
