@@ -23,6 +23,6 @@ def test_runs_are_trained_scored_timed_and_drawn(
     [pair] = found["pairs"]
     assert 1 <= pair["mean_depth"] <= 2
     assert {len(times) for kinds in pair["seconds"].values() for times in kinds.values()} == {1}
-    assert "| mrpc | f1 |" in (tmp_path / "out" / "table.md").read_text()
+    assert "| mrpc | accuracy |" in (tmp_path / "out" / "table.md").read_text()
     assert (tmp_path / "out" / "score-against-depth.png").stat().st_size > 1000
     assert "| mrpc |" in capsys.readouterr().out
