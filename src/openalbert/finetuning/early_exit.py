@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float32, Float64, Int64
 
 from openalbert.finetuning.data import EncodedSplit
 from openalbert.finetuning.evaluation import evaluate_outputs
-from openalbert.finetuning.predict import Outputs, batches_by_length, packed_inputs, sigmoid, softmax
+from openalbert.finetuning.predict import Outputs, batches_by_length, pack, sigmoid, softmax
 from openalbert.interop.exits import ExitInfo, ExitPoint, ExitRule
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import HeadKind
@@ -76,9 +76,9 @@ def predict_depths(
     model.eval()
     with torch.inference_mode():
         for chosen in batches_by_length(sequences.lengths, tokens_at_a_time):
-            ids, segments, lengths = packed_inputs(sequences, chosen, device)
+            packed = pack(sequences, chosen, device)
             with device.autocast():
-                encoded = model.encode_packed(ids, lengths, segments, all_states=True)
+                encoded = model.encode_packed(packed.ids, packed.lengths, packed.segments, all_states=True)
                 found = model.depth_scores(encoded)
             logits[:, chosen] = torch.stack(found).float().cpu().numpy()
     model.train(was_training)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float64, Int64, Integer
+from jaxtyping import Float, Float64, Int, Int64
 from torch import Tensor
 
 from openalbert.errors import UserError
@@ -24,6 +24,7 @@ from openalbert.text.tokenizer import Tokenizer
 from openalbert.train.device import Device
 
 PRETRAINING: tuple[HeadKind, ...] = ("masked_lm", "sentence_order")
+TOKENS_AT_A_TIME = 16384
 
 
 @dataclass(frozen=True)
@@ -90,11 +91,15 @@ def predict(
     sequences: Sequences,
     device: Device,
     *,
-    tokens_at_a_time: int = 16384,
+    kinds: Sequence[HeadKind] = (),
+    tokens_at_a_time: int = TOKENS_AT_A_TIME,
     advance: Callable[[float], None] = lambda tokens: None,
 ) -> Outputs:
-    """The logits of these sequences, the mean over the models; `advance` is called with the tokens of each batch."""
-    kinds = _common_heads(models)
+    """The logits of these sequences, the mean over the models; `advance` is called with the tokens of each batch.
+
+    `kinds` are the heads that compute them; not given: all heads for a task, which the models must have in common.
+    """
+    kinds = kinds or _common_heads(models)
     num_sequences, num_tokens = len(sequences.example), len(sequences.ids)
     logits: dict[str, np.ndarray] = {
         head.kind: np.zeros((num_tokens if head.kind == "span" else num_sequences, head.num_outputs), np.float32)
@@ -147,32 +152,37 @@ def _add_logits(
     logits: dict[str, np.ndarray],
     num_models: int,
 ) -> None:
-    ids, segments, lengths = packed_inputs(sequences, chosen, device)
+    packed = pack(sequences, chosen, device)
     # Without a span head, the last layer computes [CLS] alone.
     at = None if "span" in logits else torch.empty(0, dtype=torch.int64, device=device.torch_device)
     with device.autocast():
-        encoded = model.encode_packed(ids, lengths, segments, at=at)
+        encoded = model.encode_packed(packed.ids, packed.lengths, packed.segments, at=at)
         found = {kind: model.scores(kind, encoded) for kind in model.heads if kind in logits}  # type: ignore[arg-type]
     for kind, values in found.items():
-        rows = token_rows(sequences, chosen) if kind == "span" else chosen
+        rows = packed.tokens if kind == "span" else chosen
         logits[kind][rows] += values.float().cpu().numpy() / num_models
 
 
-def packed_inputs(
-    sequences: Sequences, chosen: Int64[np.ndarray, "_"], device: Device
-) -> tuple[Integer[Tensor, "tokens"], Integer[Tensor, "tokens"], list[int]]:
-    """The ids, segments and lengths of some sequences, concatenated on the device."""
-    lengths, tokens = sequences.lengths[chosen], token_rows(sequences, chosen)
+@dataclass(frozen=True)
+class PackedInputs:
+    """Some of the sequences, as `AlbertModel.encode_packed` takes them."""
+
+    ids: Int[Tensor, "packed"]
+    lengths: list[int]
+    segments: Int[Tensor, "packed"]
+    tokens: Int64[np.ndarray, "packed"]
+    """The place of each token in `Sequences.ids`."""
+
+
+def pack(sequences: Sequences, chosen: Int64[np.ndarray, "_"], device: Device) -> PackedInputs:
+    """Pack the chosen sequences, in this order, on a device."""
+    lengths = sequences.lengths[chosen]
+    tokens = concatenate_ranges(sequences.starts[chosen], lengths)
     positions = tokens - np.repeat(sequences.starts[chosen], lengths)
     is_second = positions >= np.repeat(sequences.second[chosen], lengths)
     ids = torch.from_numpy(sequences.ids[tokens]).to(device.torch_device, non_blocking=True)
     segments = torch.from_numpy(is_second.astype(np.int64)).to(device.torch_device, non_blocking=True)
-    return ids, segments, lengths.tolist()
-
-
-def token_rows(sequences: Sequences, chosen: Int64[np.ndarray, "_"]) -> Int64[np.ndarray, "tokens"]:
-    """The numbers of the tokens of some sequences."""
-    return concatenate_ranges(sequences.starts[chosen], sequences.lengths[chosen])
+    return PackedInputs(ids, lengths.tolist(), segments, tokens)
 
 
 def decide(

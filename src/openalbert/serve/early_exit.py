@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float32, Float64, Int64
 
 from openalbert.errors import UserError
 from openalbert.finetuning.early_exit import NEVER, is_settled
-from openalbert.finetuning.predict import packed_inputs
+from openalbert.finetuning.predict import PRETRAINING, TOKENS_AT_A_TIME, pack
 from openalbert.interop.exits import ExitInfo, ExitRule
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import HeadKind
@@ -37,12 +37,12 @@ class Leaving:
 
 
 @dataclass(frozen=True)
-class EarlyOutputs:
-    """What the loop found for each sequence."""
+class Left:
+    """Sequences that have left: their numbers, logits, and the layers that were computed."""
 
-    logits: Float32[np.ndarray, "sequences outputs"]
-    depths: Int64[np.ndarray, "sequences"]
-    """The number of layers that were computed."""
+    numbers: Int64[np.ndarray, "left"]
+    logits: Float32[np.ndarray, "left outputs"]
+    depths: Int64[np.ndarray, "left"]
 
 
 @runtime_checkable
@@ -70,19 +70,16 @@ class Active:
     """The sequences in the pool: a row for each, in the pool's order."""
 
     numbers: Int64[np.ndarray, "active"]
+    lengths: Int64[np.ndarray, "active"]
+    last: Int64[np.ndarray, "active"]
+    """The depth at which it leaves at the latest."""
+    until: Float64[np.ndarray, "active"]
+    """The time at which it leaves at the latest."""
     depths: Int64[np.ndarray, "active"]
     in_a_row: Int64[np.ndarray, "active"]
     """Layers in a row at which it was settled."""
-    joined: Float64[np.ndarray, "active"]
-    """The time at which it joined."""
     logits: Float32[np.ndarray, "active outputs"]
     """Those of its last depth."""
-
-    @classmethod
-    def new(cls, numbers: Int64[np.ndarray, "_"], now: float, num_outputs: int) -> "Active":
-        """Sequences that join now."""
-        zeros, logits = np.zeros(len(numbers), np.int64), np.zeros((len(numbers), num_outputs), np.float32)
-        return cls(numbers, zeros, zeros, np.full(len(numbers), now), logits)
 
     def __add__(self, other: "Active") -> "Active":
         return Active(*(np.concatenate(pair) for pair in zip(vars(self).values(), vars(other).values(), strict=True)))
@@ -90,12 +87,63 @@ class Active:
     def __getitem__(self, rows: Bool[np.ndarray, "active"]) -> "Active":
         return Active(*(values[rows] for values in vars(self).values()))
 
-    def decided(self, head: HeadKind, rule: ExitRule, logits: Float32[np.ndarray, "active outputs"]) -> "Active":
-        """The same sequences one layer deeper, with these logits."""
-        settled = is_settled(head, rule, logits, self.logits)
-        if rule.kind == "patience":
-            settled &= self.depths > 0  # the first layer has none before it
-        return Active(self.numbers, self.depths + 1, np.where(settled, self.in_a_row + 1, 0), self.joined, logits)
+
+class DepthMixedBatch:
+    """Sequences that join, take one layer a step whatever their depth, and leave when they are settled."""
+
+    def __init__(self, pool: Pool, rule: ExitRule = NEVER, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.pool, self.rule, self.clock = pool, rule, clock
+        self.step_seconds = 0.0
+        """How long the last step took: another one would take as long."""
+        nothing, none = np.empty(0, np.int64), np.empty((0, pool.num_outputs), np.float32)
+        self.active = Active(nothing, nothing, nothing, np.empty(0), nothing, nothing, none)
+
+    @property
+    def num_tokens(self) -> int:
+        """The tokens of the sequences that are being computed."""
+        return int(self.active.lengths.sum())
+
+    @property
+    def can_join(self) -> bool:
+        """Whether sequences may join now: layers with weights of their own take one depth at a time."""
+        return self.pool.mixes_depths or not len(self.active.numbers)
+
+    def join(
+        self,
+        sequences: Sequences,
+        chosen: Int64[np.ndarray, "new"],
+        numbers: Int64[np.ndarray, "new"],
+        max_depth: int | None = None,
+        deadline: float | None = None,
+    ) -> None:
+        """Add sequences, which get these numbers; `deadline` is in seconds from now."""
+        last = self.pool.num_layers if max_depth is None else max_depth
+        if not 1 <= last <= self.pool.num_layers:
+            raise UserError(f"depth is {last}, but it must be from 1 to {self.pool.num_layers}, the number of layers")
+        count, until = len(chosen), np.inf if deadline is None else self.clock() + deadline
+        zeros, logits = np.zeros(count, np.int64), np.zeros((count, self.pool.num_outputs), np.float32)
+        new = Active(
+            numbers, sequences.lengths[chosen], np.full(count, last), np.full(count, until), zeros, zeros, logits
+        )
+        self.pool.join(sequences, chosen)
+        self.active += new
+
+    def step(self) -> Left:
+        """Take every sequence through its next layer; returns those that leave."""
+        started, active = self.clock(), self.active
+        active.depths = active.depths + 1
+        logits = self.pool.decide(active.depths)
+        settled = is_settled(self.pool.head, self.rule, logits, active.logits)
+        if self.rule.kind == "patience":
+            settled &= active.depths > 1  # the first layer has none before it
+        active.in_a_row = np.where(settled, active.in_a_row + 1, 0)
+        active.logits = logits
+        leaves = (active.in_a_row >= self.rule.patience) | (active.depths >= active.last)
+        leaves |= self.clock() + self.step_seconds > active.until
+        self.pool.advance(~leaves)
+        left, self.active = active[leaves], active[~leaves]
+        self.step_seconds = self.clock() - started
+        return Left(left.numbers, left.logits, left.depths)
 
 
 def run_with_exits(
@@ -103,38 +151,25 @@ def run_with_exits(
     sequences: Sequences,
     leaving: Leaving,
     *,
-    tokens_at_a_time: int = 16384,
+    tokens_at_a_time: int = TOKENS_AT_A_TIME,
     advance: Callable[[float], None] = lambda tokens: None,
     clock: Callable[[], float] = time.perf_counter,
-) -> EarlyOutputs:
-    """Compute every sequence until it leaves; `advance` is called with the tokens that have left."""
-    num_sequences, lengths = len(sequences.example), sequences.lengths
-    out = EarlyOutputs(np.zeros((num_sequences, pool.num_outputs), np.float32), np.zeros(num_sequences, np.int64))
-    last = pool.num_layers if leaving.max_depth is None else leaving.max_depth
-    if not 1 <= last <= pool.num_layers:
-        raise UserError(f"depth is {last}, but it must be from 1 to {pool.num_layers}, the number of layers")
+) -> Left:
+    """Compute every sequence until it leaves, in their order; `advance` is called with the tokens that have left."""
+    count, lengths = len(sequences.example), sequences.lengths
+    out = Left(np.arange(count), np.zeros((count, pool.num_outputs), np.float32), np.zeros(count, np.int64))
+    batch = DepthMixedBatch(pool, leaving.rule, clock)
     waiting = np.argsort(-lengths, kind="stable")  # similar lengths together
-    active = Active.new(waiting[:0], clock(), pool.num_outputs)
-    while len(waiting) or len(active.numbers):
-        started = clock()
-        if pool.mixes_depths or not len(active.numbers):
-            room = tokens_at_a_time - lengths[active.numbers].sum()
-            count = int(np.searchsorted(np.cumsum(lengths[waiting]), room, side="right"))
-            new, waiting = np.split(waiting, [max(count, int(not len(active.numbers)))])
+    while len(waiting) or batch.num_tokens:
+        if len(waiting) and batch.can_join:
+            fits = int(np.searchsorted(np.cumsum(lengths[waiting]), tokens_at_a_time - batch.num_tokens, side="right"))
+            new, waiting = np.split(waiting, [max(fits, int(not batch.num_tokens))])
             if len(new):
-                pool.join(sequences, new)
-                active += Active.new(new, started, pool.num_outputs)
-        active = active.decided(pool.head, leaving.rule, pool.decide(active.depths + 1))
-        leaves = (active.in_a_row >= leaving.rule.patience) | (active.depths >= last)
-        if leaving.deadline is not None:
-            now = clock()  # another layer would take as long as this one did
-            leaves |= now - active.joined + (now - started) > leaving.deadline
-        done = active[leaves]
-        out.logits[done.numbers], out.depths[done.numbers] = done.logits, done.depths
-        if len(done.numbers):
-            advance(float(lengths[done.numbers].sum()))
-        pool.advance(~leaves)
-        active = active[~leaves]
+                batch.join(sequences, new, new, leaving.max_depth, leaving.deadline)
+        left = batch.step()
+        out.logits[left.numbers], out.depths[left.numbers] = left.logits, left.depths
+        if len(left.numbers):
+            advance(float(lengths[left.numbers].sum()))
     return out
 
 
@@ -146,7 +181,7 @@ class TorchPool:
     """
 
     def __init__(self, model: AlbertModel, device: Device) -> None:
-        [head] = [one for one in model.head_list if one.kind not in ("masked_lm", "sentence_order")]
+        [head] = [one for one in model.head_list if one.kind not in PRETRAINING]
         self.model, self.device = model.eval(), device
         self.head, self.num_outputs, self.num_layers = head.kind, head.num_outputs, model.config.num_layers
         sharing = model.config.sharing
@@ -161,14 +196,14 @@ class TorchPool:
 
     def join(self, sequences: Sequences, chosen: Int64[np.ndarray, "_"]) -> None:
         """Embed sequences, and add them."""
-        ids, segments, lengths = packed_inputs(sequences, chosen, self.device)
+        packed = pack(sequences, chosen, self.device)
         with torch.inference_mode(), self.device.autocast():
-            layout = Packed.of(lengths, ids.device)
-            new = self.model.encoder.embedding(ids.long(), segments, layout.positions(ids))
+            positions = Packed.of(packed.lengths, packed.ids.device).positions(packed.ids)
+            new = self.model.encoder.embedding(packed.ids.long(), packed.segments, positions)
             self.hidden = torch.cat((self.hidden.to(new.dtype), new))
         if not self.lengths:
             self.layer = 0
-        self.lengths = (*self.lengths, *lengths)
+        self.lengths = (*self.lengths, *packed.lengths)
 
     def decide(self, depths: Int64[np.ndarray, "active"]) -> Float32[np.ndarray, "active outputs"]:
         """Keys and values of all tokens, and the next layer's [CLS]; its logits."""
