@@ -172,6 +172,7 @@ def test_predictions_are_written_one_for_each_example_in_words(
         "multi_label": lambda line: set(line) <= {"war", "water", "school"},
         "multiple_choice": lambda line: line in "ABCD",
         "question_answering": lambda line: isinstance(line, str),
+        "tagging": lambda line: {entity["label"] for entity in line} <= {"place", "thing"},
     }
     assert all(found[task](line["prediction"]) for line in lines)
     if task == "question_answering":
@@ -221,6 +222,14 @@ def test_predictions_come_with_how_likely_they_are(kind: str, quick_runs: dict[s
                 rest -= none
             scores = torch.tensor([candidate.score for candidate in answers.candidates], dtype=torch.float64)
             assert line["answer_probability"] == pytest.approx(rest * scores.softmax(0)[0].item(), rel=1e-4)
+    elif kind == "tagging":
+        words = found.data.encoding.words
+        likely = torch.from_numpy(found.outputs.logits[name][words.token]).double().softmax(1).max(1).values
+        for line, example, start in zip(lines, found.data.examples, words.starts, strict=False):
+            for entity in line["prediction"]:
+                assert example.text[entity["start"] : entity["end"]] == entity["text"]
+                inside = [n for n, (begin, _) in enumerate(example.words) if entity["start"] <= begin < entity["end"]]
+                assert entity["probability"] == pytest.approx(likely[start + np.array(inside)].mean().item(), rel=1e-5)
     else:
         scores = torch.from_numpy(found.outputs.logits[name]).double()
         start = 0

@@ -22,10 +22,19 @@ from openalbert.finetuning.windows import (
     span_targets,
     split_into_windows,
 )
-from openalbert.tasks.task import ChoiceExample, Example, QuestionExample, Sequences, Task, TextExample
+from openalbert.finetuning.words import WordTokens, align_words, tag_targets
+from openalbert.tasks.task import (
+    ChoiceExample,
+    Example,
+    QuestionExample,
+    Sequences,
+    TaggingExample,
+    Task,
+    TextExample,
+)
 from openalbert.text.tokenizer import Tokenizer
 
-E = TypeVar("E", TextExample, ChoiceExample, QuestionExample)
+E = TypeVar("E", TextExample, ChoiceExample, QuestionExample, TaggingExample)
 MIN_LENGTH = 8  # tokens of an input: room for a word on both sides of a pair
 STRIDE = 128  # tokens between the starts of two windows, as in Google's code
 MAX_QUESTION_TOKENS = 64  # as in Google's code
@@ -42,6 +51,8 @@ class Encoding:
     sequences: Sequences
     windows: Windows | None = None
     """For question answering: the characters of the passages that tokens stand for."""
+    words: WordTokens | None = None
+    """For tagging: the tokens that decide on words."""
 
 
 def encode(
@@ -49,7 +60,8 @@ def encode(
 ) -> Encoding:
     """Encode examples as sequences of at most `max_length` tokens.
 
-    `stride`: the distance in tokens between the starts of two windows over a passage, half a window at most.
+    `stride`: the distance in tokens between the starts of two windows over a passage, half a window at most. Texts
+    whose words are tagged have windows that are half a window apart.
     """
     if max_length < MIN_LENGTH:
         raise UserError(f"max_length is {max_length}: an input needs {MIN_LENGTH} tokens at least")
@@ -58,6 +70,8 @@ def encode(
     if task.kind == "question_answering":
         questions = _require_kind(task, examples, QuestionExample)
         return Encoding(*_encode_questions(questions, tokenizer, max_length, stride, task.may_have_no_answer))
+    if task.kind == "tagging":
+        return _encode_words(task, _require_kind(task, examples, TaggingExample), tokenizer, max_length)
     if task.kind == "multiple_choice":
         return Encoding(_encode_choices(_require_kind(task, examples, ChoiceExample), tokenizer, max_length))
     return Encoding(_encode_texts(task, _require_kind(task, examples, TextExample), tokenizer, max_length))
@@ -225,6 +239,17 @@ def _encode_questions(
         end[to_token] = np.concatenate([passage.end for passage in passages])[from_token]
         owned_from[to_token] = np.concatenate(owned)
     return sequences, Windows(begin, end, owned_from, answer_tokens, is_cut)
+
+
+def _encode_words(task: Task, examples: Sequence[TaggingExample], tokenizer: Tokenizer, max_length: int) -> Encoding:
+    """`[CLS] window of the text [SEP]` for each window; none is truncated."""
+    pieces = align_words(examples, tokenizer, max_length - 2)
+    no_second = np.full(len(pieces.first), NO_SECOND, np.int64)
+    ids, starts, second = PairSlices(pieces.first, pieces.length, no_second, no_second).assemble(pieces.ids, tokenizer)
+    targets = {}
+    if all(example.tags is not None for example in examples):
+        targets["tagging"] = tag_targets(examples, pieces.words, task.labels, len(ids))
+    return Encoding(Sequences(ids, starts, second, pieces.example, targets, len(examples), 0), words=pieces.words)
 
 
 def _question_targets(spans: Sequence[tuple[int, int]], may_have_no_answer: bool) -> dict[str, np.ndarray]:

@@ -50,7 +50,7 @@ class Evaluate:
     task: str = ""
     """A known task or, for files of your own, its kind. Not given: the one that the model was fine-tuned for.
     TaskMetadata: cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte, wnli, squad1, squad2, race, race_middle, race_high.
-    Kinds: classification, regression, multi_label, multiple_choice, question_answering."""
+    Kinds: classification, regression, multi_label, multiple_choice, question_answering, tagging."""
     source: Annotated[TaskSource, OmitArgPrefixes] = field(default_factory=TaskSource)
     """Where the examples come from."""
     splits: tuple[str, ...] = ()

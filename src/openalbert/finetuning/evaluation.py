@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -34,6 +34,7 @@ from openalbert.tasks.data.source import hold_out
 from openalbert.tasks.data.tables import check_no_rows_excluded
 from openalbert.tasks.metrics import LOSS
 from openalbert.tasks.squad import score_answers
+from openalbert.tasks.tags import Tags, count_matches, gold_tags, mark_entities, tag_scores
 from openalbert.tasks.task import Example, QuestionExample, Reading, Task, TextExample, are_pairs
 from openalbert.train.device import Device
 
@@ -242,7 +243,7 @@ def intervals(
     if not 1 < len(examples) < MAX_FOR_INTERVALS:
         return {}
     found = {name: ends for name, ends in _bootstrap(task, examples, predictions).items() if name in metrics}
-    if "accuracy" in metrics:
+    if "accuracy" in metrics and task.kind != "tagging":  # there it is of words, which depend on each other
         found["accuracy"] = wilson(round(metrics["accuracy"] * len(examples) / 100), len(examples))
     return {name: found[name] for name in metrics if name in found}
 
@@ -268,6 +269,10 @@ def _bootstrap(task: Task, examples: Sequence[Example], predictions: Sequence[ob
             of_one = np.array([one.get(name, np.nan) for one in each])[rows]
             there = np.isfinite(of_one).sum(1)
             values[name] = list(np.nansum(of_one, axis=1)[there > 0] / there[there > 0])
+    elif task.kind == "tagging":
+        counts = count_matches(gold_tags(examples), cast("Sequence[Tags]", predictions))
+        sums = np.stack([column[rows].sum(1) for column in counts.T], axis=1)
+        values = {name: found.tolist() for name, found in tag_scores(sums, mark_entities(task.labels)).items()}
     else:
         for row in rows.tolist():
             drawn = task.measure([examples[one] for one in row], [predictions[one] for one in row])

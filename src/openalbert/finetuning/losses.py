@@ -18,8 +18,9 @@ from openalbert.errors import UserError
 from openalbert.finetuning.batches import PackedBatch
 from openalbert.finetuning.predict import Outputs
 from openalbert.model.albert import AlbertModel
+from openalbert.model.config import TOKEN_HEADS
 from openalbert.objectives.score import Score, score
-from openalbert.tasks.task import Sequences, Task
+from openalbert.tasks.task import UNLABELLED, Sequences, Task
 from openalbert.train.cuda_graphs import CapturedEncoder
 from openalbert.train.loop import TrainingTask
 
@@ -33,9 +34,11 @@ def finetuning(
     kinds = [head.kind for head in model.head_list]
 
     def predictions(batch: PackedBatch) -> dict[str, Tensor]:
-        # A choice is one prediction over its options; everything else is one for each sequence.
-        count = _number(len(batch), batch.tokens)
-        return dict.fromkeys(kinds, count)
+        # A choice is one prediction over its options, a tag is one for each word; everything else is one for each
+        # sequence.
+        if "tagging" in kinds:
+            return {"tagging": (batch.targets["tagging"] != UNLABELLED).sum()}
+        return dict.fromkeys(kinds, _number(len(batch), batch.tokens))
 
     def scores(batch: PackedBatch, depth: int) -> dict[str, Score]:
         return finetuning_scores(model, batch, depth, captured, class_weights)
@@ -55,7 +58,7 @@ def finetuning_scores(
     captured: CapturedEncoder | None = None,
     class_weights: Float[Tensor, "classes"] | None = None,
 ) -> dict[str, Score]:
-    """The losses of a batch. Without a span head, the last layer computes [CLS] only."""
+    """The losses of a batch. Without a head that scores tokens, the last layer computes [CLS] only."""
     if model.exits is not None:
         states = model.encode_packed(batch.tokens, batch.lengths, batch.segments, all_states=True)
         [kind] = model.heads
@@ -65,12 +68,13 @@ def finetuning_scores(
     if captured is not None and batch.is_filled:
         encoded = captured.encode(batch.tokens, batch.segments, batch.lengths, depth)
     if encoded is None:
-        at = None if "span" in model.heads else batch.tokens.new_empty(0)
+        at = None if any(kind in model.heads for kind in TOKEN_HEADS) else batch.tokens.new_empty(0)
         encoded = model.encode_packed(batch.tokens, batch.lengths, batch.segments, depth=depth, at=at)
     scores: dict[str, Score] = {}
     for head in model.head_list:
         given = model.scores(head.kind, encoded)
-        real = given if head.kind == "span" else given[: len(batch.real_lengths)]
+        count = sum(batch.real_lengths) if head.kind in TOKEN_HEADS else len(batch.real_lengths)
+        real = given[:count]
         scores[head.kind] = head_loss(head.kind, real, batch, class_weights)
     return scores
 
@@ -151,6 +155,17 @@ def answerability_loss(scores: Float[Tensor, "sequences 1"], batch: PackedBatch)
     return Score(losses.sum(), *_counted(losses, (given > 0) == (wanted > 0.5)))
 
 
+def tagging_loss(
+    scores: Float[Tensor, "tokens labels"], batch: PackedBatch, class_weights: Float[Tensor, "labels"] | None = None
+) -> Score:
+    """Cross entropy of the first piece of each word; the other tokens are ignored."""
+    labels = batch.targets["tagging"]
+    plain = score(scores, labels, labels != UNLABELLED)
+    if class_weights is None:
+        return plain
+    return plain._replace(loss_sum=F.cross_entropy(scores.float(), labels, class_weights, reduction="sum"))
+
+
 LOSSES: dict[str, Callable[[Tensor, PackedBatch], Score]] = {
     "classification": classification_loss,
     "regression": regression_loss,
@@ -158,12 +173,14 @@ LOSSES: dict[str, Callable[[Tensor, PackedBatch], Score]] = {
     "multiple_choice": multiple_choice_loss,
     "span": span_loss,
     "answerability": answerability_loss,
+    "tagging": tagging_loss,
 }
 
 
 WEIGHTED_LOSSES: dict[str, Callable[[Tensor, PackedBatch, Tensor], Score]] = {
     "classification": classification_loss,
     "multi_label": multi_label_loss,
+    "tagging": tagging_loss,
 }
 
 
@@ -193,12 +210,13 @@ def _padded_indices(
 def balanced_weights(task: Task, sequences: Sequences) -> Float64[np.ndarray, "classes"]:
     """A weight for each class from its frequency in the training set: what `--class-weights balanced` stands for.
 
-    For classification it is n / (k · n_c): every class has the same total weight, and the mean weight of an example is
-    1. For multi_label it is the weight of the positive examples, negative / positive, so that both have the same total.
-    A class without examples, or a label without a negative one, has weight 1.
+    For classification and tagging it is n / (k · n_c): every class has the same total weight, and the mean weight of an
+    example or word is 1. For multi_label it is the weight of the positive examples, negative / positive, so that both
+    have the same total. A class without examples, or a label without a negative one, has weight 1.
     """
-    if task.kind == "classification":
-        counts = np.bincount(sequences.targets["classification"], minlength=len(task.labels)).astype(np.float64)
+    if task.kind in ("classification", "tagging"):
+        targets = sequences.targets[task.kind]
+        counts = np.bincount(targets[targets != UNLABELLED], minlength=len(task.labels)).astype(np.float64)
         occurs = counts > 0
         return np.where(occurs, counts.sum() / (occurs.sum() * np.maximum(counts, 1)), 1.0)
     if task.kind == "multi_label":
@@ -207,8 +225,8 @@ def balanced_weights(task: Task, sequences: Sequences) -> Float64[np.ndarray, "c
         negative = len(wanted) - positive
         return np.where((positive > 0) & (negative > 0), negative / np.maximum(positive, 1), 1.0)
     raise UserError(
-        f"--class-weights balanced is for classification and multi_label, but {task.name} is of the kind {task.kind}, "
-        "which has no classes to balance: leave it out"
+        f"--class-weights balanced is for classification, multi_label and tagging, but {task.name} is of the kind "
+        f"{task.kind}, which has no classes to balance: leave it out"
     )
 
 

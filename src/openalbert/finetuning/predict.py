@@ -14,11 +14,12 @@ from torch import Tensor
 from openalbert.errors import UserError
 from openalbert.finetuning.encode import Encoding, concatenate_ranges
 from openalbert.finetuning.span_decoding import Answers
+from openalbert.finetuning.words import TaggedWords, decide_tags
 from openalbert.interop import huggingface
 from openalbert.interop.pretraining_json import Pretraining, read_pretraining
 from openalbert.interop.task_json import TaskInfo, read_task_info
 from openalbert.model.albert import AlbertModel
-from openalbert.model.config import Head, HeadKind
+from openalbert.model.config import TOKEN_HEADS, Head, HeadKind
 from openalbert.tasks.task import Sequences, Task
 from openalbert.text.tokenizer import Tokenizer
 from openalbert.train.device import Device
@@ -83,7 +84,7 @@ class Outputs:
     """The float32 logits of every head of a task."""
 
     logits: dict[str, np.ndarray]
-    """By the kind of head: a row for each sequence; for `span` a row for each token, in the order of ids."""
+    """By the kind of head: a row for each sequence; for heads that score tokens a row for each, in the order of ids."""
 
 
 def predict(
@@ -102,7 +103,7 @@ def predict(
     kinds = kinds or _common_heads(models)
     num_sequences, num_tokens = len(sequences.example), len(sequences.ids)
     logits: dict[str, np.ndarray] = {
-        head.kind: np.zeros((num_tokens if head.kind == "span" else num_sequences, head.num_outputs), np.float32)
+        head.kind: np.zeros((num_tokens if head.kind in TOKEN_HEADS else num_sequences, head.num_outputs), np.float32)
         for head in models[0].head_list
         if head.kind in kinds
     }
@@ -153,13 +154,14 @@ def _add_logits(
     num_models: int,
 ) -> None:
     packed = pack(sequences, chosen, device)
-    # Without a span head, the last layer computes [CLS] alone.
-    at = None if "span" in logits else torch.empty(0, dtype=torch.int64, device=device.torch_device)
+    # Without a head that scores tokens, the last layer computes [CLS] alone.
+    scores_tokens = any(kind in logits for kind in TOKEN_HEADS)
+    at = None if scores_tokens else torch.empty(0, dtype=torch.int64, device=device.torch_device)
     with device.autocast():
         encoded = model.encode_packed(packed.ids, packed.lengths, packed.segments, at=at)
         found = {kind: model.scores(kind, encoded) for kind in model.heads if kind in logits}  # type: ignore[arg-type]
     for kind, values in found.items():
-        rows = packed.tokens if kind == "span" else chosen
+        rows = packed.tokens if kind in TOKEN_HEADS else chosen
         logits[kind][rows] += values.float().cpu().numpy() / num_models
 
 
@@ -205,7 +207,14 @@ def decide(
         return [tuple(map(int, np.flatnonzero(row > 0))) for row in logits["multi_label"]]
     if task.kind == "multiple_choice":
         return [int(options.argmax()) for options in by_example(encoding.sequences, logits["multiple_choice"][:, 0])]
+    if task.kind == "tagging":
+        return [one.tags for one in tagged_words(task, encoding, outputs)]
     return [one.text(null_threshold) for one in answers]
+
+
+def tagged_words(task: Task, encoding: Encoding, outputs: Outputs) -> list[TaggedWords]:
+    """The tags of each text's words; none where the task has other examples."""
+    return [] if encoding.words is None else decide_tags(outputs.logits["tagging"], encoding.words, task.labels)
 
 
 def by_example(sequences: Sequences, logits: np.ndarray) -> list[np.ndarray]:
@@ -220,7 +229,8 @@ def probabilities(
     """The probabilities of each example; of several models, those of their mean logits.
 
     Those of classes and options sum to 1, those of labels are independent. A question has that of its best answer among
-    the candidates and, where there may be none, that of no answer. Regression has none.
+    the candidates and, where there may be none, that of no answer. Regression has none; those of tags are in
+    `tagged_words`.
     """
     logits = outputs.logits
     if task.kind == "classification":
@@ -230,7 +240,7 @@ def probabilities(
     if task.kind == "multiple_choice":
         options = by_example(encoding.sequences, logits["multiple_choice"][:, 0])
         return [softmax(of_one[None])[0] for of_one in options]
-    if task.kind == "regression":
+    if task.kind in ("regression", "tagging"):
         return []
     best = np.array([one.candidates[0].probability if one.candidates else 0.0 for one in answers])
     if not task.may_have_no_answer:

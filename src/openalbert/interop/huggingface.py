@@ -21,7 +21,7 @@ from openalbert.interop.pretraining_json import Pretraining, write_pretraining
 from openalbert.interop.tokenizer_json import write_tokenizer_files
 from openalbert.interop.weights import INDEX, WEIGHTS, read_folder_tensors, read_tensor_names, write_tensors
 from openalbert.model.albert import AlbertModel, initialize
-from openalbert.model.config import PRETRAINING_HEADS, AlbertConfig, Head
+from openalbert.model.config import PRETRAINING_HEADS, TOKEN_HEADS, AlbertConfig, Head
 from openalbert.model.presets import PRESETS, is_preset_or_recipe
 from openalbert.pretrained import bundled_folder, pretrained_names
 from openalbert.run_files import METRICS, MODEL, RUN, RUN_INFO
@@ -311,8 +311,8 @@ def _without_identity_map(
 
 
 def _may_be_fresh(pair: Pair, heads: Sequence[Head]) -> bool:
-    """Their masked-LM and span models have no pooler."""
-    return pair.ours.startswith("encoder.pooler.") and {head.kind for head in heads} <= {"masked_lm", "span"}
+    """Their masked-LM models and those whose task heads score tokens have no pooler."""
+    return pair.ours.startswith("encoder.pooler.") and {head.kind for head in heads} <= {"masked_lm", *TOKEN_HEADS}
 
 
 def _check(tensors: dict[str, Tensor], pair: Pair, whole: torch.Size, where: str) -> None:

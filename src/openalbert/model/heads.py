@@ -64,12 +64,28 @@ class Span(nn.Module):
         return logits
 
 
+class Tagging(nn.Module):
+    """The label of each token: a logit per token and label."""
+
+    def __init__(self, config: AlbertConfig, num_labels: int) -> None:
+        super().__init__()
+        self.dropout = nn.Dropout(config.classifier_dropout)
+        self.dense = nn.Linear(config.hidden_size, num_labels)
+
+    def forward(self, hidden: Float[Tensor, "*tokens hidden"]) -> Float[Tensor, "*tokens labels"]:
+        """Logits of each token."""
+        logits: Tensor = self.dense(self.dropout(hidden))
+        return logits
+
+
 def make_head(head: Head, config: AlbertConfig) -> nn.Module:
     """The module for a head."""
     if head.kind == "masked_lm":
         return MaskedLm(config)
     if head.kind == "span":
         return Span(config)
+    if head.kind == "tagging":
+        return Tagging(config, head.num_outputs)
     # As in Google's code, the sentence-order head has no dropout.
     dropout = 0.0 if head.kind == "sentence_order" else config.classifier_dropout
     return OfSequence(config, head.num_outputs, dropout)
@@ -98,4 +114,4 @@ def score(module: nn.Module, encoded: Encoded, words: Float[Tensor, "vocabulary 
     """Apply a head to an encoded batch."""
     if isinstance(module, MaskedLm):
         return module(encoded.hidden, words)  # type: ignore[no-any-return]
-    return module(encoded.hidden if isinstance(module, Span) else encoded.pooled)  # type: ignore[no-any-return]
+    return module(encoded.hidden if isinstance(module, Span | Tagging) else encoded.pooled)  # type: ignore[no-any-return]

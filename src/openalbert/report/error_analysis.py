@@ -29,17 +29,20 @@ MISTAKE_ORDER: dict[Kind, str] = {
     "multi_label": "Sorted by the sum of the probability errors of the wrong labels.",
     "question_answering": "Sorted by the probability of the predicted answer minus twice its F1.",
     "regression": "Sorted by absolute error.",
+    "tagging": "Sorted by the probabilities of the wrong tags, minus those of the actual ones, summed over the words.",
 }
 
 
 @dataclass(frozen=True)
 class Mark:
-    """A span of a text to highlight: an actual or the predicted answer."""
+    """A span of a text to highlight: an actual or a predicted answer or entity."""
 
     kind: str
     """gold or predicted."""
     start: int
     end: int
+    label: str = ""
+    """The type of an entity, which is written after it."""
 
 
 @dataclass(frozen=True)
@@ -320,7 +323,10 @@ def _mistake(mistake: Mistake) -> Markup:
 
 
 def marked(shown: Shown) -> Markup:
-    """A text with its marks; where an actual and a predicted one overlap, the span has both looks."""
+    """A text with its marks; where an actual and a predicted one overlap, the span has both looks.
+
+    The label of an entity is written after it.
+    """
     text = shown.text
     borders = {0, len(text)}
     for mark in shown.marks:
@@ -331,7 +337,24 @@ def marked(shown: Shown) -> Markup:
         kinds = sorted({mark.kind for mark in shown.marks if _covers(mark, start, end)})
         piece = text[start:end]
         pieces.append(element("mark", piece, class_=" ".join(kinds)) if kinds else piece)
+        pieces += _labels_at(shown.marks, end)
     return element("span", *pieces, class_="text")
+
+
+def _labels_at(marks: Sequence[Mark], end: int) -> list[Markup]:
+    """The labels of the entities that end here; one that is predicted right is written once."""
+    ending = [mark for mark in marks if mark.label and mark.end == end]
+    right = {(mark.start, mark.label) for mark in ending if mark.kind == "gold"}
+    right &= {(mark.start, mark.label) for mark in ending if mark.kind == "predicted"}
+    found = []
+    for mark in ending:
+        is_right = (mark.start, mark.label) in right
+        if is_right and mark.kind == "predicted":
+            continue
+        look = "both" if is_right else mark.kind
+        word = {"gold": "actual", "predicted": "predicted", "both": "both"}[look]
+        found.append(element("small", mark.label, class_=f"tag {look}", title=word))
+    return found
 
 
 def _covers(mark: Mark, start: int, end: int) -> bool:

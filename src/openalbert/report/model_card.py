@@ -50,7 +50,11 @@ SENTENCE_OBJECTIVES = {
     "nsp": "next sentence (is the second segment from another document?)",
 }
 DECAYS = {"paper": "linear decay counted from the start", "linear": "linear decay", "constant": "no decay"}
-PIPELINES = {"multiple_choice": "multiple-choice", "question_answering": "question-answering"}
+PIPELINES = {
+    "multiple_choice": "multiple-choice",
+    "question_answering": "question-answering",
+    "tagging": "token-classification",
+}
 HUB_METRICS = {
     "matthews": "matthews_correlation",
     "pearson": "pearsonr",
@@ -64,6 +68,7 @@ ANSWERS: dict[Kind, str] = {
     "multi_label": "which labels apply to a text",
     "multiple_choice": "which option is the answer",
     "question_answering": "where in a passage the answer to a question is",
+    "tagging": "a tag for each word of a text",
 }
 ANSWERABILITY = (
     "\nThe head that predicts whether there is an answer at all is openalbert's own: transformers leaves it out."
@@ -424,10 +429,13 @@ def _finetuning_table(run: RunRecord, settings: Any, max_length: int) -> str:
 
 
 def _finetuning_limits(settings: Any, run: RunRecord, task: Task, max_length: int) -> str:
-    windows = "passages are read in overlapping windows" if task.kind == "question_answering" else ""
+    windows = {
+        "question_answering": "truncated, passages are read in overlapping windows",
+        "tagging": "read in overlapping windows",
+    }
     sentences = [
         "Its scores are of the examples above; on texts of another kind it may do much worse.",
-        f"It reads inputs of at most {max_length} tokens; longer ones are truncated{windows and ', ' + windows}.",
+        f"It reads inputs of at most {max_length} tokens; longer ones are {windows.get(task.kind, 'truncated')}.",
         BIAS,
     ]
     if settings.keep == "best" and len(run.evaluation) > 1:

@@ -5,9 +5,10 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Protocol, runtime_checkable
 
+from openalbert.finetuning.words import FoundEntity
 from openalbert.tasks.race import letter
 from openalbert.tasks.task import AnswerFormat
 from openalbert.text.tokenizer import SPACE
@@ -165,6 +166,33 @@ class ChoicePrediction:
         return list(self.probabilities)
 
 
+@dataclass(frozen=True, repr=False)
+class TagsPrediction:
+    """The tags of a text's words, and the entities that they mark."""
+
+    words: tuple[str, ...]
+    tags: tuple[str, ...]
+    """One for each word."""
+    probabilities: tuple[float, ...]
+    """That of each tag."""
+    entities: tuple[FoundEntity, ...] | None
+    """In the order of the text, as its characters; None where tags mark no entities."""
+
+    def __repr__(self) -> str:
+        if self.entities is None:
+            return f"TagsPrediction({' '.join(map('/'.join, zip(self.words, self.tags, strict=True)))})"
+        shown = (f"{one.text!r} {one.label} {one.probability:.3f}" for one in self.entities)
+        return f"TagsPrediction({', '.join(shown)})"
+
+    def cells(self) -> dict[str, Any]:
+        """The entities, or the tags where they mark none."""
+        return {PREDICTION: list(self.tags) if self.entities is None else [asdict(one) for one in self.entities]}
+
+    def all_probabilities(self) -> list[dict[str, float]]:
+        """That of the tag of each word."""
+        return [{tag: one} for tag, one in zip(self.tags, self.probabilities, strict=True)]
+
+
 @dataclass(frozen=True)
 class Guess:
     """A predicted piece for a [MASK]."""
@@ -208,6 +236,6 @@ class FillPrediction:
 
 def columns_of(kind: str) -> tuple[str, ...]:
     """The names of the cells of a kind of prediction."""
-    if kind == "regression":
+    if kind in ("regression", "tagging"):
         return (PREDICTION,)
     return (PREDICTION, PROBABILITY, START, END) if kind == "question_answering" else (PREDICTION, PROBABILITY)

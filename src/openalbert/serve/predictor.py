@@ -54,6 +54,7 @@ KIND_OF_HEAD: dict[HeadKind, Kind] = {
     "multi_label": "multi_label",
     "multiple_choice": "multiple_choice",
     "span": "question_answering",
+    "tagging": "tagging",
 }
 
 
@@ -391,7 +392,12 @@ class Predictor:
         if self.kind == "question_answering":
             return "it answers questions on a passage, by answer(question, passage)"
         if self.kind is not None:
-            what = {"multiple_choice": "options", "regression": "values", "multi_label": "labels"}
+            what = {
+                "multiple_choice": "options",
+                "regression": "values",
+                "multi_label": "labels",
+                "tagging": "tags of words",
+            }
             return f"it predicts {what.get(self.kind, 'classes')}, by predict(…); for {MASK} use a pretrained model"
         if self.backend.heads:
             return f"it is a pretrained model, for fill(text) with {MASK}; fine-tune it with `openalbert finetune`"

@@ -13,9 +13,10 @@ from jaxtyping import Int32, Int64
 
 from openalbert.model.config import Head
 
-Kind = Literal["classification", "regression", "multi_label", "multiple_choice", "question_answering"]
+Kind = Literal["classification", "regression", "multi_label", "multiple_choice", "question_answering", "tagging"]
 AnswerFormat = Literal["option text", "letter", "number from 0", "number from 1"]
 """How a file of multiple choice names the right option."""
+UNLABELLED = -100  # the target of a token that the loss ignores
 MAX_ANSWER_TOKENS = 30  # as in Google's SQuAD code
 
 
@@ -72,7 +73,21 @@ class QuestionExample:
     """As of a TextExample."""
 
 
-Example: TypeAlias = TextExample | ChoiceExample | QuestionExample
+@dataclass(frozen=True)
+class TaggingExample:
+    """A text whose words have a tag each: its entities, or parts of speech."""
+
+    id: str
+    text: str
+    words: tuple[tuple[int, int], ...]
+    """Start and end of each word, in characters."""
+    tags: tuple[str, ...] | None
+    """The tag of each word, as BIO where tags mark entities; None where they are not known."""
+    row: int | None = field(default=None, repr=False, compare=False)
+    """As of a TextExample. In a CoNLL file it is the number of the sentence."""
+
+
+Example: TypeAlias = TextExample | ChoiceExample | QuestionExample | TaggingExample
 
 
 def are_pairs(examples: Sequence[Example]) -> bool | None:
@@ -131,7 +146,7 @@ class Task:
     """The examples of a split: `train`, one of `splits`, or `test`, whose examples have no labels."""
     measure: Callable[[Sequence[Example], Sequence[object]], dict[str, float]]
     """Metrics in percent, from examples and predictions in the same order. A prediction is a class number, a value, a
-    tuple of class numbers, the number of an option, or the text of an answer ("" for none)."""
+    tuple of class numbers, the number of an option, the text of an answer ("" for none), or a tuple of tags."""
     main_metric: str
     """The metric used for selection; all metrics are better when higher."""
     may_have_no_answer: bool = False
@@ -158,12 +173,13 @@ class Sequences:
     """The position in each sequence where segment 1 starts; its length where it has one segment only."""
     example: Int64[np.ndarray, "sequences"]
     """The number of the example of each sequence, ascending. A choice has a sequence for each option, in their order; a
-    question has one for each window of its passage."""
+    question has one for each window of its passage, and so has a text whose words are tagged."""
     targets: Mapping[str, np.ndarray]
     """By the kind of head, a row for each sequence: classification int64 class, regression float32 value, multi_label
     float32 0 or 1 for each class, multiple_choice int64 1 for the right option's sequence and 0 for the others, span
     int64 first and last token within the sequence (0 and 0 where the window has no answer), answerability float32 1
-    where the window has none. Empty where the examples have no labels."""
+    where the window has none. Only tagging has a row for each token: the int64 label, or UNLABELLED. Empty where the
+    examples have no labels."""
     num_examples: int
     num_truncated: int
     """Examples that were truncated to fit."""

@@ -13,7 +13,7 @@ from tyro.conf import arg
 from openalbert.errors import UserError, suggestion
 from openalbert.formatting import are, counted, percent_of
 from openalbert.tasks.data.tables import Table, check_is_there
-from openalbert.tasks.task import Example, Kind, QuestionExample, Reading, Task, TextExample, are_pairs
+from openalbert.tasks.task import Example, Kind, QuestionExample, Reading, TaggingExample, Task, TextExample, are_pairs
 
 MANY_LEAKED = 0.1  # of the examples to score on: if so many are also in train, the score is hardly meaningful
 MIN_ARTICLES = 20  # with fewer, whole articles are too coarse to be held out, and passages are taken
@@ -26,7 +26,7 @@ class TaskSource:
     data: Path | None = None
     """The folder of a known task, as it was published, or one that holds its folder: GLUE, SQuAD, RACE."""
     train: Path | None = None
-    """A file to learn from: CSV, TSV, JSONL or Parquet; SQuAD's JSON; a file or folder of RACE."""
+    """A file to learn from: CSV, TSV, JSONL or Parquet; SQuAD's JSON; a file or folder of RACE; CoNLL for tagging."""
     dev: Path | None = None
     """A file to score on. Without one, some of the training examples are held out."""
     test: Path | None = None
@@ -39,11 +39,12 @@ class TaskSource:
     """The split of a Hugging Face dataset to score on, where it is not validation; its labels are needed."""
     text_column: str | None = None
     """The column of the text, or of the first of two; given without --second-column, there is one text only.
-    Columns that are not named are guessed and shown; an ambiguous guess is an error that lists the choices."""
+    Columns that are not named are guessed and shown; an ambiguous guess is an error that lists the choices.
+    In CoNLL files columns are numbered from 1, and the word is in the first."""
     second_column: str | None = None
     """The column of the second text of a pair."""
     label_column: str | None = None
-    """The column of the label, of the value, or of all labels that apply."""
+    """The column of the label, of the value, or of all labels that apply; in CoNLL files the tag is in the last."""
     label_columns: tuple[str, ...] = ()
     """The columns of the labels of multi_label, where each label has one with 0 or 1."""
     label_separator: Annotated[str | None, arg(metavar="TEXT")] = None
@@ -302,6 +303,8 @@ def hold_out(
 def _group_key(example: Example, by_article: bool) -> str:
     if isinstance(example, QuestionExample):
         return example.title if by_article else example.passage
+    if isinstance(example, TaggingExample):
+        return example.text
     if isinstance(example, TextExample):
         return f"{example.first}\0{example.second or ''}"
     return example.passage or f"{example.question}\0{example.options}"
