@@ -64,6 +64,9 @@ class Pool(Protocol):
     def advance(self, stays: Bool[np.ndarray, "active"]) -> None:
         """Remove the sequences that leave, and take all tokens of the others through that layer."""
 
+    def clear(self) -> None:
+        """Remove all sequences."""
+
 
 @dataclass
 class Active:
@@ -95,8 +98,13 @@ class DepthMixedBatch:
         self.pool, self.rule, self.clock = pool, rule, clock
         self.step_seconds = 0.0
         """How long the last step took: another one would take as long."""
-        nothing, none = np.empty(0, np.int64), np.empty((0, pool.num_outputs), np.float32)
+        self.clear()
+
+    def clear(self) -> None:
+        """Remove all sequences, after an error."""
+        nothing, none = np.empty(0, np.int64), np.empty((0, self.pool.num_outputs), np.float32)
         self.active = Active(nothing, nothing, nothing, np.empty(0), nothing, nothing, none)
+        self.pool.clear()
 
     @property
     def num_tokens(self) -> int:
@@ -186,13 +194,17 @@ class TorchPool:
         self.head, self.num_outputs, self.num_layers = head.kind, head.num_outputs, model.config.num_layers
         sharing = model.config.sharing
         self.mixes_depths = sharing.attention == sharing.ffn == 1
-        self.hidden = torch.empty(0, model.config.hidden_size, device=device.torch_device)
-        self.lengths: tuple[int, ...] = ()
-        self.layer = 0
-        """The layer that comes next, where all sequences are at the same depth."""
+        self.clear()
         modules = [*(model.exits or ()), model.heads[head.kind]]
         self.weight = torch.stack([module.dense.weight for module in modules]).detach()
         self.bias = torch.stack([module.dense.bias for module in modules]).detach()
+
+    def clear(self) -> None:
+        """Remove all sequences."""
+        self.hidden = torch.empty(0, self.model.config.hidden_size, device=self.device.torch_device)
+        self.lengths: tuple[int, ...] = ()
+        self.layer = 0
+        """The layer that comes next, where all sequences are at the same depth."""
 
     def join(self, sequences: Sequences, chosen: Int64[np.ndarray, "_"]) -> None:
         """Embed sequences, and add them."""
