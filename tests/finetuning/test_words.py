@@ -1,5 +1,7 @@
 """Words and their pieces: each word is decided once, by its first piece, with context; and what its tags then mean."""
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -40,12 +42,9 @@ def test_a_word_is_decided_by_its_first_visible_piece(small: Tokenizer) -> None:
 def test_the_first_piece_is_that_of_trying_all(data: st.DataObject) -> None:
     """Against every pair of a word and a piece."""
     cuts = sorted(data.draw(st.sets(st.integers(0, 30), min_size=2, max_size=10)))
-    words = [span for span in zip(cuts, cuts[1:], strict=False) if data.draw(st.booleans())]
+    words = [span for span in itertools.pairwise(cuts) if data.draw(st.booleans())]
     borders = sorted(data.draw(st.sets(st.integers(0, 30), min_size=2, max_size=12)))
-    pieces = [
-        (start, end if data.draw(st.integers(0, 4)) else start)
-        for start, end in zip(borders, borders[1:], strict=False)
-    ]
+    pieces = [(start, end if data.draw(st.integers(0, 4)) else start) for start, end in itertools.pairwise(borders)]
     expected = [
         next((n for n, (begin, stop) in enumerate(pieces) if begin < stop and begin < end and stop > start), NO_TOKEN)
         for start, end in words

@@ -1,4 +1,4 @@
-"""Entities and their metrics are those of seqeval and of WNUT-17's published table, for valid tags and for any others."""
+"""Entities and their metrics are those of seqeval and of WNUT-17's published table, for any tags."""
 
 import warnings
 from pathlib import Path
@@ -64,7 +64,7 @@ def test_precision_recall_and_f1_are_those_of_seqeval_by_default(texts: list[lis
 
 @given(pairs_of(BIO_TAG))
 def test_once_read_as_bio_seqevals_strict_mode_agrees_with_its_default(texts: list[list[tuple[str, str]]]) -> None:
-    """The two differ only where an entity begins with I-, which neither the files that were read nor predictions have."""
+    """The two differ only where an entity begins with I-, which neither files that were read nor predictions have."""
     gold, predicted = ([list(to_bio([pair[side] for pair in text])) for text in texts] for side in (0, 1))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

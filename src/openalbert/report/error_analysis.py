@@ -257,7 +257,8 @@ def _groups(analysis: ErrorAnalysis) -> Markup:
         + [f"{group.metrics[name]:.1f}" if name in group.metrics else NOTHING for name in names]
         for group in analysis.groups
     ]
-    return table([analysis.grouped_by, "examples", *(name.replace("_", " ") for name in names)], rows)
+    counted_are = "entities" if analysis.grouped_by == "type" else "words" if analysis.kind == "tagging" else "examples"
+    return table([analysis.grouped_by, counted_are, *(name.replace("_", " ") for name in names)], rows)
 
 
 def scatter(values: Sequence[tuple[float, float]]) -> Markup:
@@ -296,7 +297,7 @@ def _mistakes(analysis: ErrorAnalysis) -> Markup:
         note += " Rows are counted from 1, without the file's header."
     legend = []
     if any(text.marks for mistake in analysis.mistakes for text in mistake.texts):
-        looks = {"gold": "actual", "predicted": "predicted", "gold predicted": "both"}
+        looks = {"gold": "actual only", "predicted": "predicted only", "gold predicted": "both"}
         legend.append(element("p", *(joined(element("mark", word, class_=look), " ") for look, word in looks.items())))
     shown = [_mistake(mistake) for mistake in analysis.mistakes]
     rest = shown[OPEN_AT_FIRST:]

@@ -157,8 +157,21 @@ def _examples(
     return Reading(tuple(examples), excluded.counted(), tuple(remarks), layout=sentences.layout)
 
 
+def find_words(table: Table, source: TaskSource, layout: Layout | None) -> tuple[Literal["tokens", "text"], str]:
+    """The column to predict for, and whether it has lists of words (tokens) or texts."""
+    if _is_of_conll(table):
+        return "tokens", _conll_columns(table, source, layout)[0]
+    columns = Columns(table, layout)
+    role = _find_text(columns, source.text_column)
+    return role, columns.roles[role]
+
+
+def _is_of_conll(table: Table) -> bool:
+    return bool(table.rows) and LINES in table.rows[0].values
+
+
 def _sentences(table: Table, source: TaskSource, labelled: bool, layout: Layout | None) -> Sentences:
-    if is_conll(Path(table.name)) and table.rows and LINES in table.rows[0].values:
+    if _is_of_conll(table):
         return _of_conll(table, source, labelled, layout)
     columns = Columns(table, layout)
     ids, id_remark = columns.ids(source.id_column)
@@ -204,8 +217,11 @@ def _is_nested(profile: Profile) -> bool:
 # Words and tags.
 
 
-def _of_conll(table: Table, source: TaskSource, labelled: bool, layout: Layout | None) -> Sentences:
-    """Columns that the user names, else those of the layout, else the first and the last; in CoNLL-U FORM and UPOS."""
+def _conll_columns(table: Table, source: TaskSource, layout: Layout | None) -> tuple[str, str, dict[str, str]]:
+    """The columns of words and tags, and those of them that were named, now or for the training file.
+
+    Not named, they are the first and the last; in CoNLL-U FORM and UPOS.
+    """
     is_u = is_conllu(Path(table.name)) and len(table.columns) == 10
     usual = {"tokens": WORDS_OF_CONLLU, "tags": TAGS_OF_CONLLU} if is_u else {"tokens": "1", "tags": table.columns[-1]}
     named, chosen = {"tokens": source.text_column, "tags": source.label_column}, {}
@@ -214,7 +230,11 @@ def _of_conll(table: Table, source: TaskSource, labelled: bool, layout: Layout |
         column = column_named(table, name, setting) if (name := named[role]) is not None else known
         if column in table.columns and column is not None:
             chosen[role] = column
-    tokens, tags = chosen.get("tokens", usual["tokens"]), chosen.get("tags", usual["tags"])
+    return chosen.get("tokens", usual["tokens"]), chosen.get("tags", usual["tags"]), chosen
+
+
+def _of_conll(table: Table, source: TaskSource, labelled: bool, layout: Layout | None) -> Sentences:
+    tokens, tags, chosen = _conll_columns(table, source, layout)
     if labelled and tokens == tags:
         if len(table.columns) == 1:
             raise UserError(

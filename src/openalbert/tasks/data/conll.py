@@ -6,7 +6,8 @@ lines of contracted words (3-4) and of empty nodes (8.1).
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
@@ -36,54 +37,84 @@ def _ending(path: Path) -> str:
     return plain.suffix.lower()
 
 
-def read_conll(path: Path) -> Table:
-    """A row for each sentence, at its first line: for each column, named by its number, the list of its values.
+@dataclass(frozen=True)
+class ConllLines:
+    """How the lines of a file are read."""
 
-    The numbers of its lines are in `LINES`, which is no column.
-    """
-    lines = [line.rstrip("\r") for line in read_text(path).split("\n")]
-    some = list(islice((line for line in lines if line.strip() and not line.startswith("#")), SAMPLE))
-    if not some:
-        raise UserError(f"{path} has no words: a CoNLL file has a word and its tag on each line")
-    tabs = 2 * sum("\t" in line for line in some) > len(some)
-    width = Counter(len(_fields(line, tabs)) for line in some).most_common(1)[0][0]
-    columns = tuple(str(number) for number in range(1, width + 1))
-    rows = []
-    for words in _sentences(path, lines, tabs, width):
+    separator: str
+    """A tab, or a space, which stands for any number of them."""
+    width: int
+    """Columns of a line."""
+    is_conllu: bool
+
+    @classmethod
+    def of(cls, path: Path, lines: Iterable[str]) -> "ConllLines":
+        """From the first lines of a file."""
+        some = list(islice((line for line in lines if line.strip() and not line.startswith("#")), SAMPLE))
+        if not some:
+            raise UserError(f"{path} has no words: a CoNLL file has a word and its tag on each line")
+        separator = "\t" if 2 * sum("\t" in line for line in some) > len(some) else " "
+        width = Counter(len(_fields(line, separator)) for line in some).most_common(1)[0][0]
+        return cls(separator, width, is_conllu(path))
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of the columns, which are their numbers."""
+        return tuple(str(number) for number in range(1, self.width + 1))
+
+    def fields(self, line: str) -> list[str] | None:
+        """The columns of a word, however many; none where a sentence ends; None for a line that is skipped."""
+        fields = _fields(line, self.separator)
+        if not any(fields) or fields[0] == "-DOCSTART-":
+            return []
+        if self._is_comment(line, fields) or (self.is_conllu and _NO_WORD.fullmatch(fields[0])):
+            return None
+        return fields
+
+    def _is_comment(self, line: str, fields: list[str]) -> bool:
+        """A line of # is a comment unless it has the columns of a word: # is also a word, and begins a hashtag."""
+        looks_like_words = " " in fields[0] if self.separator == "\t" else "\t" in line
+        return line.startswith("#") and (len(fields) != self.width or looks_like_words)
+
+    def row(self, source: str, words: list[tuple[int, list[str]]]) -> Row:
+        """A sentence of words, each with the number of its line: for each column the list of its values.
+
+        The numbers of the lines are in `LINES`, which is no column.
+        """
         numbers = [number for number, _ in words]
         cells = zip(*(fields for _, fields in words), strict=True)
-        values = {column: list(some) for column, some in zip(columns, cells, strict=True)}
-        rows.append(Row(f"{path}, line", numbers[0], {**values, LINES: numbers}))
+        values = {column: list(some) for column, some in zip(self.columns, cells, strict=True)}
+        return Row(source, numbers[0], {**values, LINES: numbers})
+
+
+def _fields(line: str, separator: str) -> list[str]:
+    return [cell.strip() for cell in line.split("\t")] if separator == "\t" else line.split()
+
+
+def read_conll(path: Path) -> Table:
+    """A row for each sentence, at its first line."""
+    lines = [line.rstrip("\r") for line in read_text(path).split("\n")]
+    form = ConllLines.of(path, lines)
+    rows = [form.row(f"{path}, line", words) for words in _sentences(path, lines, form)]
     if not rows:
         raise UserError(f"{path} has no words: every line is a comment, or marks a document")
-    return Table(str(path), columns, rows)
+    return Table(str(path), form.columns, rows)
 
 
-def _fields(line: str, tabs: bool) -> list[str]:
-    return [cell.strip() for cell in line.split("\t")] if tabs else line.split()
-
-
-def _sentences(path: Path, lines: list[str], tabs: bool, width: int) -> Iterator[list[tuple[int, list[str]]]]:
+def _sentences(path: Path, lines: list[str], form: ConllLines) -> Iterator[list[tuple[int, list[str]]]]:
     """The words of each sentence: the number of the line, and its columns."""
     words: list[tuple[int, list[str]]] = []
     for number, line in enumerate((*lines, ""), 1):
-        fields = _fields(line, tabs)
-        if not any(fields) or fields[0] == "-DOCSTART-":
+        fields = form.fields(line)
+        if fields == []:
             if words:
                 yield words
             words = []
-        elif _is_comment(line, fields, tabs, width) or (is_conllu(path) and _NO_WORD.fullmatch(fields[0])):
-            continue
-        elif len(fields) != width:
+        elif fields is not None and len(fields) != form.width:
+            between = "a tab" if form.separator == "\t" else "spaces"
             raise UserError(
-                f"{path}, line {number}: {counted(len(fields), 'column')} where most lines have {width}: a line has a "
-                f"word and its tag, with {'a tab' if tabs else 'spaces'} between them"
+                f"{path}, line {number}: {counted(len(fields), 'column')} where most lines have {form.width}: a line "
+                f"has a word and its tag, with {between} between them"
             )
-        else:
+        elif fields is not None:
             words.append((number, fields))
-
-
-def _is_comment(line: str, fields: list[str], tabs: bool, width: int) -> bool:
-    """A line of # is a comment unless it has the columns of a word: # is also a word, and begins a hashtag."""
-    looks_like_words = " " in fields[0] if tabs else "\t" in line
-    return line.startswith("#") and (len(fields) != width or looks_like_words)
