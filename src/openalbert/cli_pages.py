@@ -296,6 +296,27 @@ PAGES: dict[str, Page] = {
         ),
         {"SOURCE": "", "out": "", "precision": "", "classifier": "", "fresh": ""},
     ),
+    "export": Page(
+        "MODEL --out PATH [SETTINGS]",
+        "Write a model as ONNX graphs, which run on a CPU with and without openalbert, and compare them with the "
+        "original.",
+        (
+            "openalbert export runs/sst2 --int8 --out exported/sst2 --data glue",
+            "openalbert export runs/mails --int8 --keep-fp32 down --out exported/mails --dev more-mails.csv",
+            "openalbert export albert-base-wikibooks --out exported/albert --dev text.txt",
+        ),
+        {
+            "MODEL": f"A model folder, a run, {BUNDLED}, or {HUB}.",
+            "out": "",
+            "int8": "",
+            "keep-fp32": "Parts that stay in fp32 with --int8: embedding, attention, up, down, heads.",
+            "data": FILES["data"] + " Scores before and after.",
+            "dev": "Your own file to score on; for a pretrained model a text, for MLM accuracy.",
+            "task": "The task to score on; not given: what the model was fine-tuned for.",
+            "fresh": "",
+            "json": "",
+        },
+    ),
     "demo": Page(
         "[SETTINGS]",
         "Do the whole job in minutes, on text of this machine: vocabulary, shards, a tiny ALBERT, a report page.",

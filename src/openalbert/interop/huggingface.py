@@ -29,6 +29,7 @@ from openalbert.text.tokenizer import Tokenizer
 
 CONFIG = "config.json"
 TASK = "task.json"  # the task of a fine-tuned model
+EXPORT = "export.json"  # of a folder that holds ONNX graphs instead of weights
 TAIL = 1 << 16  # bytes at the end of the metrics that are searched for the last record
 MOST_NAMED = 5  # neighbours of a missing folder that an error lists
 NEARLY_THE_SAME = 0.7  # similarity; with less, names of two or three letters match by chance
@@ -167,6 +168,11 @@ def _download(name: str) -> Path:
 
 def read_model(folder: Path) -> tuple[AlbertModel, TensorReport]:
     """Read a model folder, openalbert's or Hugging Face's, with a report on its tensors."""
+    if (folder / EXPORT).is_file():
+        raise UserError(
+            f"{folder} is an exported model, for `openalbert predict` and `openalbert.load`: here the model is needed "
+            "that it was made of"
+        )
     values = _read_config_file(folder)
     weights = folder / (WEIGHTS if (folder / WEIGHTS).exists() else INDEX)
     model, report = build(values, read_folder_tensors(folder), str(folder / CONFIG), str(weights))

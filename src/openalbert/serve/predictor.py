@@ -19,6 +19,8 @@ from openalbert.finetuning.encode import MIN_LENGTH, STRIDE, encode
 from openalbert.finetuning.predict import PRETRAINING, TOKENS_AT_A_TIME, Outputs, softmax
 from openalbert.formatting import counted
 from openalbert.interop import huggingface
+from openalbert.interop.onnx import is_exported
+from openalbert.interop.onnx_runtime import ExportedModel
 from openalbert.interop.pretraining_json import Pretraining, read_pretraining
 from openalbert.interop.task_json import TaskInfo, read_task_info, write_task_info
 from openalbert.model.albert import AlbertModel
@@ -30,6 +32,7 @@ from openalbert.serve.backend import Advance, Backend, TorchBackend, not_shown
 from openalbert.serve.decisions import most_probable, predictions_of
 from openalbert.serve.inputs import Input, as_example, as_inputs, expected, is_one
 from openalbert.serve.masks import MASK, encode_masked, masked_sequences
+from openalbert.serve.onnx_backend import OnnxBackend
 from openalbert.serve.predictions import (
     IN_ORDER,
     SWAPPED,
@@ -105,8 +108,14 @@ class Predictor:
             return cls(TorchBackend(huggingface.load(name, heads), device), None, name=name)
         folder = huggingface.find_folder(name, tuple(PRESETS))
         card = folder / "README.md"
+        backend: Backend
+        if is_exported(folder):
+            _check_no_heads(folder, heads)
+            backend = OnnxBackend(ExportedModel(folder))
+        else:
+            backend = TorchBackend(huggingface.load(folder, heads), device)
         return cls(
-            TorchBackend(huggingface.load(folder, heads), device),
+            backend,
             Tokenizer.load(folder) if (folder / MODEL_FILE).is_file() else None,
             read_task_info(folder),
             name=name,
@@ -411,3 +420,8 @@ def _task(kind: Kind, labels: tuple[str, ...], may_have_no_answer: bool = False)
         raise UserError(f"a model of {kind} has no examples of its own: evaluate it with `openalbert evaluate`")
 
     return Task(kind, kind, labels, (), no_examples, no_examples, "", may_have_no_answer)
+
+
+def _check_no_heads(folder: Path, heads: Sequence[Head] | None) -> None:
+    if heads is not None:
+        raise UserError(f"{folder} is an exported model, whose heads cannot be changed: load the model it was made of")

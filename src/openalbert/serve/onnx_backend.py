@@ -1,0 +1,117 @@
+"""Predictions of an exported model: padded batches of similar lengths, computed by ONNX Runtime on the CPU."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Bool, Int64
+
+from openalbert.finetuning.encode import concatenate_ranges
+from openalbert.finetuning.predict import TOKENS_AT_A_TIME, Outputs, batches_by_length, softmax
+from openalbert.interop.onnx_graph import SCORE_TOKENS
+from openalbert.interop.onnx_runtime import ExportedModel
+from openalbert.model.config import AlbertConfig, Head, HeadKind
+from openalbert.serve.backend import Advance, MaskedPieces, not_shown
+from openalbert.tasks.task import Sequences
+
+MOST_TOKENS = 1024  # of a batch: with more, the activations of a layer leave the cache
+
+
+@dataclass(frozen=True)
+class PaddedInputs:
+    """Some of the sequences, padded to the longest."""
+
+    chosen: Int64[np.ndarray, "batch"]
+    ids: Int64[np.ndarray, "batch length"]
+    segments: Int64[np.ndarray, "batch length"]
+    is_real: Bool[np.ndarray, "batch length"]
+    tokens: Int64[np.ndarray, "real"]
+    """The place in `Sequences.ids` of each real token, row by row."""
+
+    @property
+    def mask(self) -> Int64[np.ndarray, "batch length"]:
+        """1 for real tokens."""
+        return self.is_real.astype(np.int64)
+
+
+def padded_batches(sequences: Sequences, tokens_at_a_time: int) -> Iterator[PaddedInputs]:
+    """All sequences in batches of similar lengths, the longest first."""
+    for chosen in batches_by_length(sequences.lengths, min(tokens_at_a_time, MOST_TOKENS)):
+        lengths = sequences.lengths[chosen]
+        positions = np.arange(lengths.max())
+        is_real = positions < lengths[:, None]
+        tokens = concatenate_ranges(sequences.starts[chosen], lengths)
+        ids = np.zeros(is_real.shape, np.int64)
+        ids[is_real] = sequences.ids[tokens]
+        segments = (positions >= sequences.second[chosen][:, None]) & is_real
+        yield PaddedInputs(chosen, ids, segments.astype(np.int64), is_real, tokens)
+
+
+@dataclass(frozen=True)
+class OnnxBackend:
+    """An exported model, computed through all layers or the first `depth` of them."""
+
+    model: ExportedModel
+    depth: int | None = None
+
+    @property
+    def config(self) -> AlbertConfig:
+        """The model's configuration."""
+        return self.model.config
+
+    @property
+    def heads(self) -> tuple[Head, ...]:
+        """Its heads, with their labels."""
+        return self.model.heads
+
+    def logits(
+        self,
+        sequences: Sequences,
+        kinds: Sequence[HeadKind],
+        *,
+        tokens_at_a_time: int = TOKENS_AT_A_TIME,
+        advance: Advance = not_shown,
+    ) -> Outputs:
+        """The logits of these heads."""
+        of_tokens = {head.kind: head.kind in SCORE_TOKENS for head in self.heads if head.kind in kinds}
+        widths = {head.kind: head.num_outputs for head in self.heads}
+        rows = {True: len(sequences.ids), False: len(sequences.example)}
+        found = {kind: np.zeros((rows[scores], widths[kind]), np.float32) for kind, scores in of_tokens.items()}
+        for batch in padded_batches(sequences, tokens_at_a_time):
+            # Without a head that scores tokens, the last layer computes [CLS] alone.
+            firsts = None if any(of_tokens.values()) else np.zeros((len(batch.chosen), 1), np.int64)
+            hidden = self.model.encode(batch.ids, batch.segments, batch.mask, rows=firsts, depth=self.depth)
+            for kind, scores_tokens in of_tokens.items():
+                if scores_tokens:
+                    found[kind][batch.tokens] = self.model.scores(kind, hidden[batch.is_real])
+                else:
+                    found[kind][batch.chosen] = self.model.scores(kind, hidden[:, 0])
+            advance(float(len(batch.tokens)))
+        return Outputs({**found})
+
+    def masked_pieces(
+        self,
+        sequences: Sequences,
+        masks: Int64[np.ndarray, "masks"],
+        top: int,
+        num_pieces: int,
+        *,
+        tokens_at_a_time: int = TOKENS_AT_A_TIME,
+        advance: Advance = not_shown,
+    ) -> MaskedPieces:
+        """The most probable pieces of masked tokens; the last layer and the head compute these tokens alone."""
+        ids = np.zeros((len(masks), top), np.int64)
+        probabilities = np.zeros((len(masks), top), np.float32)
+        for batch in padded_batches(sequences, tokens_at_a_time):
+            is_masked = np.zeros(batch.is_real.shape, bool)
+            is_masked[batch.is_real] = np.isin(batch.tokens, masks)
+            # The masked positions of each sequence first, as many as in the sequence with most of them.
+            rows = np.argsort(~is_masked, axis=1, kind="stable")[:, : is_masked.sum(1).max()]
+            is_asked = np.take_along_axis(is_masked, rows, axis=1)
+            hidden = self.model.encode(batch.ids, batch.segments, batch.mask, rows=rows, depth=self.depth)
+            likely = softmax(self.model.scores("masked_lm", hidden[is_asked])[:, :num_pieces])
+            best = np.argsort(-likely, axis=1, kind="stable")[:, :top]
+            places = np.searchsorted(masks, batch.tokens[is_masked[batch.is_real]])
+            ids[places], probabilities[places] = best, np.take_along_axis(likely, best, axis=1)
+            advance(float(len(batch.tokens)))
+        return MaskedPieces(ids, probabilities)
