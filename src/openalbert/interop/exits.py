@@ -3,10 +3,12 @@
 They are files of their own, so that the rest of the folder stays a model that everybody loads.
 """
 
-from dataclasses import dataclass
+import shutil
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import torch
 
 from openalbert import atomic_io
@@ -102,6 +104,25 @@ def read_exit_heads(folder: Path, model: AlbertModel) -> None:
     with torch.no_grad():
         for name, parameter in own.items():
             parameter.copy_(tensors[name])
+
+
+def read_exit_arrays(folder: Path) -> tuple[np.ndarray, np.ndarray] | None:
+    """Weights and biases of the exits, by depth, where a folder has them."""
+    path = folder / HEADS
+    if not path.is_file():
+        return None
+    tensors = {name: tensor.float().numpy() for name, tensor in read_tensors(path).items()}
+    depths = range(len(tensors) // 2)
+    weight, bias = (np.stack([tensors[f"{depth}.dense.{what}"] for depth in depths]) for what in ("weight", "bias"))
+    return weight, bias
+
+
+def copy_exits(source: Path, target: Path) -> None:
+    """Copy the exits of a model folder, and the rule, into a folder with the same weights in another form."""
+    info = read_exit_info(source)
+    if info is not None:
+        shutil.copyfile(source / HEADS, target / HEADS)
+        write_exit_info(target, replace(info, weights=weights_of(target)))
 
 
 def write_exit_info(folder: Path, info: ExitInfo) -> None:

@@ -54,6 +54,8 @@ class Pool(Protocol):
     num_layers: int
     mixes_depths: bool
     """Whether one step takes sequences of different depths: all layers share their weights."""
+    most_tokens: int
+    """More tokens at a time are no faster."""
 
     def join(self, sequences: Sequences, chosen: Int64[np.ndarray, "_"]) -> None:
         """Add sequences, at depth 0."""
@@ -168,6 +170,7 @@ def run_with_exits(
     out = Left(np.arange(count), np.zeros((count, pool.num_outputs), np.float32), np.zeros(count, np.int64))
     batch = DepthMixedBatch(pool, leaving.rule, clock)
     waiting = np.argsort(-lengths, kind="stable")  # similar lengths together
+    tokens_at_a_time = min(tokens_at_a_time, pool.most_tokens)
     while len(waiting) or batch.num_tokens:
         if len(waiting) and batch.can_join:
             fits = int(np.searchsorted(np.cumsum(lengths[waiting]), tokens_at_a_time - batch.num_tokens, side="right"))
@@ -187,6 +190,8 @@ class TorchPool:
     A layer is computed in two steps: first keys and values of all tokens and the output for [CLS], which is all that an
     exit needs; then, for sequences that stay, the rest. One that leaves saves most of its last layer.
     """
+
+    most_tokens = TOKENS_AT_A_TIME
 
     def __init__(self, model: AlbertModel, device: Device) -> None:
         [head] = [one for one in model.head_list if one.kind not in PRETRAINING]
@@ -253,11 +258,18 @@ class TorchPool:
 
 def choose_leaving(
     info: ExitInfo | None, *, depth: int | None = None, speedup: float | None = None, deadline_ms: float | None = None
-) -> Leaving:
-    """When examples leave, as a user asks for it; with none of these by the rule that was fitted, if there is one."""
+) -> Leaving | None:
+    """When examples leave, as a user asks for it. Without a wish it is by the fitted rule; None where there is none.
+
+    `depth` is that of all examples.
+    """
     deadline = None if deadline_ms is None else deadline_ms / 1000
-    if speedup is not None:
-        if info is None:
-            raise UserError("this model has no exits to speed it up: fine-tune it with --exits, or choose a --depth")
-        return Leaving(info.at_speedup(speedup).rule, depth, deadline)
-    return Leaving(NEVER if info is None else info.chosen.rule, depth, deadline)
+    if depth is not None:
+        if speedup is not None:
+            raise UserError("a depth is the same for all inputs, a speed-up lets each leave at its own: give one")
+        return Leaving(NEVER, depth, deadline)
+    if speedup is not None and info is None:
+        raise UserError("this model has no exits to speed it up: fine-tune it with --exits, or choose a depth")
+    if info is not None:
+        return Leaving((info.chosen if speedup is None else info.at_speedup(speedup)).rule, None, deadline)
+    return None if deadline is None else Leaving(deadline=deadline)

@@ -110,7 +110,7 @@ def export_model(settings: Export) -> Report:
         sizes = {name: size_of(one.model.folder) for name, one in models.items()}
         milliseconds = time_models([one.model for one in models.values()])
     tokenizer = Tokenizer.load(folder) if (folder / MODEL_FILE).is_file() else None
-    sample = sample_sequences(tokenizer, model.config.vocab_size)
+    sample = sample_sequences(tokenizer, model.config)
     scores = _scores(settings, model, exported, folder)
     return Report(
         out=str(settings.out),
@@ -164,7 +164,7 @@ def _advice(settings: Export, model: AlbertModel, folder: Path, scores: Sequence
     if not settings.int8 or not rest:
         return f"{lost}: use the model as it is"
     tokenizer = Tokenizer.load(folder)
-    sample = sample_sequences(tokenizer, model.config.vocab_size)
+    sample = sample_sequences(tokenizer, model.config)
     errors: dict[Part, float] = {}
     with tempfile.TemporaryDirectory() as temporary:
         for part in rest:

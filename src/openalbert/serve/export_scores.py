@@ -14,6 +14,7 @@ from openalbert.finetuning.evaluation import evaluate_outputs
 from openalbert.finetuning.predict import Ensemble, task_heads
 from openalbert.interop.task_json import read_task_info
 from openalbert.model.albert import AlbertModel
+from openalbert.model.config import AlbertConfig
 from openalbert.objectives.keyed_random import below, bits
 from openalbert.serve.backend import Backend, TorchBackend
 from openalbert.serve.onnx_backend import OnnxBackend
@@ -52,13 +53,13 @@ class Score:
         return self.before - self.after
 
 
-def sample_sequences(tokenizer: Tokenizer | None, vocab_size: int) -> Sequences:
+def sample_sequences(tokenizer: Tokenizer | None, config: AlbertConfig) -> Sequences:
     """A few sentences as token sequences; for a model without a tokenizer, random ids."""
     if tokenizer is None:
-        found = [np.random.default_rng(0).integers(0, vocab_size, length).tolist() for length in (8, 24, 64)]
+        found = [np.random.default_rng(0).integers(0, config.vocab_size, length).tolist() for length in (8, 24, 64)]
     else:
         found = [[tokenizer.cls_id, *tokenizer.encode(text), tokenizer.sep_id] for text in SAMPLE]
-    return as_sequences(found)
+    return as_sequences([ids[: config.max_positions] for ids in found])
 
 
 def as_sequences(found: Sequence[Sequence[int]]) -> Sequences:
