@@ -6,6 +6,7 @@ import re
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -15,7 +16,11 @@ from tests.report.parsed_page import Page
 import openalbert
 from openalbert.cli import main
 from openalbert.finetuning.collapse import describe_constant_predictions
-from openalbert.finetuning.evaluation import intervals
+from openalbert.finetuning.data import encode_split
+from openalbert.finetuning.error_analysis import analyze_errors
+from openalbert.finetuning.evaluation import evaluate_outputs, intervals
+from openalbert.finetuning.predict import Outputs
+from openalbert.finetuning.words import NO_TOKEN
 from openalbert.interop import huggingface
 from openalbert.model.config import Head
 from openalbert.report.error_analysis import Mark, Shown, marked, read_error_analyses
@@ -181,6 +186,28 @@ def test_the_page_marks_actual_and_predicted_entities_by_more_than_colour(
     assert "Worst mistakes" in page.text
     assert "actual only" in page.text
     assert 'class="tag gold"' in html or 'class="tag predicted"' in html
+
+
+def test_published_predictions_keep_their_score_on_the_way_through_pieces_and_windows(real_data: Path) -> None:
+    """The system's tags as logits of first pieces, with an input so short that many texts have several windows."""
+    folder = real_data / "ner"
+    task = open_task("tagging", TaskSource(train=folder / "train.conll", dev=folder / "test.conll"))
+    data = encode_split(task, "dev", task.read("dev"), Tokenizer.load("albert-base-wikibooks"), max_length=32)
+    assert len(data.encoding.sequences.example) > len(data.examples) + 200
+    tags = [tag for row in read_conll(folder / "published" / "uh_ritual.conll").rows for tag in row.values["2"]]
+    logits = np.zeros((len(data.encoding.sequences.ids), len(task.labels)), np.float32)
+    assert data.encoding.words is not None
+    for token, tag in zip(data.encoding.words.token, tags, strict=True):
+        if token != NO_TOKEN:
+            logits[token, task.labels.index(tag)] = 5
+    found = evaluate_outputs(task, data, Outputs({"tagging": logits}))
+    assert {name: round(found.metrics[name], 2) for name in ("precision", "recall", "f1")} == {
+        "precision": 57.54,
+        "recall": 32.90,
+        "f1": 41.86,
+    }
+    [person] = [group for group in analyze_errors(found).groups if group.name == "person"]
+    assert person.num_examples == 429
 
 
 def test_an_entity_that_is_right_is_labelled_once_and_a_wrong_one_twice() -> None:

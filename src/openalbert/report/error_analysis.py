@@ -23,6 +23,7 @@ from openalbert.tasks.task import Kind
 OPEN_AT_FIRST = 10  # mistakes that are shown before a fold
 DENSE_FROM = 9  # classes from which on a confusion matrix has small cells
 MOST_NAMED = 10  # classes in a sentence
+TAG_LOOKS = {"gold": "actual type", "predicted": "predicted type", "both": "right type"}
 MISTAKE_ORDER: dict[Kind, str] = {
     "classification": "Sorted by margin: the probability of the predicted class minus that of the actual one.",
     "multiple_choice": "Sorted by margin: the probability of the predicted option minus that of the actual one.",
@@ -208,9 +209,9 @@ def _remarks(analysis: ErrorAnalysis) -> list[Markup]:
         )
     sentences += [f"{count:,} excluded: {reason}." for reason, count in analysis.excluded.items()]
     if analysis.intervals:
-        sentences.append(
-            "In brackets: 95 % intervals (Wilson's for accuracy, a bootstrap over examples for the others)."
-        )
+        tags = analysis.kind == "tagging"
+        how = "a bootstrap over texts" if tags else "Wilson's for accuracy, a bootstrap over examples for the others"
+        sentences.append(f"In brackets: 95 % intervals ({how}).")
     if analysis.null_threshold:
         sentences.append(f"A question has no answer above this null score: {analysis.null_threshold}.")
     return [element("p", sentence, class_="soft") for sentence in sentences]
@@ -295,10 +296,14 @@ def _mistakes(analysis: ErrorAnalysis) -> Markup:
     note = f"{len(analysis.mistakes):,} of {analysis.num_mistakes:,}. {MISTAKE_ORDER[analysis.kind]}"
     if any(mistake.row is not None for mistake in analysis.mistakes):
         note += " Rows are counted from 1, without the file's header."
+        note += " In a CoNLL file they are sentences." * (analysis.kind == "tagging")
     legend = []
     if any(text.marks for mistake in analysis.mistakes for text in mistake.texts):
         looks = {"gold": "actual only", "predicted": "predicted only", "gold predicted": "both"}
-        legend.append(element("p", *(joined(element("mark", word, class_=look), " ") for look, word in looks.items())))
+        shown_looks = [joined(element("mark", word, class_=look), " ") for look, word in looks.items()]
+        if analysis.kind == "tagging":
+            shown_looks += [joined(element("small", word, class_=f"tag {look}")) for look, word in TAG_LOOKS.items()]
+        legend.append(element("p", *shown_looks))
     shown = [_mistake(mistake) for mistake in analysis.mistakes]
     rest = shown[OPEN_AT_FIRST:]
     more = [element("details", element("summary", f"{len(rest):,} more"), *rest)] if rest else []
@@ -353,8 +358,7 @@ def _labels_at(marks: Sequence[Mark], end: int) -> list[Markup]:
         if is_right and mark.kind == "predicted":
             continue
         look = "both" if is_right else mark.kind
-        word = {"gold": "actual", "predicted": "predicted", "both": "both"}[look]
-        found.append(element("small", mark.label, class_=f"tag {look}", title=word))
+        found.append(element("small", mark.label, class_=f"tag {look}", title=TAG_LOOKS[look]))
     return found
 
 

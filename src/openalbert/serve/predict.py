@@ -1,13 +1,14 @@
 """The verb `predict`: predictions of a model for texts and files of any size, in the order of their rows."""
 
 import contextlib
+import io
 import itertools
 import math
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Annotated, Any
+from typing import IO, Annotated, Any, TextIO
 
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
@@ -197,7 +198,8 @@ class _Job:
             _log(f"{counted(number, 'row')} ({percent}) {were(number)} too long, and cut to {length} tokens")
         reasons = [f"{counted(count, 'row')} {reason}" for reason, count in self.problems.counted().items()]
         if not self.num_predicted:
-            raise UserError(f"{rows.name}: nothing can be predicted: {'; '.join(reasons)}")
+            advice = "; it is a pretrained model: fine-tune it for a task first" if self.model.kind is None else ""
+            raise UserError(f"{rows.name}: nothing can be predicted: {'; '.join(reasons)}{advice}")
         for reason in reasons:
             _log(f"warning: {reason}: no prediction")
 
@@ -219,12 +221,22 @@ def _log(sentence: str) -> None:
 def _output(path: Path | None) -> Iterator[IO[bytes]]:
     if path is None:
         sys.stdout.flush()
-        yield sys.stdout.buffer
-        sys.stdout.buffer.flush()
+        yield getattr(sys.stdout, "buffer", None) or _TextStream(sys.stdout)
+        sys.stdout.flush()
         return
     atomic_io.make_folder(path.absolute().parent)
     with atomic_io.new_file(path) as file:
         yield file
+
+
+class _TextStream(io.RawIOBase):
+    """Standard output where it is replaced by a stream of text, as in notebooks."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+
+    def write(self, data: Any) -> int:
+        return self.stream.write(bytes(data).decode())
 
 
 def _open(model: Predictor, words: tuple[str, ...], out: Path | None) -> Rows:

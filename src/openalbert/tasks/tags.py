@@ -143,20 +143,18 @@ def count_matches(gold: Sequence[Tags], predicted: Sequence[Tags]) -> Int64[np.n
     return np.array(rows, np.int64).reshape(-1, 5)
 
 
-def tag_scores(
-    counts: Int64[np.ndarray, "*sums 5"], marks_entities: bool
-) -> dict[str, Float64[np.ndarray, "*sums"] | np.float64]:
+def tag_scores(counts: Int64[np.ndarray, "*sums 5"], marks_entities: bool) -> dict[str, Float64[np.ndarray, "*sums"]]:
     """Metrics in percent from sums of `count_matches`; 0 where there is nothing to divide by."""
-    right, actual, found, right_words, words = np.moveaxis(counts, -1, 0).astype(np.float64)
-    accuracy = 100 * right_words / np.maximum(words, 1)
-    if not marks_entities:
-        return {"accuracy": accuracy}
-    return {
-        "f1": 200 * right / np.maximum(actual + found, 1),
-        "precision": 100 * right / np.maximum(found, 1),
-        "recall": 100 * right / np.maximum(actual, 1),
-        "accuracy": accuracy,
-    }
+    right, actual, found, right_words, words = (np.asarray(one, np.float64) for one in np.moveaxis(counts, -1, 0))
+    ratios = {"accuracy": (100 * right_words, words)}
+    if marks_entities:
+        ratios = {
+            "f1": (200 * right, actual + found),
+            "precision": (100 * right, found),
+            "recall": (100 * right, actual),
+            **ratios,
+        }
+    return {name: np.asarray(part / np.maximum(whole, 1)) for name, (part, whole) in ratios.items()}
 
 
 def measure_tags(marks_entities: bool) -> Measure:

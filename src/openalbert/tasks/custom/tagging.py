@@ -87,7 +87,25 @@ def open_tagging(source: TaskSource, metadata: TaskMetadata) -> Task:
         return _examples(table.name, _sentences(table, source, labelled, layout), labelled, known, marks_entities)
 
     measure, main_metric = measure_tags(marks_entities), "f1" if marks_entities else "accuracy"
-    return build_task("tagging", "tagging", source, opened, parse, measure, main_metric, labels=known)
+    return build_task(
+        "tagging",
+        "tagging",
+        source,
+        opened,
+        parse,
+        measure,
+        main_metric,
+        labels=known,
+        has_labels=lambda table: _has_tags(table, layout),
+    )
+
+
+def _has_tags(table: Table, layout: Layout | None) -> bool:
+    """Whether a table has tags: more than a column of words, or the column of the training file."""
+    if _is_of_conll(table):
+        return len(table.columns) > 1
+    columns = layout.columns if layout is not None else {}
+    return any(columns.get(role) in table.columns for role in ("tags", "spans"))
 
 
 def _read(path: Path) -> Table:
