@@ -23,6 +23,7 @@ from openalbert.interop.pretraining_json import NONE, Pretraining, read_pretrain
 from openalbert.interop.task_json import read_task_info
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import AlbertConfig
+from openalbert.model.heads import check_exit_kind
 from openalbert.tasks.data.source import hold_out
 from openalbert.tasks.data.tables import Exclusions
 from openalbert.tasks.label_checks import (
@@ -40,7 +41,8 @@ from openalbert.tasks.task import MAX_ANSWER_TOKENS, Example, QuestionExample, R
 from openalbert.text.tokenizer import Tokenizer
 
 THRESHOLD_FRACTION = 0.05  # of the training questions, held out to fit the null threshold
-MAX_FOR_THRESHOLD = 1_000  # questions: one number needs no more, and they are answered at every evaluation
+MAX_FOR_THRESHOLD = 1_000  # examples: one number needs no more, and questions are answered at every evaluation
+EXIT_FRACTION = 0.1  # of the training examples, held out to fit the rule of early exit
 FROM_MNLI = ("rte", "stsb", "mrpc")  # tasks that the paper starts from a model of MNLI
 
 
@@ -149,7 +151,10 @@ class TaskData:
     standardization: Standardization | None
     """For standardized regression targets."""
     threshold: EncodedSplit | None
-    """Where a question may have no answer: training questions held out to fit the null threshold."""
+    """Training examples held out to fit a threshold on: above which null score a question has no answer, or when an
+    example leaves early."""
+    has_exits: bool
+    """Whether the model gets a head after every layer, for early exit."""
     layout: Mapping[str, str]
     """The role of each column of the training file, in the user's own files."""
     separator: str | None
@@ -168,7 +173,7 @@ class TaskData:
     def make_model(self, seed: int, from_scratch: bool) -> AlbertModel:
         """The model to fine-tune: the encoder of the folder, and its heads where they are for this task."""
         torch.manual_seed(seed)
-        model = AlbertModel(self.config, self.task.heads)
+        model = AlbertModel(self.config, self.task.heads, has_exits=self.has_exits)
         if from_scratch:
             return model
         source = huggingface.load(self.folder)
@@ -178,6 +183,8 @@ class TaskData:
             for name, parameter in model.named_parameters():
                 if name.startswith(("encoder.", *known)):
                     parameter.copy_(weights[name])
+            if known and model.exits is not None and source.exits is not None:
+                model.exits.load_state_dict(source.exits.state_dict())
         if known and self.standardization is not None:
             self.standardization.unfold_from(model)
         return model
@@ -205,6 +212,8 @@ def load_data(settings: Finetune) -> TaskData:
         how = "read in windows of" if settings.task == "tagging" else "cut at"
         remarks.append(f"inputs are {how} {max_length} tokens: the model has no more positions")
     task = open_task(settings.task, settings.source)
+    if settings.exits:
+        check_exit_kind(task.kind)
     if not task.splits:
         raise UserError(f"{task.name} has nothing to score on here: give a file with --dev")
     is_fine_tuned = bool(settings.start) and _is_fine_tuned(folder)
@@ -237,6 +246,12 @@ def load_data(settings: Finetune) -> TaskData:
         number = len(held.examples)
         held_out = f"{counted(number, 'training question')} {are(number)} held out to fit the null threshold"
         remarks.append(held_out + few_questions_note(number))
+    if settings.exits:
+        fraction = min(EXIT_FRACTION, MAX_FOR_THRESHOLD / len(reading.examples))
+        rest, held = hold_out(reading, fraction, settings.source.heldout_seed, "more are needed, to fit early exit on")
+        reading, threshold = replace(reading, examples=rest.examples), encoded("threshold", held)
+        number = len(held.examples)
+        remarks.append(f"{counted(number, 'training example')} {are(number)} held out to fit the rule of early exit")
     readings = {split: task.read(split) for split in task.splits}
 
     decisive = next(iter(readings.values())).examples
@@ -281,6 +296,7 @@ def load_data(settings: Finetune) -> TaskData:
         class_weights=class_weights,
         standardization=standardization,
         threshold=threshold,
+        has_exits=settings.exits,
         layout=train.reading.layout,
         separator=train.reading.separator,
         remarks=tuple(remarks),

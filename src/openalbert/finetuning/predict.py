@@ -93,12 +93,14 @@ def predict(
     device: Device,
     *,
     kinds: Sequence[HeadKind] = (),
+    depth: int | None = None,
     tokens_at_a_time: int = TOKENS_AT_A_TIME,
     advance: Callable[[float], None] = lambda tokens: None,
 ) -> Outputs:
     """The logits of these sequences, the mean over the models; `advance` is called with the tokens of each batch.
 
     `kinds` are the heads that compute them; not given: all heads for a task, which the models must have in common.
+    `depth` is the number of layers; not given: all.
     """
     kinds = kinds or _common_heads(models)
     num_sequences, num_tokens = len(sequences.example), len(sequences.ids)
@@ -112,7 +114,7 @@ def predict(
         model.eval()
         with torch.inference_mode():
             for chosen in batches_by_length(sequences.lengths, tokens_at_a_time):
-                _add_logits(model, sequences, chosen, device, logits, len(models))
+                _add_logits(model, sequences, chosen, device, logits, len(models), depth)
                 advance(float(sequences.lengths[chosen].sum()))
         model.train(was_training)
     return Outputs(logits)
@@ -152,13 +154,14 @@ def _add_logits(
     device: Device,
     logits: dict[str, np.ndarray],
     num_models: int,
+    depth: int | None,
 ) -> None:
     packed = pack(sequences, chosen, device)
     # Without a head that scores tokens, the last layer computes [CLS] alone.
     scores_tokens = any(kind in logits for kind in TOKEN_HEADS)
     at = None if scores_tokens else torch.empty(0, dtype=torch.int64, device=device.torch_device)
     with device.autocast():
-        encoded = model.encode_packed(packed.ids, packed.lengths, packed.segments, at=at)
+        encoded = model.encode_packed(packed.ids, packed.lengths, packed.segments, at=at, depth=depth)
         found = {kind: model.scores(kind, encoded) for kind in model.heads if kind in logits}  # type: ignore[arg-type]
     for kind, values in found.items():
         rows = packed.tokens if kind in TOKEN_HEADS else chosen

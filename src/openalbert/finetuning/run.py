@@ -16,12 +16,14 @@ from openalbert.errors import UserError
 from openalbert.finetuning.batches import PackedBatch, Packing, num_units, tokens_in_memory
 from openalbert.finetuning.collapse import FROM_PROGRESS, RATE_FACTOR, baseline_loss
 from openalbert.finetuning.data import TaskData, load_data
+from openalbert.finetuning.early_exit import FittedExits, fit_and_score
 from openalbert.finetuning.early_stopping import EarlyStopping, EvaluationHistory
 from openalbert.finetuning.error_analysis import analyze_errors
 from openalbert.finetuning.evaluation import evaluate_split, final_scores, write_outcome
 from openalbert.finetuning.losses import finetuning
 from openalbert.finetuning.seeds import seeds_sentence, seeds_table, summarize
 from openalbert.finetuning.settings import FREE_TO_CHANGE, Finetune, of_seed, plan
+from openalbert.interop.exits import weights_of, write_exit_info
 from openalbert.model.cost import training_flops_per_token
 from openalbert.optim.optimizer import make_optimizer
 from openalbert.optim.schedule import DepthSchedule, DepthStage
@@ -139,7 +141,8 @@ class FinetuningRun(TrainingRun[Finetune, PackedBatch]):
     def __init__(self, settings: Finetune, task_data: TaskData, device: Device, peak: float | None = None) -> None:
         self.task_data, self.sequences = task_data, task_data.train.encoding.sequences
         self.baseline = baseline_loss(self.sequences, task_data.class_weights)
-        self.is_captured = is_encoder_captured(settings.speed, device)
+        # With exits, the states of every layer are needed, which a captured encoder does not return.
+        self.is_captured = is_encoder_captured(settings.speed, device) and not task_data.has_exits
         self.kept_step: int | None = None
         """The step whose weights became the model, once the run has ended."""
         length = max(1, round(len(self.sequences.ids) / len(self.sequences.example)))
@@ -336,6 +339,13 @@ class FinetuningRun(TrainingRun[Finetune, PackedBatch]):
             shutil.rmtree(self.folder / CHECKPOINTS, ignore_errors=True)
         self.device.wait_for_all()
 
+    def _fit_exits(self) -> FittedExits | None:
+        """When examples leave early, fitted on the held-out ones, and what that gives on the splits that are scored."""
+        data = self.task_data
+        if not data.has_exits or data.threshold is None:
+            return None
+        return fit_and_score(self.model, data.task, data.threshold, data.scored, self.device, self.settings.exit_drop)
+
     def _save(self) -> None:
         """Write a checkpoint."""
         history = self.early_stopping.history
@@ -370,6 +380,7 @@ class FinetuningRun(TrainingRun[Finetune, PackedBatch]):
             )
             for split, data in self.task_data.scored.items()
         }
+        exits = self._fit_exits()
         analyses = [analyze_errors(one) for one in evaluations.values()] if self.device.is_main else []
         scores: dict[str, Any] = {
             "task": task.name,
@@ -385,6 +396,7 @@ class FinetuningRun(TrainingRun[Finetune, PackedBatch]):
             "losses": {split: one.loss if math.isfinite(one.loss) else None for split, one in evaluations.items()},
             "ranking": self.early_stopping.ranking(kept),
             "null_threshold": kept.null_threshold,
+            "exits": None if exits is None else exits.scores,
             "collapsed": collapsed,
             "attempts": [{k: v for k, v in one.items() if k != "metrics_bytes"} for one in self._attempts],
         }
@@ -397,6 +409,9 @@ class FinetuningRun(TrainingRun[Finetune, PackedBatch]):
                 self.log(f"WARNING: {one.split}: {sentence}")
         if self.device.is_main:
             write_outcome(self.folder, self.model, self.task_data, self.settings.stride, scores, analyses)
+            if exits is not None:
+                write_exit_info(self.folder / MODEL, replace(exits.info, weights=weights_of(self.folder / MODEL)))
+                self.log(exits.sentence())
             self.write_actual()
             write_report([self.folder], self.folder / REPORT)
             self.log_actual()

@@ -85,6 +85,11 @@ class Finetune:
     """For questions on long passages: how many tokens after one window the next one begins, half a window at most."""
     max_answer_tokens: int = MAX_ANSWER_TOKENS
     """The longest answer to a question that is ever given, in tokens."""
+    exits: bool = False
+    """Train a small head after every layer too, so that easy examples can leave early when predicting.
+    For classification, regression and multi_label. The rule is fitted on training examples held out."""
+    exit_drop: float = 0.5
+    """How many points of the metric the fitted rule may lose against full depth, on those examples."""
     seed: int = 1
     """Seed of everything random: the head's first weights, the order of examples, dropout."""
     seeds: int = 1
@@ -136,6 +141,8 @@ class Finetune:
         for name in ("dropout", "classifier_dropout"):
             if not 0 <= getattr(self, name) < 1:
                 raise UserError(f"{name} is {getattr(self, name)}: it is a fraction, at least 0 and below 1")
+        if self.exit_drop < 0:
+            raise UserError(f"exit_drop is {self.exit_drop}: give the points that may be lost, 0 or more")
         given = [name for name in ("epochs", "steps", "minutes") if getattr(self, name) is not None]
         if len(given) > 1:
             raise UserError(f"the run's length is given in {' and '.join(given)}: give one of them")

@@ -15,6 +15,7 @@ from torch import Tensor
 from openalbert.atomic_io import new_folder
 from openalbert.errors import InputWarning, UserError, suggestion
 from openalbert.interop.config_json import OWN_SECTION, read_config, read_heads, write_config
+from openalbert.interop.exits import read_exit_heads, write_exit_heads
 from openalbert.interop.names import BUFFERS, EMBEDDING_MAP, TIED, Family, Pair, family_of, name_pairs
 from openalbert.interop.pretraining_json import Pretraining, write_pretraining
 from openalbert.interop.tokenizer_json import write_tokenizer_files
@@ -174,7 +175,9 @@ def read_model(folder: Path) -> tuple[AlbertModel, TensorReport]:
         )
     values = _read_config_file(folder)
     weights = folder / (WEIGHTS if (folder / WEIGHTS).exists() else INDEX)
-    return build(values, read_folder_tensors(folder), str(folder / CONFIG), str(weights))
+    model, report = build(values, read_folder_tensors(folder), str(folder / CONFIG), str(weights))
+    read_exit_heads(folder, model)
+    return model, report
 
 
 def read_folder_config(folder: Path) -> AlbertConfig:
@@ -335,7 +338,9 @@ def _check(tensors: dict[str, Tensor], pair: Pair, whole: torch.Size, where: str
 
 def hugging_face_tensors(model: AlbertModel) -> dict[str, Tensor]:
     """The model's parameters under the names in its folder."""
-    parameters = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    parameters = {
+        name: parameter.detach() for name, parameter in model.named_parameters() if not name.startswith("exits.")
+    }
     family = family_of(model.config)
     if family is None:
         return parameters
@@ -378,6 +383,8 @@ def save(
     tensors = {name: tensor.to(dtype) for name, tensor in hugging_face_tensors(model).items()}
     with new_folder(folder) as aside:
         write_tensors(aside / WEIGHTS, tensors)
+        if model.exits is not None:
+            write_exit_heads(aside, model, dtype)
         values = write_config(model.config, model.head_list, precision)
         (aside / CONFIG).write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
         (aside / "README.md").write_text(card or plain_card(model), encoding="utf-8")

@@ -79,6 +79,12 @@ def _headline(run: RunRecord, now: datetime) -> list[Markup]:
         scores = [tiles(run.task, run.shape, run.by_split, main_metric, intervals)]
         if (step := present(run.scores.get("step"))) is not None:
             scores.append(element("p", f"The model folder has the weights of step {step:,.0f}.", class_="remark"))
+        for split, early in (run.scores.get("exits") or {}).items():
+            sentence_on_exits = (
+                f"With early exit, {main_metric.replace('_', ' ')} on {split} is {early['score']:.2f} at "
+                f"{early['mean_depth']:.1f} layers on average; at full depth it is {early['full_score']:.2f}."
+            )
+            scores.append(element("p", sentence_on_exits, class_="remark"))
     return [element("p", element("span", state, class_="state"), sentence), *notes(_warnings([run], now)), *scores]
 
 
