@@ -181,6 +181,9 @@ def evaluation_loss(
     options = np.bincount(sequences.example) if is_choice else np.ones(len(sequences.example), np.int64)
     no_tokens = torch.empty(0, dtype=torch.int64)  # the outputs are already computed
     targets = {kind: torch.from_numpy(wanted) for kind, wanted in sequences.targets.items()}
+    if sequences.long_texts != "truncate":  # the outputs are those of whole texts
+        first = sequences.first_of_examples
+        targets, options = {kind: wanted[first] for kind, wanted in targets.items()}, options[first]
     batch = PackedBatch(no_tokens, no_tokens, tuple(sequences.lengths.tolist()), tuple(options.tolist()), targets)
     weights = None if class_weights is None else torch.from_numpy(class_weights).float()
     losses = [head_loss(kind, torch.from_numpy(outputs.logits[kind]), batch, weights).mean for kind in targets]
@@ -329,6 +332,7 @@ def write_outcome(
         layout=dict(task_data.layout),
         separator=task_data.separator,
         max_answer_tokens=task_data.train.max_answer_tokens,
+        long_texts=task_data.train.encoding.sequences.long_texts,
     )
     write_task_info(folder / MODEL, task_info)
 

@@ -280,6 +280,7 @@ class FinetuningRun(TrainingRun[Finetune, PackedBatch]):
                 "train_sequences": len(sequences.example),
                 "train_tokens": len(sequences.ids),
                 "train_truncated": sequences.num_truncated,
+                "train_in_windows": sequences.num_in_windows,
                 "scored": {split: len(part.examples) for split, part in data.scored.items()},
                 "columns": dict(data.layout),
                 "remarks": list(data.remarks),

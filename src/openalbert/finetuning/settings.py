@@ -11,7 +11,7 @@ from openalbert.errors import UserError
 from openalbert.optim.schedule import Budget, Schedule
 from openalbert.optim.settings import OptimizerSettings
 from openalbert.tasks.data.source import TaskSource
-from openalbert.tasks.task import MAX_ANSWER_TOKENS
+from openalbert.tasks.task import MAX_ANSWER_TOKENS, LongTexts
 from openalbert.train.device import Speed
 
 SMALLEST_BATCH = 16  # that scaling goes down to
@@ -81,6 +81,9 @@ class Finetune:
     """Dropout before the task's head."""
     max_length: int = 512
     """The longest input in tokens; what is longer is cut, and counted. No more than the model has positions."""
+    long_texts: LongTexts = "truncate"
+    """Texts over --max-length: cut them, or read all of them in windows and take the mean or the max of the scores.
+    Each window is learned with the label of its text; of a pair, the longer text has windows."""
     stride: int = 128
     """For questions on long passages: how many tokens after one window the next one begins, half a window at most."""
     max_answer_tokens: int = MAX_ANSWER_TOKENS

@@ -216,6 +216,7 @@ def _data(run: RunRecord) -> Markup:
         ["sequences", count(run.info("data", "train_sequences"))],
         ["tokens", count(run.info("data", "train_tokens"))],
         ["too long and truncated", count(truncated) + of_all],
+        *([["long and read in windows", count(windows)]] if (windows := run.info("data", "train_in_windows")) else []),
         *([f"scored on: {split}", count(size)] for split, size in (scored.items() if isinstance(scored, dict) else ())),
         ["batch size", count(run.info("batch_size"))],
     ]

@@ -425,10 +425,19 @@ def _finetuning_table(run: RunRecord, settings: Any, max_length: int) -> str:
 
 
 def _finetuning_limits(settings: Any, run: RunRecord, task: Task, max_length: int) -> str:
-    windows = "passages are read in overlapping windows" if task.kind == "question_answering" else ""
+    reads = f"It reads inputs of at most {max_length} tokens"
+    if task.kind == "question_answering":
+        longer = "longer ones are truncated, passages are read in overlapping windows"
+    elif getattr(settings, "long_texts", "truncate") == "truncate":  # runs of earlier versions lack the setting
+        longer = "longer ones are truncated"
+    else:
+        longer = (
+            "openalbert reads longer ones in overlapping windows and combines their logits by the "
+            f"{'mean' if settings.long_texts == 'mean' else 'maximum'}; transformers truncates them"
+        )
     sentences = [
         "Its scores are of the examples above; on texts of another kind it may do much worse.",
-        f"It reads inputs of at most {max_length} tokens; longer ones are truncated{windows and ', ' + windows}.",
+        f"{reads}; {longer}.",
         BIAS,
     ]
     if settings.keep == "best" and len(run.evaluation) > 1:
