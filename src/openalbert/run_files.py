@@ -11,3 +11,4 @@ SCORES = "scores.json"
 SEEDS = "seeds.json"  # a summary over several seeds, each in a folder of its own
 SEED_PREFIX = "seed-"
 ERROR_ANALYSIS = "error_analysis.json"
+BASELINES = "baselines.json"  # their predictions and scores, measured once for all seeds

@@ -27,6 +27,7 @@ from openalbert.interop import huggingface
 from openalbert.interop.task_json import TaskInfo, write_task_info
 from openalbert.model.albert import AlbertModel
 from openalbert.objectives.keyed_random import below, bits
+from openalbert.report.baselines import baseline_lines, describe_gain
 from openalbert.report.error_analysis import ErrorAnalysis, explain_intervals, write_error_analyses, written_scores
 from openalbert.report.model_card import finetuned_card
 from openalbert.run_files import MODEL, SCORES
@@ -250,6 +251,24 @@ def intervals(
     return {name: found[name] for name in metrics if name in found}
 
 
+def paired_interval(
+    task: Task, examples: Sequence[Example], predictions: Sequence[object], others: Sequence[object], metric: str
+) -> Interval | None:
+    """The 95 % interval of the difference in a metric between two models, by a bootstrap over the same examples.
+
+    None where there are many examples, and where the difference is the same in every resample.
+    """
+    if not 1 < len(examples) < MAX_FOR_INTERVALS:
+        return None
+    differences = []
+    for row in resample(task.name, _strata(task, examples)).tolist():
+        drawn = [examples[one] for one in row]
+        one, other = (task.measure(drawn, [given[place] for place in row])[metric] for given in (predictions, others))
+        differences.append(one - other)
+    low, high = np.percentile(differences, (2.5, 97.5)).tolist()
+    return (low, high) if low < high else None
+
+
 def wilson(right: int, total: int) -> Interval:
     """Wilson's score interval of a proportion, in percent."""
     fraction, over = right / total, Z * Z / total
@@ -315,7 +334,16 @@ def write_outcome(
     write_error_analyses(folder, analyses)
     pairs = are_pairs(task_data.train.examples)
     collapsed = scores["collapsed"] or ""
-    card = finetuned_card(model, task, folder, scores["scores"], collapsed=collapsed, of_pairs=pairs, analyses=analyses)
+    card = finetuned_card(
+        model,
+        task,
+        folder,
+        scores["scores"],
+        baselines=scores,
+        collapsed=collapsed,
+        of_pairs=pairs,
+        analyses=analyses,
+    )
     huggingface.save(model, folder / MODEL, task_data.tokenizer, card=card, pretraining=task_data.pretraining)
     split, metrics = next(iter(scores["scores"].items()))
     task_info = TaskInfo(
@@ -338,10 +366,13 @@ def write_outcome(
 
 
 def final_scores(scores: Mapping[str, Any]) -> str:
-    """The scores of a run that has ended, a line for each split."""
+    """The scores of a run that has ended, a line for each split and its baselines, and what the model buys."""
     lines = []
     for split, metrics in scores["scores"].items():
         ends = scores["intervals"].get(split, {})
         line = f"{split}: {written_scores(metrics, scores['main_metric'], ends)}"
         lines.append(f"{line} ({explain_intervals(scores['num_examples'][split])})" if ends else line)
+        lines += baseline_lines(scores, split, scores["main_metric"])
+    if scores.get("gain"):
+        lines.append(describe_gain(scores["gain"]))
     return "\n".join(lines)

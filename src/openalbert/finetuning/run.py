@@ -12,6 +12,7 @@ import torch
 
 from openalbert import atomic_io
 from openalbert.errors import UserError
+from openalbert.finetuning.baselines import gain_over, measure_baselines, without_predictions
 from openalbert.finetuning.batches import PackedBatch, Packing, num_units, tokens_in_memory
 from openalbert.finetuning.collapse import FROM_PROGRESS, RATE_FACTOR, baseline_loss
 from openalbert.finetuning.data import TaskData, load_data
@@ -24,6 +25,7 @@ from openalbert.finetuning.settings import FREE_TO_CHANGE, Finetune, of_seed, pl
 from openalbert.model.cost import training_flops_per_token
 from openalbert.optim.optimizer import make_optimizer
 from openalbert.optim.schedule import DepthSchedule, DepthStage
+from openalbert.report.baselines import baseline_lines
 from openalbert.report.model_card import with_seeds
 from openalbert.report.report import write_report
 from openalbert.report.run_reader import seed_folders
@@ -51,6 +53,7 @@ def finetune(settings: Finetune) -> None:
         for remark in task_data.remarks:
             _log(device, remark)
         if settings.dry_run:
+            find_baselines(settings, task_data, device)
             FinetuningRun(settings, task_data, device).dry_run()
             return
         if settings.seeds > 1 and not settings.fresh and (settings.out / METRICS).exists():
@@ -60,7 +63,7 @@ def finetune(settings: Finetune) -> None:
         if settings.seeds > 1 or seed_folders(settings.out):
             _finetune_seeds(settings, task_data, device, stop)
             return
-        run = FinetuningRun(settings, task_data, device)
+        run = FinetuningRun(settings, task_data, device, baselines=find_baselines(settings, task_data, device))
         scores = run.train(stop)
         if device.is_main:
             print(final_scores(scores), flush=True)
@@ -70,13 +73,14 @@ def finetune(settings: Finetune) -> None:
 def _finetune_seeds(settings: Finetune, task_data: TaskData, device: Device, stop: Stop) -> None:
     """Train one run after another, each in a folder of its own, on the same tokenized examples."""
     peak = measure_matmul_peak(device) if device.is_cuda else None
+    baselines = find_baselines(settings, task_data, device)
     results = []
     for number in range(settings.seeds):
         one = replace(of_seed(settings, number), fresh=False)
         if device.is_main:
             one.out.mkdir(exist_ok=True)
         claim_folder(one, device, FREE_TO_CHANGE, (SCORES,))
-        run = FinetuningRun(one, task_data, device, peak)
+        run = FinetuningRun(one, task_data, device, peak, baselines)
         results.append(run.train(stop))
         run.log_done()
     if device.is_main:
@@ -103,6 +107,21 @@ def _finetune_seeds(settings: Finetune, task_data: TaskData, device: Device, sto
     device.wait_for_all()
 
 
+def find_baselines(settings: Finetune, task_data: TaskData, device: Device) -> dict[str, Any] | None:
+    """Measure the baselines and log their scores, on the main process; None where there are none."""
+    if not settings.baselines or not device.is_main:
+        return None
+    found = measure_baselines(task_data, None if settings.dry_run else settings.out)
+    if found is not None:
+        scores = {"baselines": found}
+        for split in task_data.scored:
+            for line in baseline_lines(scores, split, task_data.task.main_metric):
+                _log(device, f"baseline on {line}")
+        if found["note"]:
+            _log(device, found["note"])
+    return found
+
+
 def _log(device: Device, sentence: str) -> None:
     """Print a line for the user where there is no metrics log, from the main process."""
     if device.is_main:
@@ -114,7 +133,15 @@ class FinetuningRun(TrainingRun[Finetune, PackedBatch]):
 
     batches: Packing
 
-    def __init__(self, settings: Finetune, task_data: TaskData, device: Device, peak: float | None = None) -> None:
+    def __init__(
+        self,
+        settings: Finetune,
+        task_data: TaskData,
+        device: Device,
+        peak: float | None = None,
+        baselines: dict[str, Any] | None = None,
+    ) -> None:
+        self.baselines = baselines
         self.task_data, self.sequences = task_data, task_data.train.encoding.sequences
         self.baseline = baseline_loss(self.sequences, task_data.class_weights)
         self.is_captured = is_encoder_captured(settings.speed, device)
@@ -364,6 +391,8 @@ class FinetuningRun(TrainingRun[Finetune, PackedBatch]):
             "losses": {split: one.loss if math.isfinite(one.loss) else None for split, one in evaluations.items()},
             "ranking": self.early_stopping.ranking(kept),
             "null_threshold": kept.null_threshold,
+            "baselines": without_predictions(self.baselines) if self.baselines else None,
+            "gain": gain_over(self.baselines, kept) if self.baselines else None,
             "collapsed": collapsed,
             "attempts": [{k: v for k, v in one.items() if k != "metrics_bytes"} for one in self._attempts],
         }

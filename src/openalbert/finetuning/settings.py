@@ -103,6 +103,8 @@ class Finetune:
     For your own classes: accuracy, macro_f1, matthews, loss, and of two classes f1, which is that of the second."""
     patience: int | None = None
     """End the run when its score has risen, and then so many evaluations in a row were no better; not given: never."""
+    baselines: bool = True
+    """Measure two baselines on the same data before training: the majority, and logistic regression on TF-IDF."""
     keep: Literal["best", "last"] = "best"
     """Which weights the model folder gets: those of the best evaluation, or the last."""
     save_every: int | None = None
@@ -204,7 +206,7 @@ def plan(settings: Finetune, num_examples: int, num_units: int) -> Plan:
 
 
 # What may change when a run is resumed: none of it changes what is learned. More seeds may be added.
-FREE_TO_CHANGE = ("out", "seeds", "save_every", "log_every", "tensorboard", "dry_run", "fresh", "speed")
+FREE_TO_CHANGE = ("out", "seeds", "baselines", "save_every", "log_every", "tensorboard", "dry_run", "fresh", "speed")
 
 
 def of_seed(settings: Finetune, number: int) -> Finetune:

@@ -8,7 +8,8 @@ from typing import Any
 from openalbert.formatting import NOTHING, count, counted, duration, moment, number, percent_of, present
 from openalbert.model.presets import PAPER_TOKENS
 from openalbert.report import charts
-from openalbert.report.error_analysis import error_section, read_error_analyses
+from openalbert.report.baselines import baseline_rows, describe_gain, is_worth_it
+from openalbert.report.error_analysis import error_section, read_error_analyses, with_interval
 from openalbert.report.html import Markup, document, element, joined, table
 from openalbert.report.pretrain_page import about, curves_section, differences, notes, swatch, tile, unfinished
 from openalbert.report.run_reader import RunRecord, read_finetuning_runs, read_values
@@ -35,6 +36,7 @@ def finetuning_page(folders: Sequence[Path], now: datetime) -> str:
     best = _best(runs)
     analyses = read_error_analyses(best.folder) if best is not None and is_one_folder else ()
     sections = [
+        *([_baselines_section(runs, folders[0])] if is_one_folder else []),
         *([_paper_section(runs, folders[0])] if is_one_folder else []),
         curves_section(runs, figures),
         *map(error_section, analyses),
@@ -92,6 +94,8 @@ def _warnings(runs: Sequence[RunRecord], now: datetime) -> list[str]:
             times = "once" if len(attempts) == 1 else f"{len(attempts)} times"
             reason = attempts[-1]["reason"]
             of_run.append(f"It collapsed {times} and was run again at a lower learning rate: {reason}.")
+        if (gain := run.scores.get("gain")) and not is_worth_it(gain) and len(runs) == 1:
+            of_run.append(f"{describe_gain(gain)}.")
         before = f"{run.name}: " if len(runs) > 1 else ""
         sentences += [f"{before}{sentence}" for sentence in [*of_run, *run.remarks]]
     return sentences
@@ -114,6 +118,36 @@ def tiles(
             levels += [f"95 % interval: {ends[0]:.1f} to {ends[1]:.1f}"] if ends is not None else []
             shown.append(tile(f"{metric.replace('_', ' ')} on {split}", f"{scores[metric]:.2f}", levels))
     return element("dl", *shown, class_="tiles")
+
+
+def _baselines_section(runs: Sequence[RunRecord], folder: Path) -> Markup:
+    """The scores above those of the baselines, and what the model buys; nothing where there are no baselines."""
+    finished = [run for run in runs if run.by_split]
+    outcome = finished[0].scores if finished else {}
+    if not outcome.get("baselines"):
+        return Markup("")
+    model, by_split, intervals = "this model", finished[0].by_split, outcome.get("intervals", {})
+    if len(runs) > 1:
+        model, intervals = f"median of {counted(len(runs), 'run')}", {}
+        summary = read_values(folder / SEEDS).get("metrics", {})
+        by_split = {split: {name: one["median"] for name, one in metrics.items()} for split, metrics in summary.items()}
+    main = str(outcome.get("main_metric"))
+    body, metrics = [], sorted({name for scores in by_split.values() for name in scores}, key=lambda one: one != main)
+    for split, scores in by_split.items():
+        rows = [(f"{model}, {split}", scores, intervals.get(split, {}))]
+        rows += [(f"{row.name}, {split}", row.scores, row.intervals) for row in baseline_rows(outcome, split)]
+        for name, values, ends in rows:
+            cells = [with_interval(values[one], ends.get(one)) if one in values else NOTHING for one in metrics]
+            body.append([name, *cells])
+    sentences = [f"{describe_gain(outcome['gain'])}."] if len(runs) == 1 and outcome.get("gain") else []
+    if note := outcome["baselines"].get("note"):
+        sentences.append(f"Of the baselines, {note}.")
+    return element(
+        "section",
+        element("h2", "Compared with baselines"),
+        element("div", table(["", *(metric.replace("_", " ") for metric in metrics)], body), class_="wrapping"),
+        *(element("p", sentence, class_="remark") for sentence in sentences),
+    )
 
 
 def _paper_section(runs: Sequence[RunRecord], folder: Path) -> Markup:

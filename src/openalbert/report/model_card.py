@@ -18,6 +18,7 @@ from openalbert.interop.names import family_of
 from openalbert.model.albert import AlbertModel
 from openalbert.model.presets import PAPER_TOKENS
 from openalbert.optim.settings import scaled_learning_rate
+from openalbert.report.baselines import baseline_rows, describe_gain
 from openalbert.report.error_analysis import ErrorAnalysis, never_predicted_sentences, with_interval
 from openalbert.report.run_reader import RunRecord, read_run, settings_tree
 from openalbert.report.summary import (
@@ -312,11 +313,15 @@ def finetuned_card(
     run_folder: Path,
     scores: Mapping[str, Mapping[str, float]],
     *,
+    baselines: Mapping[str, Any] | None = None,
     collapsed: str = "",
     of_pairs: bool | None = None,
     analyses: Sequence[ErrorAnalysis] = (),
 ) -> str:
-    """The model card of a fine-tuning run's model; `scores` are its metrics on each split, in percent."""
+    """The model card of a fine-tuning run's model; `scores` are its metrics on each split, in percent.
+
+    `baselines` are those in scores.json, and the gain over them.
+    """
     run = read_run(run_folder)
     settings = settings_tree(run)
     max_length = min(settings.max_length, model.config.max_positions)
@@ -338,7 +343,7 @@ def finetuned_card(
         labels=labels if task.labels else "",
         warning=warning,
         pretraining=one_line(pretraining_of(run)),
-        results=_scores(model, task, scores, run, analyses),
+        results=_scores(model, task, scores, run, analyses, baselines or {}),
         task_name=task.name,
         **_of_model(model, task.kind, text=pair if of_pairs else '"a text"', answerability=answerability),
         training=_finetuning_table(run, settings, max_length),
@@ -366,6 +371,7 @@ def _scores(
     scores: Mapping[str, Mapping[str, float]],
     run: RunRecord,
     analyses: Sequence[ErrorAnalysis],
+    baselines: Mapping[str, Any],
 ) -> str:
     if not scores:
         return "It was not evaluated, so its quality is unknown."
@@ -374,10 +380,15 @@ def _scores(
     paper = reported(task.name, shape_of(model.config))
     sizes = {split: present(run.info("data", "scored", split)) for split in scores}
     intervals = {one.split: one.intervals for one in analyses}
-    rows = [
-        (f"this model, {one_line(split)} ({count(sizes[split])} examples)", values, intervals.get(split, {}))
-        for split, values in scores.items()
-    ]
+    rows: list[tuple[str, Mapping[str, float], Mapping[str, Any]]] = []
+    for split, values in scores.items():
+        rows.append(
+            (f"this model, {one_line(split)} ({count(sizes[split])} examples)", values, intervals.get(split, {}))
+        )
+        rows += [
+            (f"baseline, {one_line(split)}: {row.name}", row.scores, row.intervals)
+            for row in baseline_rows(baselines, split)
+        ]
     unit = "In percent" + (", except the loss" if LOSS in metrics else "")
     unit += "; in brackets: 95 % intervals over the examples." if any(intervals.values()) else "."
     lines = [
@@ -389,6 +400,10 @@ def _scores(
     for name, values, ends in [*rows, *((row.model, row.scores, {}) for row in paper)]:
         cells = [with_interval(values[one], ends.get(one)) if one in values else NOTHING for one in metrics]
         lines.append(f"| {name} | {' | '.join(cells)} |")
+    if baselines.get("gain"):
+        lines += ["", f"{one_line(describe_gain(baselines['gain']))}."]
+    if (baselines.get("baselines") or {}).get("note"):
+        lines += ["", f"Of the baselines, {one_line(baselines['baselines']['note'])}."]
     for one in analyses:
         for sentence in never_predicted_sentences(one):
             lines += ["", f"**{one_line(one.split)}: {one_line(sentence)}.**"]
