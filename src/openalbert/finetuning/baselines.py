@@ -72,6 +72,12 @@ def gain_over(baselines: dict[str, Any], evaluation: Evaluation) -> dict[str, An
     }
 
 
+def read_predictions(folder: Path, task: Task, row: int, split: str) -> list[object]:
+    """What one of the baselines in a folder predicts for a split."""
+    known = json.loads((folder / BASELINES).read_text(encoding="utf-8"))
+    return _predictions(task, known["rows"][row]["predictions"][split])
+
+
 def _predictions(task: Task, written: Sequence[Any]) -> list[object]:
     """Predictions as they were before JSON made lists of tuples."""
     return [tuple(one) for one in written] if task.kind == "multi_label" else list(written)

@@ -267,9 +267,9 @@ def load_data(settings: Finetune) -> TaskData:
         scored[name] = encoded(name, reading)
         remarks += _describe_split(scored[name], remarks)
         remarks += [f"{name}: {sentence}" for sentence in describe_constant_label(task, reading.examples)]
-        remarks += [
-            f"{name}: {sentence}" for sentence in describe_absent_classes(task, train.examples, reading.examples)
-        ]
+        if settings.source.fold is None:  # of folds, rare classes are named once for all
+            absent = describe_absent_classes(task, train.examples, reading.examples)
+            remarks += [f"{name}: {sentence}" for sentence in absent]
     return TaskData(
         task=task,
         folder=folder,

@@ -339,7 +339,7 @@ def write_outcome(
         task,
         folder,
         scores["scores"],
-        baselines=scores,
+        outcome=scores,
         collapsed=collapsed,
         of_pairs=pairs,
         analyses=analyses,

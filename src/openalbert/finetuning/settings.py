@@ -10,6 +10,7 @@ from tyro.conf import OmitArgPrefixes, Positional, Suppress, arg
 from openalbert.errors import UserError
 from openalbert.optim.schedule import Budget, Schedule
 from openalbert.optim.settings import OptimizerSettings
+from openalbert.run_files import FINAL, FOLD_PREFIX
 from openalbert.tasks.data.source import TaskSource
 from openalbert.tasks.task import MAX_ANSWER_TOKENS, LongTexts
 from openalbert.train.device import Speed
@@ -92,6 +93,9 @@ class Finetune:
     """Seed of everything random: the head's first weights, the order of examples, dropout."""
     seeds: int = 1
     """So many runs, with this seed and those after it; median, mean and spread are shown."""
+    folds: int | None = None
+    """Cross-validation: so many runs, each scored on another fold of the training examples and learning from the rest.
+    Mean, interval and all predictions are shown; then one model learns from all examples. Not given: no folds."""
     retries: int = 2
     """How often a run that collapsed is tried again, each time at half the learning rate."""
 
@@ -136,6 +140,18 @@ class Finetune:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UserError(f"{name} is {value}: it must be at least 1")
+        if self.folds is not None:
+            if self.folds < 2:
+                raise UserError(f"folds is {self.folds}: cross-validation needs at least 2, 5 or 10 are usual")
+            if self.seeds > 1:
+                raise UserError("--folds and --seeds are both many runs: give one of them")
+            if self.source.dev is not None:
+                raise UserError(
+                    "with --folds the training examples themselves are scored on, one fold at a time: leave --dev out, "
+                    "and score the final model on that file with `openalbert evaluate`"
+                )
+            if self.source.fold is not None:
+                raise UserError("--folds is all folds and --fold one of them: give one of the two")
         if self.retries < 0:
             raise UserError(f"retries is {self.retries}: give 0 or more")
         for name in ("dropout", "classifier_dropout"):
@@ -213,3 +229,13 @@ def of_seed(settings: Finetune, number: int) -> Finetune:
     """The settings of one of several runs."""
     seed = settings.seed + number
     return replace(settings, seed=seed, seeds=1, out=settings.out / f"seed-{seed}")
+
+
+def of_fold(settings: Finetune, number: int) -> Finetune:
+    """The settings of the run that is scored on a fold; fold 0 is none: its run learns from all examples to the end."""
+    assert settings.folds is not None
+    source = replace(settings.source, fold=(number, settings.folds))
+    one = replace(settings, source=source, folds=None, fresh=False)
+    if number:
+        return replace(one, out=settings.out / f"{FOLD_PREFIX}{number}")
+    return replace(one, out=settings.out / FINAL, keep="last", patience=None, baselines=False)

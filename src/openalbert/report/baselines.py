@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 from openalbert.formatting import counted
 from openalbert.report.error_analysis import written_scores
+from openalbert.run_files import CROSS_VALIDATION
 
 
 class BaselineRow(NamedTuple):
@@ -43,11 +44,12 @@ def describe_gain(gain: Mapping[str, Any]) -> str:
     interval, points = gain["interval"], gain["points"]
     ends = f" [{interval[0]:+.2f}, {interval[1]:+.2f}]" if interval is not None else ""
     difference = f"{gain['metric']} {points:+.2f} points{ends}".replace("-", "−")
+    where = f"On {gain['split']}" if gain["split"] != CROSS_VALIDATION else "In cross-validation"
     over, examples = f"the baseline {gain['over']}", counted(gain["num_examples"], "example")
     if is_worth_it(gain):
-        return f"On {gain['split']} the model is better than {over}: {difference}"
+        return f"{where} the model is better than {over}: {difference}"
     if interval is not None and interval[1] > 0:
         verdict = f"is not measurably better than {over}"
     else:
         verdict = f"is worse than {over}" if points < 0 else f"is no better than {over}"
-    return f"On {gain['split']} the model {verdict}: {difference}; on these {examples} it buys nothing"
+    return f"{where} the model {verdict}: {difference}; on these {examples} it buys nothing"

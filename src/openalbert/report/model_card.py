@@ -37,7 +37,7 @@ from openalbert.report.summary import (
     tokens_seen,
     training_seconds,
 )
-from openalbert.run_files import SEED_PREFIX
+from openalbert.run_files import CROSS_VALIDATION, FINAL, FOLD_PREFIX, SEED_PREFIX
 from openalbert.tasks.metrics import LOSS
 from openalbert.tasks.paper_scores import compare_dev_sets, reported, shape_of
 from openalbert.tasks.task import Kind, Task
@@ -313,20 +313,23 @@ def finetuned_card(
     run_folder: Path,
     scores: Mapping[str, Mapping[str, float]],
     *,
-    baselines: Mapping[str, Any] | None = None,
+    outcome: Mapping[str, Any] | None = None,
     collapsed: str = "",
     of_pairs: bool | None = None,
     analyses: Sequence[ErrorAnalysis] = (),
 ) -> str:
     """The model card of a fine-tuning run's model; `scores` are its metrics on each split, in percent.
 
-    `baselines` are those in scores.json, and the gain over them.
+    `outcome` is scores.json, for intervals and baselines.
     """
     run = read_run(run_folder)
     settings = settings_tree(run)
     max_length = min(settings.max_length, model.config.max_positions)
     folder = run.folder.resolve()
-    name = f"{folder.parent.name}, {folder.name}" if folder.name.startswith(SEED_PREFIX) else run.name
+    is_one_of_several = folder.name.startswith((SEED_PREFIX, FOLD_PREFIX))
+    name = f"{folder.parent.name}, {folder.name}" if is_one_of_several else run.name
+    if folder.name == FINAL and CROSS_VALIDATION in scores:
+        name = folder.parent.name
     named = ", ".join(map(as_code, task.labels[:MOST_LABELS]))
     more = f" and {len(task.labels) - MOST_LABELS:,} more, see config.json" if len(task.labels) > MOST_LABELS else ""
     labels = f"Its {len(task.labels):,} classes, in the order of its outputs: {named}{more}."
@@ -343,7 +346,7 @@ def finetuned_card(
         labels=labels if task.labels else "",
         warning=warning,
         pretraining=one_line(pretraining_of(run)),
-        results=_scores(model, task, scores, run, analyses, baselines or {}),
+        results=_scores(model, task, scores, run, analyses, outcome or {}),
         task_name=task.name,
         **_of_model(model, task.kind, text=pair if of_pairs else '"a text"', answerability=answerability),
         training=_finetuning_table(run, settings, max_length),
@@ -353,7 +356,12 @@ def finetuned_card(
 
 def with_seeds(card: str, median: str, seed: int) -> str:
     """The card of one of several seeds' models, with the median over all of them."""
-    return card.replace(USAGE, f"This is the model of seed {seed}. {one_line(median)}\n\n{USAGE}", 1)
+    return with_note(card, f"This is the model of seed {seed}. {median}")
+
+
+def with_note(card: str, note: str) -> str:
+    """The card with a paragraph after its results."""
+    return card.replace(USAGE, f"{one_line(note)}\n\n{USAGE}", 1)
 
 
 def _hub_results(task: Task, pipeline: str, scores: Mapping[str, Mapping[str, float]]) -> list[Mapping[str, object]]:
@@ -371,15 +379,16 @@ def _scores(
     scores: Mapping[str, Mapping[str, float]],
     run: RunRecord,
     analyses: Sequence[ErrorAnalysis],
-    baselines: Mapping[str, Any],
+    outcome: Mapping[str, Any],
 ) -> str:
     if not scores:
         return "It was not evaluated, so its quality is unknown."
     metrics = list(dict.fromkeys(name for values in scores.values() for name in values))
     metrics.sort(key=lambda name: name != task.main_metric)
     paper = reported(task.name, shape_of(model.config))
-    sizes = {split: present(run.info("data", "scored", split)) for split in scores}
-    intervals = {one.split: one.intervals for one in analyses}
+    known = outcome.get("num_examples", {})
+    sizes = {split: present(known.get(split, run.info("data", "scored", split))) for split in scores}
+    intervals = outcome.get("intervals", {one.split: one.intervals for one in analyses})
     rows: list[tuple[str, Mapping[str, float], Mapping[str, Any]]] = []
     for split, values in scores.items():
         rows.append(
@@ -387,7 +396,7 @@ def _scores(
         )
         rows += [
             (f"baseline, {one_line(split)}: {row.name}", row.scores, row.intervals)
-            for row in baseline_rows(baselines, split)
+            for row in baseline_rows(outcome, split)
         ]
     unit = "In percent" + (", except the loss" if LOSS in metrics else "")
     unit += "; in brackets: 95 % intervals over the examples." if any(intervals.values()) else "."
@@ -400,10 +409,10 @@ def _scores(
     for name, values, ends in [*rows, *((row.model, row.scores, {}) for row in paper)]:
         cells = [with_interval(values[one], ends.get(one)) if one in values else NOTHING for one in metrics]
         lines.append(f"| {name} | {' | '.join(cells)} |")
-    if baselines.get("gain"):
-        lines += ["", f"{one_line(describe_gain(baselines['gain']))}."]
-    if (baselines.get("baselines") or {}).get("note"):
-        lines += ["", f"Of the baselines, {one_line(baselines['baselines']['note'])}."]
+    if outcome.get("gain"):
+        lines += ["", f"{one_line(describe_gain(outcome['gain']))}."]
+    if (outcome.get("baselines") or {}).get("note"):
+        lines += ["", f"Of the baselines, {one_line(outcome['baselines']['note'])}."]
     for one in analyses:
         for sentence in never_predicted_sentences(one):
             lines += ["", f"**{one_line(one.split)}: {one_line(sentence)}.**"]

@@ -98,6 +98,8 @@ class Reading:
     """The columns by role, in custom files."""
     separator: str | None = None
     """The separator between labels, where a cell has several."""
+    num_rows: int | None = None
+    """Rows of the file, those without an example included."""
 
     @property
     def origin(self) -> str:
