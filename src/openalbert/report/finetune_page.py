@@ -227,9 +227,9 @@ def _several(runs: Sequence[RunRecord], folders: Sequence[Path], now: datetime) 
     if len(folders) == 1 and fold_folders(folders[0]):
         rows += _fold_rows(read_values(folders[0] / FOLDS), read_values(folders[0] / SCORES), metrics)
         sentences.append(
-            "Each run was scored on its own fold of the training examples and learned from the others. The model folder "
-            "has a model that learned from all of them; the error analysis is of the predictions for each fold by the model "
-            "that did not learn from it."
+            "Each run was scored on its own fold of the training examples and learned from the others. The model "
+            "folder has a model that learned from all of them; the error analysis is of the predictions for each "
+            "fold by the model that did not learn from it."
         )
     elif len(folders) == 1:
         rows += _seed_rows(runs, read_values(folders[0] / SEEDS), metrics)
