@@ -114,7 +114,7 @@ def _finetune_seeds(settings: Finetune, task_data: TaskData, device: Device, sto
         if device.is_main:
             one.out.mkdir(exist_ok=True)
         claim_folder(one, device, FREE_TO_CHANGE, (SCORES,))
-        run = FinetuningRun(one, task_data, device, peak, baselines)
+        run = FinetuningRun(one, task_data, device, peak, baselines=baselines)
         results.append(run.train(stop))
         run.log_done()
     if device.is_main:
@@ -177,7 +177,7 @@ def _finetune_folds(settings: Finetune, device: Device, stop: Stop) -> None:
         one = of_fold(settings, number)
         claim(one)
         of_one = load(one)
-        run = FinetuningRun(one, of_one, device, peak, find_baselines(one, of_one, device))
+        run = FinetuningRun(one, of_one, device, peak, baselines=find_baselines(one, of_one, device))
         results.append(run.train(stop))
         run.log_done()
     summary = summarize_folds(results)
@@ -252,6 +252,7 @@ class FinetuningRun(TrainingRun[Finetune, PackedBatch]):
         task_data: TaskData,
         device: Device,
         peak: float | None = None,
+        *,
         baselines: dict[str, Any] | None = None,
         cross_validated: CrossValidated | None = None,
     ) -> None:
@@ -433,14 +434,24 @@ class FinetuningRun(TrainingRun[Finetune, PackedBatch]):
         }
 
     def estimate(self, step_seconds: float, depth: int) -> Needs:
-        """What the run takes if all its steps are like those that were taken; evaluations not counted."""
+        """What the run takes if all its steps are like those that were taken."""
         budget, state = self.plan.budget, self.train_state
         steps = budget.steps or round((budget.minutes or 0.0) * 60 / step_seconds)
         weights = 4 * self.model.num_parameters()
         # A checkpoint is weights and two moments: the last, the best, and one being written.
         disk = checkpoint_bytes(weights, 2 * weights, 3)
         tokens = round(steps * state.tokens / max(1, state.step))
-        return Needs(steps, tokens, steps * step_seconds / 3600, self.device.peak_memory(), disk)
+        seconds = steps * step_seconds
+        if budget.minutes is None:  # which evaluations are part of
+            seconds += self._evaluation_seconds(step_seconds, steps)
+        return Needs(steps, tokens, seconds / 3600, self.device.peak_memory(), disk)
+
+    def _evaluation_seconds(self, step_seconds: float, steps: int) -> float:
+        """What the evaluations take, at a third of the time of a step for each token: there is no backward pass."""
+        scored = [self.early_stopping.data, *([self.task_data.threshold] if self.task_data.threshold else [])]
+        tokens = sum(len(split.encoding.sequences.ids) for split in scored)
+        evaluations = -(-steps // self.plan.evaluate_every)
+        return evaluations * tokens * step_seconds / 3 / (self.train_state.tokens / max(1, self.train_state.step))
 
     def _start_over(self, reason: str) -> None:
         """Record a collapse and prepare the next attempt. The record is on disk before anything is removed."""

@@ -104,7 +104,7 @@ class Finetune:
     metric: str | None = None
     """What is optimized: it decides which weights are kept, when the run ends early, and what is reported first.
     Not given: the task's own. Ties go to macro-F1, then to the loss.
-    For your own classes: accuracy, macro_f1, matthews, loss, and of two classes f1, which is that of the second."""
+    For your own classes: accuracy, macro_f1, matthews, loss, and of two classes f1, that of --positive-class."""
     patience: int | None = None
     """End the run when its score has risen, and then so many evaluations in a row were no better; not given: never."""
     baselines: bool = True

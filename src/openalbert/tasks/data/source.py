@@ -54,6 +54,8 @@ class TaskSource:
     label_separator: Annotated[str | None, arg(metavar="TEXT")] = None
     """The separator between labels of multi_label, or options of multiple_choice, in one column.
     Not given: whichever of ; | , is found."""
+    positive_class: str | None = None
+    """Of two classes of your own: the one that f1 is of. Not given: the second by name."""
     passage_column: str | None = None
     """The column of the passage that a question is about."""
     question_column: str | None = None
