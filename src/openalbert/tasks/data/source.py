@@ -72,8 +72,8 @@ class TaskSource:
     heldout_seed: int = 0
     """The seed that selects the held-out examples, or the folds."""
     fold: tuple[int, int] | None = None
-    """One of several folds of the training examples to score on: `2 5` is the second of five, and the others are
-    learned from. `finetune --folds` sets it; `0 5` learns from all of them."""
+    """The fold of the training examples to score on, and of how many: `2 5`; the other folds are learned from.
+    `finetune --folds` sets it; with `0 5` all are learned from."""
 
     def __post_init__(self) -> None:
         if self.fold is not None:
