@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import safetensors.numpy
@@ -46,7 +46,8 @@ def check_folds(settings: Finetune, task: Task, whole: Reading) -> list[str]:
             raise UserError(f"{whole.origin}: without fold {number}, {alike}: give fewer folds, or more rows")
     if task.kind != "classification":
         return []
-    counts = np.bincount([cast("TextExample", one).label for one in whole.examples], minlength=len(task.labels))
+    classes = np.array([one.label for one in whole.examples if isinstance(one, TextExample)], np.int64)
+    counts = np.bincount(classes, minlength=len(task.labels))
     rare = [number for number in np.argsort(counts, kind="stable") if counts[number] < settings.folds]
     if not rare:
         return []
@@ -240,8 +241,8 @@ def folds_table(summary: dict[str, Any], final: dict[str, Any]) -> str:
         values = [summary["metrics"].get(split, {}).get(metric, {}).get(line) for metric in metrics]
         rows.append([line, "", "", *(NOTHING if value is None else f"{value:.2f}" for value in values), ""])
     for row in baseline_rows(final, CROSS_VALIDATION):
-        values = [row.scores.get(metric) for metric in metrics]
-        cells = [NOTHING if value is None else f"{value:.2f}" for value in values]
+        means = [row.scores.get(metric) for metric in metrics]
+        cells = [NOTHING if value is None else f"{value:.2f}" for value in means]
         rows.append([row.name, "", "", *cells, "baseline"])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [
