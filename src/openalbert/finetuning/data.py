@@ -37,7 +37,7 @@ from openalbert.tasks.label_checks import (
 )
 from openalbert.tasks.metrics import describe_positive_class, metric_names, with_metric
 from openalbert.tasks.registry import open_task
-from openalbert.tasks.task import MAX_ANSWER_TOKENS, Example, QuestionExample, Reading, Task
+from openalbert.tasks.task import MAX_ANSWER_TOKENS, Example, LongTexts, QuestionExample, Reading, Task
 from openalbert.text.tokenizer import Tokenizer
 
 THRESHOLD_FRACTION = 0.05  # of the training questions, held out to fit the null threshold
@@ -120,9 +120,10 @@ def encode_split(
     max_length: int,
     stride: int = 128,
     max_answer_tokens: int = MAX_ANSWER_TOKENS,
+    long_texts: LongTexts = "truncate",
 ) -> EncodedSplit:
     """Tokenize the examples of a split."""
-    encoding = encode(task, reading.examples, tokenizer, max_length, stride=stride)
+    encoding = encode(task, reading.examples, tokenizer, max_length, stride=stride, long_texts=long_texts)
     return EncodedSplit(name, reading, encoding, max_length, max_answer_tokens)
 
 
@@ -231,6 +232,7 @@ def load_data(settings: Finetune) -> TaskData:
             max_length=max_length,
             stride=settings.stride,
             max_answer_tokens=settings.max_answer_tokens,
+            long_texts=settings.long_texts,
         )
 
     reading, threshold = task.read("train"), None
@@ -281,9 +283,9 @@ def load_data(settings: Finetune) -> TaskData:
         scored[name] = encoded(name, reading)
         remarks += _describe_split(scored[name], remarks)
         remarks += [f"{name}: {sentence}" for sentence in describe_constant_label(task, reading.examples)]
-        remarks += [
-            f"{name}: {sentence}" for sentence in describe_absent_classes(task, train.examples, reading.examples)
-        ]
+        if settings.source.fold is None:  # of folds, rare classes are named once for all
+            absent = describe_absent_classes(task, train.examples, reading.examples)
+            remarks += [f"{name}: {sentence}" for sentence in absent]
     return TaskData(
         task=task,
         folder=folder,
@@ -335,7 +337,22 @@ def _describe_split(split: EncodedSplit, known: list[str]) -> list[str]:
         cut = sequences.num_truncated
         percent = percent_of(cut, sequences.num_examples)
         sentences.append(f"{name}: {counted(cut, 'example')} ({percent}) {are(cut)} cut to {split.max_length} tokens")
+    if windows := describe_windows(split):
+        sentences.append(f"{name}: {windows}")
     return sentences + [f"{name}: {sentence}" for sentence in split.unreachable_answers()]
+
+
+def describe_windows(split: EncodedSplit) -> str:
+    """How many long texts are read in several windows; "" for none."""
+    sequences = split.encoding.sequences
+    if not (long := sequences.num_in_windows):
+        return ""
+    mean = (len(sequences.example) - sequences.num_examples + long) / long
+    return (
+        f"{counted(long, 'example')} ({percent_of(long, sequences.num_examples)}) {are(long)} longer than "
+        f"{split.max_length} tokens and read in {mean:.1f} windows on average, whose scores are combined by their "
+        f"{'mean' if sequences.long_texts == 'mean' else 'maximum'}"
+    )
 
 
 def _start_folder(settings: Finetune) -> Path:

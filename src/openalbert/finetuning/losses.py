@@ -251,7 +251,7 @@ class Standardization:
 
         `values` are the targets as they were read: as 32-bit numbers, times within one hour would be a few values only.
         """
-        targets = ((values - self.mean) / self.std).astype(np.float32)
+        targets = ((values - self.mean) / self.std).astype(np.float32)[sequences.example]
         return replace(sequences, targets={**sequences.targets, "regression": targets})
 
     def restore(self, outputs: Outputs) -> Outputs:

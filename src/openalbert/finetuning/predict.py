@@ -84,7 +84,8 @@ class Outputs:
     """The float32 logits of every head of a task."""
 
     logits: dict[str, np.ndarray]
-    """By the kind of head: a row for each sequence; for heads that score tokens a row for each, in the order of ids."""
+    """By the kind of head: a row for each example, or for each option of a choice; for questions a row for each window.
+    Heads that score tokens have a row for each, in the order of ids."""
 
 
 def predict(
@@ -101,6 +102,7 @@ def predict(
 
     `kinds` are the heads that compute them; not given: all heads for a task, which the models must have in common.
     `depth` is the number of layers; not given: all.
+    Where long texts have several windows, the logits of their windows are combined: there is a row for each example.
     """
     kinds = kinds or _common_heads(models)
     num_sequences, num_tokens = len(sequences.example), len(sequences.ids)
@@ -117,7 +119,21 @@ def predict(
                 _add_logits(model, sequences, chosen, device, logits, len(models), depth)
                 advance(float(sequences.lengths[chosen].sum()))
         model.train(was_training)
-    return Outputs(logits)
+    return Outputs({kind: combine_windows(sequences, rows) for kind, rows in logits.items()})
+
+
+def combine_windows(sequences: Sequences, logits: Float[np.ndarray, "sequences outputs"]) -> np.ndarray:
+    """The logits of each example: mean or maximum of those of its windows, as the sequences say; else unchanged.
+
+    The mean is of logits, as it is over the models of an ensemble. A window that shows nothing has logits near those of
+    the label frequencies, so that one that shows much decides.
+    """
+    if sequences.long_texts == "truncate" or not len(logits):
+        return logits
+    combined = (np.add if sequences.long_texts == "mean" else np.maximum).reduceat(logits, sequences.first_of_examples)
+    if sequences.long_texts == "mean":
+        combined /= np.bincount(sequences.example)[:, None]
+    return combined
 
 
 def _common_heads(models: Sequence[AlbertModel]) -> list[HeadKind]:
