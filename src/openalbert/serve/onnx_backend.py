@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Bool, Float32, Int64
 
 from openalbert.finetuning.encode import concatenate_ranges
-from openalbert.finetuning.predict import PRETRAINING, TOKENS_AT_A_TIME, Outputs, softmax
+from openalbert.finetuning.predict import PRETRAINING, TOKENS_AT_A_TIME, Outputs, combine_windows, softmax
 from openalbert.interop.onnx_graph import SCORE_TOKENS
 from openalbert.interop.onnx_runtime import ExportedModel
 from openalbert.model.config import AlbertConfig, Head, HeadKind
@@ -164,7 +164,7 @@ class OnnxBackend:
                 else:
                     found[kind][batch.chosen] = self.model.scores(kind, hidden[:, 0])
             advance(float(len(batch.tokens)))
-        return Outputs(found)
+        return Outputs({kind: combine_windows(sequences, rows) for kind, rows in found.items()})
 
     def masked_pieces(
         self,
