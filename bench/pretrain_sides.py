@@ -26,8 +26,7 @@ from openalbert.pretraining.settings import Pretrain
 from openalbert.text.shards import open_shards, write_shards
 from openalbert.text.tokenizer import Tokenizer
 from openalbert.train.device import Speed, measure_matmul_peak, open_device
-from openalbert.train.loop import LoopConfig, training_steps
-from openalbert.train.state import TrainState
+from openalbert.train.loop import LoopConfig, TrainState, training_steps
 
 WARM_STEPS = 8  # after the first: allocator, clocks and caches settle
 

@@ -27,8 +27,8 @@ from openalbert.run_files import CHECKPOINTS
 from openalbert.train import checkpoint
 from openalbert.train.checkpoint import Checkpoint, Checkpointer, best, latest, save
 from openalbert.train.device import Device
+from openalbert.train.loop import TrainState
 from openalbert.train.metrics_log import MetricsLog
-from openalbert.train.state import TrainState
 
 CONFIG = AlbertConfig(
     vocab_size=50, embedding_size=8, hidden_size=16, num_layers=2, num_heads=2, ffn_size=16, max_positions=16

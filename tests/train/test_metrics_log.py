@@ -15,8 +15,8 @@ from tests.pretraining.micro_runs import command, micro_run, records
 from openalbert import cli
 from openalbert.errors import UserError
 from openalbert.formatting import throughput
+from openalbert.train.loop import Step, TrainState
 from openalbert.train.metrics_log import MetricsLog, Window
-from openalbert.train.state import Step, TrainState
 
 LINE = re.compile(
     r"step [\d,]+  loss \d+\.\d{3}  mlm_acc \d+\.\d %  sop_acc \d+\.\d %  ([\d,]+\.\d ktok/s|\d+ tok/s)  "
@@ -81,7 +81,7 @@ def test_a_window_whose_steps_were_all_skipped_has_no_loss_norm_or_accuracy(
 def test_a_window_reads_back_equal_and_resumes(tmp_path: Path) -> None:
     window = Window()
     window.add(step(1, 3.0))
-    again = Window(json.loads(json.dumps(window.state())))
+    again = Window(json.loads(json.dumps(vars(window))))
     window.add(step(2, 1.0))
     again.add(step(2, 1.0))
     assert again.metrics() == window.metrics()

@@ -7,7 +7,7 @@ from typing import Any
 from openalbert.pretraining.settings import FREE_TO_CHANGE, Pretrain
 from openalbert.report.summary import over_all_starts
 from openalbert.train.device import Speed
-from openalbert.train.run_dir import differences, record_move
+from openalbert.train.run import differences, record_move
 
 
 def test_differences_name_each_setting_that_changes_what_is_learned_and_no_other() -> None:

@@ -11,7 +11,7 @@ import json
 import re
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +26,8 @@ from openalbert.model.albert import AlbertModel
 from openalbert.optim.optimizer import TrainingOptimizer, load_optimizer_tensors, optimizer_tensors
 from openalbert.run_files import CHECKPOINTS, METRICS
 from openalbert.train.device import Device
+from openalbert.train.loop import TrainState
 from openalbert.train.metrics_log import MetricsLog
-from openalbert.train.state import TrainState
 
 STATE = "state.json"
 SUMS = "sha256sums"
@@ -245,9 +245,9 @@ class Checkpointer:
             if metrics.exists():
                 sync(metrics)
             state = {
-                "train_state": train_state.state(),
+                "train_state": asdict(train_state),
                 "split_for": self._split_for,
-                "window": self.metrics_log.window.state(),
+                "window": vars(self.metrics_log.window),
                 "metrics_bytes": self.metrics_log.size,
                 **own,
             }

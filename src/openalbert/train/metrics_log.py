@@ -3,8 +3,10 @@
 import json
 import math
 import os
+import statistics
 import sys
 import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,10 +17,10 @@ from openalbert.errors import UserError
 from openalbert.formatting import NOTHING, throughput
 from openalbert.progress import notebook_line, plain_column, plain_console
 from openalbert.run_files import METRICS, TENSORBOARD
-from openalbert.train.estimate import TimeLeft
-from openalbert.train.state import Step, TrainState
+from openalbert.train.loop import Step, TrainState
 
 SECONDS_BETWEEN_LINES = 10.0
+LATEST_STEPS = 32  # from whose pace the time that is left is estimated
 
 
 class Window:
@@ -51,13 +53,30 @@ class Window:
             metrics[f"{name}_acc"] = _mean(right, count)
         return metrics | {"grad_norm": _mean(self.norm, self.steps)}
 
-    def state(self) -> dict[str, Any]:
-        """As JSON values."""
-        return dict(vars(self))
-
 
 def _mean(total: float, count: float) -> float | None:
     return total / count if count else None
+
+
+class TimeLeft:
+    """How long a run will still take, by the pace of its latest steps.
+
+    The first step of a process is left out: it waits for the first batch, for memory and for compilation.
+    """
+
+    def __init__(self, work: Callable[[float], float] = lambda progress: progress) -> None:
+        """`work` is how much of a run's work is done at a progress through its budget, in any unit."""
+        self.work = work
+        self._before: tuple[float, float] | None = None
+        self._paces: deque[float] = deque(maxlen=LATEST_STEPS)
+
+    def after(self, progress: float, seconds: float) -> float | None:
+        """The seconds that are left after a step that ended at these; None after the first."""
+        done = self.work(progress)
+        if self._before is not None and done > self._before[0]:
+            self._paces.append((seconds - self._before[1]) / (done - self._before[0]))
+        self._before = (done, seconds)
+        return statistics.median(self._paces) * (self.work(1.0) - done) if self._paces else None
 
 
 class MetricsLog:
