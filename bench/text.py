@@ -116,8 +116,8 @@ def prepare_inputs(files: list[str], vocabulary: Path | None, megabytes: float, 
         for source in found:
             room = megabytes * 1e6 / len(found)
             for document in corpus.documents(source, reading, corpus.Counts()):
-                texts.append(document.text)
-                room -= len(document.text)
+                texts.append(document)
+                room -= len(document)
                 if room <= 0:
                     break
     else:

@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 from openalbert.errors import UserError
 from openalbert.settings import from_dict, to_dict
 from openalbert.text import readers
-from openalbert.text.corpus import CorpusSource, Counts, DuplicateFilter, Reading, documents, fingerprint, sources
+from openalbert.text.corpus import CorpusSource, Counts, Reading, documents, sources
 
 PACKERS: dict[str, Callable[[bytes], bytes]] = {
     "gz": gzip.compress,
@@ -42,7 +42,7 @@ TEXTS = ["First paragraph of one.\nSecond paragraph.", "The other: naïve, 他�
 
 def read(path: Path | str, reading: Reading = PLAIN) -> tuple[list[str], Counts]:
     counts = Counts()
-    texts = [document.text for source in sources([path], reading) for document in documents(source, reading, counts)]
+    texts = [text for source in sources([path], reading) for text in documents(source, reading, counts)]
     return texts, counts
 
 
@@ -88,7 +88,7 @@ def test_blocks_may_end_anywhere(
     path.write_bytes(data)
     source, counts = CorpusSource(str(path), "text", len(data)), Counts()
     with mock.patch.object(readers, "BLOCK", block):
-        texts = [document.text for document in documents(source, reading, counts)]
+        texts = list(documents(source, reading, counts))
     expected, broken, removed = whole_file_oracle(data, reading)
     assert texts == expected
     assert counts == Counts(
@@ -113,7 +113,7 @@ def test_long_documents_are_cut_to_size_without_loss_wherever_blocks_end(
     def cut(block: int) -> tuple[list[str], Counts]:
         counts = Counts()
         with mock.patch.object(readers, "BLOCK", block):
-            return [document.text for document in documents(source, reading, counts)], counts
+            return list(documents(source, reading, counts)), counts
 
     texts, counts = cut(block)
     assert all(0 < len(text) <= longest for text in texts)
@@ -404,35 +404,6 @@ def test_counts_add_up() -> None:
     assert sum((Counts(first_broken_line=place) for place in places), Counts()).first_broken_line == places[1]
     assert Counts().remarks() == []
     assert any("2 duplicate" in remark for remark in Counts(dropped_duplicates=2).remarks())
-
-
-@given(st.lists(st.integers(0, 40)))
-def test_duplicates_are_known_as_a_set_knows_them(numbers: list[int]) -> None:
-    seen: set[int] = set()
-    duplicates = DuplicateFilter()
-    for number in numbers:
-        assert duplicates.add(fingerprint(f"text {number}")) == (number not in seen)
-        seen.add(number)
-    assert len(duplicates) == len(seen)
-
-
-def test_the_duplicate_filter_grows_within_the_stated_memory() -> None:
-    tracemalloc.start()
-    try:
-        duplicates, number = DuplicateFilter(), 5_500
-        assert all(duplicates.add(fingerprint(str(n))) for n in range(number))
-        held, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert not any(duplicates.add(fingerprint(str(n))) for n in range(0, number, 7))
-    assert held < 48 * number + 10_000
-    assert peak < 72 * number + 10_000
-
-
-def test_fingerprints_of_zeros_are_told_apart() -> None:
-    duplicates = DuplicateFilter()
-    marks = [bytes(16), bytes(8) + b"\2" + bytes(7), b"\1" + bytes(15)]
-    assert [duplicates.add(mark) for mark in [*marks, *marks]] == [True] * 3 + [False] * 3
 
 
 def test_real_text_is_read_whole(real_data: Path) -> None:

@@ -27,7 +27,7 @@ TEXTS = st.text(st.sampled_from("ab\"',;\t|\r\n é😀"), max_size=12)
 def read(path: Path, **reading: str) -> tuple[list[str], Counts]:
     counts = Counts()
     given = Reading(**reading)  # type: ignore[arg-type]
-    return [one.text for source in sources([path], given) for one in documents(source, given, counts)], counts
+    return [text for source in sources([path], given) for text in documents(source, given, counts)], counts
 
 
 @given(

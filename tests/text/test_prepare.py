@@ -134,9 +134,7 @@ def test_of_equal_documents_the_first_in_file_order_stays(
     assert counts["documents"] == len(every)
 
 
-def test_duplicates_are_found_in_bounded_memory_by_comparing_them_in_classes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_duplicates_are_found_in_bounded_memory_by_comparing_them_in_classes(tmp_path: Path) -> None:
     dice = random.Random(5)
     marks = [[dice.randbytes(16) for _ in range(400)] for _ in range(3)]
     marks[2][5] = marks[2][9] = marks[0][7]
@@ -145,7 +143,6 @@ def test_duplicates_are_found_in_bounded_memory_by_comparing_them_in_classes(
     for number, each in enumerate(marks):
         (tmp_path / f"duplicates/{number:05d}").mkdir(parents=True)
         (tmp_path / f"duplicates/{number:05d}/marks").write_bytes(b"".join(each))
-    monkeypatch.setattr(groups, "MARKS_AT_ONCE", 150)
     for at_once in (10_000, 300, 1):
         groups.find_duplicates(tmp_path, parts, at_once)
         found = [groups.read_duplicates(tmp_path, number).tolist() for number in range(3)]

@@ -6,9 +6,7 @@ of the corpus, a file or a line. `readers` describes how bytes become clean text
 
 import glob
 import hashlib
-from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -24,7 +22,7 @@ from openalbert.text.readers import (
 )
 from openalbert.text.records import dataset_records, delimited_records, jsonl_records, parquet_records
 
-__all__ = ["CorpusSource", "Counts", "Document", "DuplicateFilter", "Reading", "documents", "fingerprint", "sources"]
+__all__ = ["CorpusSource", "Counts", "Reading", "documents", "fingerprint", "sources"]
 
 _FORMATS: dict[str, Literal["text", "jsonl", "csv", "tsv", "parquet"]] = {
     "": "text",
@@ -38,13 +36,6 @@ _FORMATS: dict[str, Literal["text", "jsonl", "csv", "tsv", "parquet"]] = {
     ".tsv": "tsv",
     ".parquet": "parquet",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Document:
-    """One document: clean, stripped, non-empty paragraphs separated by `\\n`."""
-
-    text: str
 
 
 def sources(files: Sequence[str | Path], reading: Reading) -> list[CorpusSource]:
@@ -116,8 +107,11 @@ def _format(path: Path, reading: Reading) -> Literal["text", "jsonl", "csv", "ts
     return kind
 
 
-def documents(source: CorpusSource, reading: Reading, counts: Counts) -> Iterator[Document]:
-    """The documents of a source, in order; `counts` is updated on the way."""
+def documents(source: CorpusSource, reading: Reading, counts: Counts) -> Iterator[str]:
+    """The documents of a source, in order: clean, stripped, non-empty paragraphs separated by `\\n`.
+
+    `counts` is updated on the way.
+    """
     before = counts.documents
     if source.format == "text":
         texts = _cut_documents(text_blocks(source, counts), reading.document, reading, counts)
@@ -133,7 +127,7 @@ def documents(source: CorpusSource, reading: Reading, counts: Counts) -> Iterato
     for text in texts:
         counts.documents += 1
         counts.characters += len(text)
-        yield Document(text)
+        yield text
     if counts.documents == before:
         counts.empty_files += 1
 
@@ -226,41 +220,3 @@ def _border(line: str, start: int, end: int) -> int:
 def fingerprint(text: str) -> bytes:
     """A 128-bit hash: among a billion documents the probability of a collision is 10**-21."""
     return hashlib.blake2b(text.encode(), digest_size=16).digest()
-
-
-class DuplicateFilter:
-    """A set of document fingerprints in 24 to 48 bytes per document (72 while it grows)."""
-
-    def __init__(self) -> None:
-        self._slots = 1 << 10
-        self._table = array("Q", [0]) * (2 * self._slots)  # two words a slot; both 0: free
-        self._used = 0
-
-    def __len__(self) -> int:
-        return self._used
-
-    def add(self, mark: bytes) -> bool:
-        """Add a fingerprint; whether it is new."""
-        if 3 * self._used >= 2 * self._slots:
-            old = self._table
-            self._slots *= 2
-            self._table = array("Q", [0]) * (2 * self._slots)
-            self._used = 0
-            for at in range(0, len(old), 2):
-                if old[at] or old[at + 1]:
-                    self._insert(old[at], old[at + 1])
-        high, low = int.from_bytes(mark[:8], "little"), int.from_bytes(mark[8:], "little")
-        return self._insert(high, low or 1)
-
-    def _insert(self, high: int, low: int) -> bool:
-        table, last = self._table, self._slots - 1
-        slot = high & last
-        while True:
-            first, second = table[2 * slot], table[2 * slot + 1]
-            if first == high and second == low:
-                return False
-            if not second:
-                table[2 * slot], table[2 * slot + 1] = high, low
-                self._used += 1
-                return True
-            slot = (slot + 1) & last

@@ -9,7 +9,6 @@ import json
 import os
 import random
 import re
-import selectors
 import shutil
 import subprocess
 import sys
@@ -230,7 +229,7 @@ def _sentences(inputs: list[CorpusSource], reading: Reading) -> Iterator[str]:
         for source in inputs:
             for document in documents(source, reading, counts):
                 work.advance(counts.bytes_read - work.done)
-                yield from split_sentences(document.text)
+                yield from split_sentences(document)
     for remark in counts.remarks():
         print(remark, file=sys.stderr)
 
@@ -283,20 +282,10 @@ def _follow(flags: dict[str, Any], folder: Path) -> str:
     try:
         process.stdin.write(json.dumps(flags).encode() + b"\n")
         process.stdin.flush()
-        with Work("training", unit="passes") as work, selectors.DefaultSelector() as selector:
-            selector.register(process.stderr, selectors.EVENT_READ)
-            while True:
-                if not selector.select(timeout=1.0):
-                    work.advance(0.0)  # building suffix arrays takes long and logs nothing
-                    continue
-                new = os.read(process.stderr.fileno(), 1 << 16).decode(errors="replace")
-                if not new:
-                    break
-                passes = _PASS.findall(new)
-                phases = _PHASE.findall(new)
-                note = (
-                    f"{int(passes[-1]):,} candidate pieces" if passes else phases[-1].strip().lower() if phases else ""
-                )
+        with Work("training", unit="passes") as work:
+            while new := os.read(process.stderr.fileno(), 1 << 16).decode(errors="replace"):
+                passes, phases = _PASS.findall(new), _PHASE.findall(new)
+                note = f"{int(passes[-1]):,} candidate pieces" if passes else "".join(phases[-1:]).strip().lower()
                 work.advance(float(len(passes)), note)
                 log = (log + new)[-10_000:]
         if process.wait() < 0:

@@ -29,7 +29,7 @@ from openalbert.model.albert import AlbertModel
 from openalbert.optim.optimizer import TrainingOptimizer
 from openalbert.optim.schedule import Budget, DepthSchedule, DepthStage
 from openalbert.run_files import CHECKPOINTS, METRICS, MODEL, RUN, RUN_INFO, TENSORBOARD
-from openalbert.settings import from_json, to_dict, to_json
+from openalbert.settings import flat, from_json, to_dict, to_json
 from openalbert.train.checkpoint import Checkpointer, LoadedCheckpoint
 from openalbert.train.device import Device, Speed, measure_matmul_peak
 from openalbert.train.estimate import DRY_STEPS, DryTimes, Needs, StepTimes, estimate_table, measured
@@ -141,17 +141,10 @@ def _claim(settings: RunSettings, free: tuple[str, ...], others: tuple[str, ...]
 def differences(before: RunSettings, now: RunSettings, free: tuple[str, ...]) -> list[str]:
     """Which settings differ, as sentences, apart from those that are `free` to change."""
     same = {name: getattr(before, name) for name in free}
-    old, new = _flat(to_dict(before)), _flat(to_dict(replace(now, **same)))
+    old, new = flat(to_dict(before)), flat(to_dict(replace(now, **same)))
     return [
         f"{name} was {old.get(name)}, now {new.get(name)}" for name in {**old, **new} if old.get(name) != new.get(name)
     ]
-
-
-def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in values.items():
-        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
-    return flat
 
 
 def read_run_info(folder: Path) -> dict[str, Any]:
