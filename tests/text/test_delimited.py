@@ -17,7 +17,7 @@ from openalbert.errors import UserError
 from openalbert.tasks.data.tables import read_table
 from openalbert.text import readers, records
 from openalbert.text.corpus import CorpusSource, Counts, Reading, documents, sources
-from openalbert.text.records import delimited_records
+from openalbert.text.records import record_texts
 from openalbert.text.shards import read_manifest
 from openalbert.text.tokenizer import Tokenizer
 
@@ -51,7 +51,7 @@ def test_what_pythons_csv_writes_is_read_back_wherever_blocks_end(
     path = tmp_path_factory.mktemp("made") / "one.csv"
     path.write_bytes(b"\xef\xbb\xbf" * has_mark + made.getvalue().encode())
     with mock.patch.object(readers, "BLOCK", block):
-        found = list(delimited_records(CorpusSource(str(path), "csv", path.stat().st_size), Reading(), Counts()))
+        found = list(record_texts(CorpusSource(str(path), "csv", path.stat().st_size), Reading(), Counts()))
     assert found == [text for _, text in rows]
 
 

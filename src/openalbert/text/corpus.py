@@ -20,7 +20,7 @@ from openalbert.text.readers import (
     clean,
     text_blocks,
 )
-from openalbert.text.records import dataset_records, delimited_records, jsonl_records, parquet_records
+from openalbert.text.records import record_texts
 
 __all__ = ["CorpusSource", "Counts", "Reading", "documents", "fingerprint", "sources"]
 
@@ -116,14 +116,7 @@ def documents(source: CorpusSource, reading: Reading, counts: Counts) -> Iterato
     if source.format == "text":
         texts = _cut_documents(text_blocks(source, counts), reading.document, reading, counts)
     else:
-        read = {
-            "jsonl": jsonl_records,
-            "csv": delimited_records,
-            "tsv": delimited_records,
-            "parquet": parquet_records,
-            "datasets": dataset_records,
-        }[source.format]
-        texts = _of_records(read(source, reading, counts), reading, counts)
+        texts = _of_records(record_texts(source, reading, counts), reading, counts)
     for text in texts:
         counts.documents += 1
         counts.characters += len(text)
