@@ -111,7 +111,7 @@ def prepare_inputs(files: list[str], vocabulary: Path | None, megabytes: float, 
 
     texts: list[str] = []
     if files:
-        reading = corpus.Reading()
+        reading = corpus.CorpusReading()
         found = corpus.sources(files, reading)
         for source in found:
             room = megabytes * 1e6 / len(found)

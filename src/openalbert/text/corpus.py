@@ -1,7 +1,7 @@
 """A corpus as a stream of clean documents, from files, folders, globs, standard input or Hugging Face datasets.
 
-Memory holds about one block of a file and one document of at most `Reading.max_document_characters`, whatever the size
-of the corpus, a file or a line. `readers` describes how bytes become clean text.
+Memory holds about one block of a file and one document of at most `CorpusReading.max_document_characters`, whatever the
+size of the corpus, a file or a line. `readers` describes how bytes become clean text.
 """
 
 import glob
@@ -14,15 +14,15 @@ from openalbert.errors import UserError, suggestion
 from openalbert.text.readers import (
     MAGIC,
     STANDARD_INPUT,
+    CorpusReading,
     CorpusSource,
     Counts,
-    Reading,
     clean,
     text_blocks,
 )
 from openalbert.text.records import record_texts
 
-__all__ = ["CorpusSource", "Counts", "Reading", "documents", "fingerprint", "sources"]
+__all__ = ["CorpusReading", "CorpusSource", "Counts", "documents", "fingerprint", "sources"]
 
 _FORMATS: dict[str, Literal["text", "jsonl", "csv", "tsv", "parquet"]] = {
     "": "text",
@@ -38,7 +38,7 @@ _FORMATS: dict[str, Literal["text", "jsonl", "csv", "tsv", "parquet"]] = {
 }
 
 
-def sources(files: Sequence[str | Path], reading: Reading) -> list[CorpusSource]:
+def sources(files: Sequence[str | Path], reading: CorpusReading) -> list[CorpusSource]:
     """Resolve names in the order given: files, folders (all files below, sorted), globs (sorted), `-`.
 
     Hidden files in folders are skipped; a file that is reached twice is read once.
@@ -94,7 +94,7 @@ def _files(name: str) -> list[Path]:
     raise UserError(f"there is no file {name}{advice}")
 
 
-def _format(path: Path, reading: Reading) -> Literal["text", "jsonl", "csv", "tsv", "parquet", "datasets"]:
+def _format(path: Path, reading: CorpusReading) -> Literal["text", "jsonl", "csv", "tsv", "parquet", "datasets"]:
     plain = path.with_suffix("") if path.suffix.removeprefix(".") in MAGIC else path
     kind = _FORMATS.get(plain.suffix.lower()) if reading.format == "auto" else reading.format
     if kind is None:
@@ -107,7 +107,7 @@ def _format(path: Path, reading: Reading) -> Literal["text", "jsonl", "csv", "ts
     return kind
 
 
-def documents(source: CorpusSource, reading: Reading, counts: Counts) -> Iterator[str]:
+def documents(source: CorpusSource, reading: CorpusReading, counts: Counts) -> Iterator[str]:
     """The documents of a source, in order: clean, stripped, non-empty paragraphs separated by `\\n`.
 
     `counts` is updated on the way.
@@ -125,7 +125,7 @@ def documents(source: CorpusSource, reading: Reading, counts: Counts) -> Iterato
         counts.empty_files += 1
 
 
-def _of_records(records: Iterable[str], reading: Reading, counts: Counts) -> Iterator[str]:
+def _of_records(records: Iterable[str], reading: CorpusReading, counts: Counts) -> Iterator[str]:
     for record in records:
         empty = True
         for text in _cut_documents([clean(record, counts)], "file", reading, counts):
@@ -135,7 +135,7 @@ def _of_records(records: Iterable[str], reading: Reading, counts: Counts) -> Ite
 
 
 def _cut_documents(
-    blocks: Iterable[str], document: Literal["blank-line", "file", "line"], reading: Reading, counts: Counts
+    blocks: Iterable[str], document: Literal["blank-line", "file", "line"], reading: CorpusReading, counts: Counts
 ) -> Iterator[str]:
     """Join lines into documents of at most the maximum length."""
     longest = reading.max_document_characters

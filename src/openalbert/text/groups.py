@@ -17,7 +17,7 @@ from jaxtyping import Bool, Int64, UInt8
 
 from openalbert import atomic_io
 from openalbert.text import corpus, shards
-from openalbert.text.corpus import CorpusSource, Counts, Reading
+from openalbert.text.corpus import CorpusReading, CorpusSource, Counts
 from openalbert.text.sentences import split_sentences
 from openalbert.text.shards import Piece, Tokens
 from openalbert.text.tokenizer import Tokenizer
@@ -33,7 +33,7 @@ class Job:
     """The settings that a worker process needs."""
 
     folder: Path
-    reading: Reading
+    reading: CorpusReading
     heldout: float
     drop_duplicates: bool
     shard_tokens: int
@@ -84,7 +84,7 @@ def make_groups(sources: Sequence[CorpusSource]) -> list[Group]:
     return [Group(number, tuple(group)) for number, group in enumerate(groups)]
 
 
-def documents(group: Group, reading: Reading, counts: Counts) -> Iterator[str]:
+def documents(group: Group, reading: CorpusReading, counts: Counts) -> Iterator[str]:
     """The clean documents of a group in order."""
     for source in group.sources:
         yield from corpus.documents(source, reading, counts)

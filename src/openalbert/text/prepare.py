@@ -20,7 +20,7 @@ from openalbert.errors import UserError, explain_full_disk
 from openalbert.progress import Work, plain_console
 from openalbert.settings import to_dict
 from openalbert.text import corpus, groups, shards, workers
-from openalbert.text.corpus import CorpusSource, Counts, Reading
+from openalbert.text.corpus import CorpusReading, CorpusSource, Counts
 from openalbert.text.groups import Group, Job
 from openalbert.text.shards import (
     MANIFEST,
@@ -47,7 +47,7 @@ class Prepare:
     """The tokenizer: a folder that holds spiece.model, that file, or the bundled albert-base-wikibooks."""
     out: Path
     """The folder to make. The same command resumes work that was stopped."""
-    reading: Reading = field(default_factory=Reading)
+    reading: CorpusReading = field(default_factory=CorpusReading)
     """How the text files are read."""
     heldout: float = 0.0
     """Fraction of the documents for the split `heldout`, chosen by a hash of their text."""

@@ -41,7 +41,7 @@ STANDARD_INPUT = "-"
 
 
 @dataclass(frozen=True)
-class Reading:
+class CorpusReading:
     """How text files are read."""
 
     format: Literal["auto", "text", "jsonl", "csv", "tsv", "parquet", "datasets"] = "auto"

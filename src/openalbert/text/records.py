@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from openalbert.errors import UserError, suggestion
-from openalbert.text.readers import BLOCK, CorpusSource, Counts, Reading, byte_blocks, decode, decoded_blocks
+from openalbert.text.readers import BLOCK, CorpusReading, CorpusSource, Counts, byte_blocks, decode, decoded_blocks
 
 LONGEST_JSON_LINE = 1 << 25  # bytes; a longer line is dropped, since a record is parsed in memory
 LONGEST_ROW = 1 << 25  # characters; a longer CSV row is an unclosed quote
@@ -30,7 +30,7 @@ Row = tuple[int, Mapping[str, Any] | str]
 """The number of a line or row, and its fields; of a broken one what is wrong with it."""
 
 
-def record_texts(source: CorpusSource, reading: Reading, counts: Counts) -> Iterator[str]:
+def record_texts(source: CorpusSource, reading: CorpusReading, counts: Counts) -> Iterator[str]:
     """The text of each record of a source."""
     read = {
         "jsonl": _jsonl_rows,
@@ -58,7 +58,7 @@ def record_texts(source: CorpusSource, reading: Reading, counts: Counts) -> Iter
         raise UserError(f"{source.name}: none of {textless:,} records gives a text; the first: {first}")
 
 
-def _no_text(source: CorpusSource, number: int, reading: Reading, row: Mapping[str, Any]) -> str:
+def _no_text(source: CorpusSource, number: int, reading: CorpusReading, row: Mapping[str, Any]) -> str:
     place, kind = ("line", "field") if source.format == "jsonl" else ("row", "column")
     if reading.text_field in row:
         found = type(row[reading.text_field]).__name__
@@ -81,7 +81,7 @@ def _json_lines(blocks: Iterable[bytes]) -> Iterator[bytes | None]:
     yield b"".join(parts) if size <= LONGEST_JSON_LINE else None
 
 
-def _jsonl_rows(source: CorpusSource, reading: Reading, counts: Counts) -> Iterator[Row]:
+def _jsonl_rows(source: CorpusSource, reading: CorpusReading, counts: Counts) -> Iterator[Row]:
     """The JSON objects of a file with one per line."""
     for number, line in enumerate(_json_lines(byte_blocks(source, counts)), 1):
         if line is None:
@@ -99,7 +99,7 @@ def _jsonl_rows(source: CorpusSource, reading: Reading, counts: Counts) -> Itera
         yield number, record if isinstance(record, dict) else wrong + "(jq -c '.[]' FILE makes lines of an array)"
 
 
-def _delimited_rows(source: CorpusSource, reading: Reading, counts: Counts) -> Iterator[Row]:
+def _delimited_rows(source: CorpusSource, reading: CorpusReading, counts: Counts) -> Iterator[Row]:
     """The rows of a CSV or TSV file with a header, one in memory at a time."""
     lines = _lines_of(source, counts)
     rows = _tsv_rows(source, lines) if source.format == "tsv" else _csv_rows(source, lines)
@@ -227,7 +227,7 @@ def _quotes_as_csv(source: CorpusSource, sample: list[str], is_whole: bool) -> b
     return len(widths) == 1
 
 
-def _parquet_rows(source: CorpusSource, reading: Reading, counts: Counts) -> Iterator[Row]:
+def _parquet_rows(source: CorpusSource, reading: CorpusReading, counts: Counts) -> Iterator[Row]:
     """The rows of a Parquet file, a few in memory at a time."""
     try:
         import pyarrow
@@ -260,7 +260,7 @@ def _parquet_rows(source: CorpusSource, reading: Reading, counts: Counts) -> Ite
         raise UserError(f"{source.name}: not a whole Parquet file ({error}): make it again or leave it out") from None
 
 
-def _dataset_rows(source: CorpusSource, reading: Reading, counts: Counts) -> Iterator[Row]:
+def _dataset_rows(source: CorpusSource, reading: CorpusReading, counts: Counts) -> Iterator[Row]:
     """The rows of a Hugging Face dataset, streamed."""
     try:
         import datasets
@@ -272,7 +272,7 @@ def _dataset_rows(source: CorpusSource, reading: Reading, counts: Counts) -> Ite
         raise UserError(f"{source.name}: Hugging Face datasets cannot read it: {error}") from None
 
 
-def _open_dataset(datasets: Any, name: str, reading: Reading) -> Iterable[dict[str, Any]]:
+def _open_dataset(datasets: Any, name: str, reading: CorpusReading) -> Iterable[dict[str, Any]]:
     saved = any((Path(name) / mark).is_file() for mark in ("state.json", "dataset_dict.json"))
     if not saved:
         return datasets.load_dataset(name, reading.dataset_config, split=reading.dataset_split, streaming=True)  # type: ignore[no-any-return]

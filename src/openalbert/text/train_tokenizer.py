@@ -24,7 +24,7 @@ from openalbert import atomic_io
 from openalbert.errors import UserError, explain_full_disk
 from openalbert.progress import Work
 from openalbert.settings import from_json, to_json
-from openalbert.text.corpus import CorpusSource, Counts, Reading, documents, sources
+from openalbert.text.corpus import CorpusReading, CorpusSource, Counts, documents, sources
 from openalbert.text.normalization import Normalization
 from openalbert.text.sentences import split_sentences
 from openalbert.text.tokenizer import MODEL_FILE, Tokenizer
@@ -83,7 +83,7 @@ class TrainVocabulary:
     """Maximum number of training sentences, drawn uniformly from all."""
     sample_megabytes: int = 100
     """Maximum size of the sample in MB. Training takes about 25 times as much memory."""
-    reading: Reading = field(default_factory=Reading)
+    reading: CorpusReading = field(default_factory=CorpusReading)
     """How the text files are read."""
     fresh: bool = False
     """Replace a vocabulary that is already in the folder."""
@@ -221,7 +221,7 @@ def _train(settings: TrainVocabulary, inputs: list[CorpusSource]) -> VocabularyR
     return report
 
 
-def _sentences(inputs: list[CorpusSource], reading: Reading) -> Iterator[str]:
+def _sentences(inputs: list[CorpusSource], reading: CorpusReading) -> Iterator[str]:
     counts = Counts()
     sizes = [source.size_bytes for source in inputs]
     total = None if None in sizes else float(sum(size or 0 for size in sizes))
