@@ -442,7 +442,7 @@ def test_a_dry_run_reports_what_a_run_takes_and_leaves_nothing_behind(
     rows = {line.split()[0]: line.split()[1:] for line in said.splitlines() if line.split()}
     assert rows["steps"] == ["5,000"]
     assert 0.9 * 5000 * 8 * 32 < int(rows["tokens"][0].replace(",", "")) <= 5000 * 8 * 32
-    for name, units in {"time": ("seconds", "minutes", "hours"), "memory": ("MiB", "GiB"), "disk": ("MiB",)}.items():
+    for name, units in {"time": ("s", "min", "h"), "memory": ("MiB", "GiB"), "disk": ("MiB",)}.items():
         assert float(rows[name][0]) > 0
         assert rows[name][1] in units
 

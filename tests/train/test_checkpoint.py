@@ -534,5 +534,5 @@ def test_a_checkpoint_of_another_optimizer_is_refused_with_its_name(tmp_path: Pa
     other = dataclasses.replace(run, optimizer=make_optimizer(run.model, OptimizerSettings(kind="adamw")))
     found = other.latest()
     assert found is not None
-    with pytest.raises(UserError, match=r"step-00000007: .* missing: it was saved from another model or optimizer"):
+    with pytest.raises(UserError, match=r"step-00000007: .* does not fit: it was saved from another model"):
         other.restore(found, micro_batches=1)

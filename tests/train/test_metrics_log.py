@@ -53,7 +53,7 @@ def test_a_window_whose_steps_were_all_skipped_has_no_loss_norm_or_accuracy(
 ) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    monkeypatch.setattr("openalbert.train.metrics_log.SECONDS_BETWEEN_LINES", 0.0)
+    monkeypatch.setattr("openalbert.progress.SECONDS_BETWEEN_LINES", 0.0)
     metrics_log = MetricsLog(tmp_path, True, True, flops_per_token=lambda depth: 100.0, peak=1e6)
     train_state = TrainState()
     for number in range(1, 7):
@@ -149,7 +149,7 @@ def test_only_the_main_process_speaks_and_writes(tmp_path: Path, capsys: pytest.
 def test_where_there_is_no_terminal_plain_lines_tell_everything(
     tmp_path: Path, easy_shards: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("openalbert.train.metrics_log.SECONDS_BETWEEN_LINES", 0.0)
+    monkeypatch.setattr("openalbert.progress.SECONDS_BETWEEN_LINES", 0.0)
     micro_run(easy_shards, tmp_path / "run", "--steps 4")
     said = capsys.readouterr()
     lines = [line for line in said.err.splitlines() if " tok/s " in line or " ktok/s " in line]

@@ -127,8 +127,7 @@ def _check(settings: Prepare) -> None:
         raise UserError(f"shard_tokens is {settings.shard_tokens} but must be at least 1")
     if settings.workers is not None and settings.workers < 1:
         raise UserError(f"workers is {settings.workers} but must be at least 1")
-    if settings.out.exists() and not settings.out.is_dir():
-        raise UserError(f"{settings.out} is a file, and --out is the folder to make: give another name")
+    atomic_io.check_writable(settings.out)
     if "-" in settings.files and settings.engine == "ray":
         raise UserError("standard input cannot be read with --engine ray: put the text into a file")
     if "-" in settings.files and settings.drop_duplicates:

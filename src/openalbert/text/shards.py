@@ -270,12 +270,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 def file_entry(folder: Path, path: Path) -> FileEntry:
     """The manifest's entry for a file."""
-    return FileEntry(path.relative_to(folder).as_posix(), path.stat().st_size, _sha256(path))
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return FileEntry(path.relative_to(folder).as_posix(), path.stat().st_size, atomic_io.sha256_of(path))
 
 
 def _text(values: dict[str, Any]) -> str:
@@ -307,7 +302,7 @@ def problems(folder: Path, manifest: Manifest) -> Iterator[tuple[FileEntry, str 
     for entry in manifest.files:
         problem = visible_problem(folder, entry)
         try:
-            if problem is None and _sha256(folder / entry.name) != entry.sha256:
+            if problem is None and atomic_io.sha256_of(folder / entry.name) != entry.sha256:
                 problem = f"{folder / entry.name}: its content is not what was written: {REPAIR}"
         except OSError as error:
             problem = f"{folder / entry.name}: cannot be read ({error.strerror}): {REPAIR}"

@@ -160,8 +160,7 @@ def _check(settings: TrainVocabulary) -> None:
     least = len(ALBERT_FLAGS["control_symbols"]) + len(ALBERT_FLAGS["user_defined_symbols"]) + 3
     if settings.vocab_size < least:
         raise UserError(f"vocab-size is {settings.vocab_size}: special tokens and one letter alone are {least}")
-    if settings.out.exists() and not settings.out.is_dir():
-        raise UserError(f"{settings.out} is a file, and --out is the folder to make: give another name")
+    atomic_io.check_writable(settings.out)
     if not 0.9 <= settings.character_coverage <= 1:
         raise UserError(f"character-coverage is {settings.character_coverage}: it must be from 0.9 to 1")
     if settings.sample_sentences < 1 or settings.sample_megabytes < 1:

@@ -6,7 +6,6 @@ there, give that text byte for byte, so a change in the list itself is found as 
 """
 
 import contextlib
-import hashlib
 import json
 import re
 import shutil
@@ -19,7 +18,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from openalbert.atomic_io import PARTIAL, new_folder, sync
+from openalbert.atomic_io import PARTIAL, new_folder, sha256_of, sync
 from openalbert.errors import UserError
 from openalbert.interop.weights import read_tensors, write_tensors
 from openalbert.model.albert import AlbertModel
@@ -192,12 +191,7 @@ def _prune(folder: Path, written: Checkpoint, keep_last: int) -> None:
 
 def _sums(folder: Path) -> str:
     """The text of `sha256sums` for everything that is in a folder."""
-    return "".join(f"{_sha256(path)}  {path.name}\n" for path in sorted(folder.iterdir()) if path.name != SUMS)
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return "".join(f"{sha256_of(path)}  {path.name}\n" for path in sorted(folder.iterdir()) if path.name != SUMS)
 
 
 def load_weights(model: AlbertModel, tensors: dict[str, torch.Tensor], where: str) -> None:

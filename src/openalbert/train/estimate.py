@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
 
+from openalbert.formatting import duration, size
 from openalbert.optim.schedule import Budget, DepthSchedule
 from openalbert.train.device import Device
 
@@ -133,9 +134,9 @@ def estimate_table(estimated: dict[str, int | float], actual: dict[str, int | fl
     formats: dict[str, Callable[[int | float], str]] = {
         "steps": "{:,.0f}".format,
         "tokens": "{:,.0f}".format,
-        "hours": _duration,
-        "memory_bytes": _size,
-        "disk_bytes": _size,
+        "hours": lambda hours: duration(3600 * hours),
+        "memory_bytes": size,
+        "disk_bytes": size,
     }
     lines = [f"{'':10s}{'estimate':>18s}" + (f"{'actual':>18s}" if actual else "")]
     for name, form in formats.items():
@@ -143,13 +144,3 @@ def estimate_table(estimated: dict[str, int | float], actual: dict[str, int | fl
         line = f"{label:10s}{form(estimated[name]):>18s}"
         lines.append(line + (f"{form(actual[name]):>18s}" if actual else ""))
     return "\n".join(lines)
-
-
-def _duration(hours: float) -> str:
-    if hours >= 1:
-        return f"{hours:,.2f} hours"
-    return f"{60 * hours:.1f} minutes" if hours >= 1 / 60 else f"{3600 * hours:.1f} seconds"
-
-
-def _size(number: int | float) -> str:
-    return f"{number / 2**30:,.2f} GiB" if number >= 2**30 else f"{number / 2**20:.1f} MiB"

@@ -4,22 +4,17 @@ import json
 import math
 import os
 import statistics
-import sys
-import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rich.progress import BarColumn, Progress
-
 from openalbert.errors import UserError
 from openalbert.formatting import NOTHING, throughput
-from openalbert.progress import notebook_line, plain_column, plain_console
+from openalbert.progress import ProgressLine
 from openalbert.run_files import METRICS, TENSORBOARD
 from openalbert.train.loop import Step, TrainState
 
-SECONDS_BETWEEN_LINES = 10.0
 LATEST_STEPS = 32  # from whose pace the time that is left is estimated
 
 
@@ -108,9 +103,7 @@ class MetricsLog:
         self._measured = (0, 0.0)
         self._time_left = TimeLeft(work)
         self._seconds_left: float | None = None
-        self._line_printed = 0.0
-        self._bar: Progress | None = None
-        self._notebook = notebook_line() if writes else None
+        self._progress = ProgressLine("training")
         self._board = _open_tensorboard(folder / TENSORBOARD) if writes and tensorboard else None
 
     @property
@@ -168,7 +161,9 @@ class MetricsLog:
         if seconds > 0:
             self.rate = tokens / seconds
         self._seconds_left = self._time_left.after(done, train_state.seconds)
-        self._show(step, done)
+        if self.writes:
+            text = self._line(step)
+            self._progress.show(text, f"{100 * done:5.1f} %  {text}", done, is_last=done == 1)
 
     def write_window(self, step: Step, train_state: TrainState) -> None:
         """Record the means since the last record, and start a new window."""
@@ -193,28 +188,8 @@ class MetricsLog:
 
     def log(self, sentence: str) -> None:
         """Print a line for the user, above the progress bar."""
-        if not self.writes:
-            return
-        if self._bar is not None:
-            self._bar.console.print(sentence)
-        else:
-            print(sentence, file=sys.stderr, flush=True)
-
-    def _show(self, step: Step, done: float) -> None:
-        if not self.writes:
-            return
-        if sys.stderr.isatty():
-            if self._bar is None:
-                columns = (plain_column("training"), BarColumn(bar_width=20), plain_column("{task.fields[line]}"))
-                self._bar = Progress(*columns, console=plain_console(stderr=True))
-                self._task = self._bar.add_task("training", total=1.0, line="")
-                self._bar.start()
-            self._bar.update(self._task, completed=done, line=self._line(step))
-        elif self._notebook is not None:
-            self._notebook.show(f"{100 * done:5.1f} %  {self._line(step)}", is_last=done == 1)
-        elif time.monotonic() - self._line_printed >= SECONDS_BETWEEN_LINES:
-            self._line_printed = time.monotonic()
-            print(f"{100 * done:5.1f} %  {self._line(step)}", file=sys.stderr, flush=True)
+        if self.writes:
+            self._progress.print(sentence)
 
     def _line(self, step: Step) -> str:
         metrics = self.window.metrics()
@@ -237,9 +212,7 @@ class MetricsLog:
 
     def close(self) -> None:
         """Stop the progress bar and flush TensorBoard."""
-        if self._bar is not None:
-            self._bar.stop()
-            self._bar = None
+        self._progress.close()
         if self._board is not None:
             self._board.close()
 
