@@ -370,7 +370,7 @@ def test_a_text_that_changes_while_it_is_read_is_refused(
 
 def test_a_file_is_not_taken_for_the_folder_to_make(tmp_path: Path, vocabulary: Path) -> None:
     (tmp_path / "a.txt").write_text("A text.")
-    with pytest.raises(UserError, match=r"a.txt is a file, and --out is the folder to make: give another name"):
+    with pytest.raises(UserError, match=r"a.txt is not a folder: give another name"):
         prepare(Prepare((str(tmp_path / "a.txt"),), vocabulary, tmp_path / "a.txt", workers=1))
 
 

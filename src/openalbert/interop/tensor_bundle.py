@@ -151,7 +151,7 @@ def _entry(name: str, message: bytes) -> TensorEntry:
     found: dict[int, Any] = {1: 0, 2: b"", 3: 0, 4: 0, 5: 0, 6: 0} | dict(read_fields(message))
     sizes = [dict(read_fields(value)) for number, value in read_fields(found[2]) if number == 2]  # type: ignore[arg-type]
     shape = tuple(int(size.get(1, 0)) for size in sizes)
-    return TensorEntry(name, found[1], shape, *(found[field] for field in (3, 4, 5, 6)), is_whole=7 not in found)
+    return TensorEntry(name, found[1], shape, found[3], found[4], found[5], found[6], is_whole=7 not in found)
 
 
 def _crc32c(data: bytes | bytearray) -> int:
@@ -162,5 +162,5 @@ def _crc32c(data: bytes | bytearray) -> int:
         raise UserError(
             'reading TensorFlow checkpoints needs the package google-crc32c: pip install "openalbert[google]"'
         ) from None
-    crc = google_crc32c.value(bytes(data))
+    crc: int = google_crc32c.value(bytes(data))
     return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
