@@ -99,7 +99,12 @@ def to_json(settings: "DataclassInstance") -> str:
     return json.dumps(to_dict(settings), indent=2) + "\n"
 
 
-def from_json(text: str, kind: type[S], where: str = "settings") -> S:
+def from_file(path: Path, kind: type[S]) -> S:
+    """The settings that a file holds as JSON."""
+    return from_json(path.read_bytes(), kind, str(path))
+
+
+def from_json(text: str | bytes, kind: type[S], where: str = "settings") -> S:
     """The settings that `to_json` wrote."""
     try:
         values = json.loads(text)

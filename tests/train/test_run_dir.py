@@ -32,4 +32,3 @@ def test_a_value_that_run_info_does_not_have_is_no_move() -> None:
     assert old["moves"] == []
     record_move(old, {"device": "2 x CPU", "precision": "fp32"}, 1.0, 5)
     assert over_all_starts(old, "device") == "1 x CPU, then 2 x CPU"
-    assert over_all_starts({"moves": "nonsense"}, "device") is None

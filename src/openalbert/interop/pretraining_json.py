@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from openalbert.errors import UserError
-from openalbert.settings import from_json, to_json
+from openalbert.settings import from_file, to_json
 
 PRETRAINING = "pretraining.json"
 
@@ -67,13 +66,7 @@ NONE = Pretraining(tokens=0, text_tokens=0, steps=0, minutes=0.0, device="", pre
 def read_pretraining(folder: Path) -> Pretraining | None:
     """The pretraining history of a model folder; None if it has none, as in other people's."""
     path = folder / PRETRAINING
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} cannot be read, fix or remove it: {error}") from None
-    return from_json(text, Pretraining, str(path))
+    return from_file(path, Pretraining) if path.is_file() else None
 
 
 def write_pretraining(folder: Path, pretraining: Pretraining) -> None:

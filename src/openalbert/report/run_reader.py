@@ -10,8 +10,9 @@ import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
-from types import SimpleNamespace
+from types import NoneType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -327,7 +328,7 @@ class _Metrics:
     def records(self, kind: str) -> Records:
         """All records of one kind."""
         rows = self._rows[kind]
-        found = (name for row in rows for name in row if name not in NOT_METRICS)
+        found = [name for name in dict.fromkeys(chain.from_iterable(rows)) if name not in NOT_METRICS]
         return Records({name: _column(rows, name) for name in dict.fromkeys([*FIELDS[kind], *found])})
 
 
@@ -342,5 +343,7 @@ def _record(line: bytes) -> dict[str, Any] | None:
 
 
 def _column(rows: list[dict[str, Any]], name: str) -> Float64[np.ndarray, "_"]:
-    values = (row.get(name) for row in rows)
-    return np.array([value if type(value) in (int, float) else np.nan for value in values], np.float64)
+    values = [row.get(name) for row in rows]
+    if not set(map(type, values)) <= {float, int, NoneType}:
+        values = [value if type(value) in (float, int) else None for value in values]
+    return np.array(values, np.float64)  # None becomes NaN

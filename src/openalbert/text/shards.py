@@ -25,7 +25,7 @@ from jaxtyping import Int, Integer
 
 from openalbert import atomic_io
 from openalbert.errors import UserError, suggestion
-from openalbert.settings import from_dict, from_json, to_json
+from openalbert.settings import from_dict, from_file, to_json
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -198,8 +198,8 @@ def read_piece(folder: Path, name: str) -> Piece | None:
     if not path.is_file():
         return None
     try:
-        piece = from_json(path.read_text(), Piece, str(path))
-    except (UserError, UnicodeDecodeError):
+        piece = from_file(path, Piece)
+    except UserError:
         return None
     whole = all(visible_problem(folder, entry) is None for entry in piece.files)
     return piece if whole else None

@@ -23,7 +23,7 @@ import tyro
 from openalbert import atomic_io
 from openalbert.errors import UserError, explain_full_disk
 from openalbert.progress import Work
-from openalbert.settings import from_json, to_json
+from openalbert.settings import from_file, to_json
 from openalbert.text.corpus import CorpusReading, CorpusSource, Counts, documents, sources
 from openalbert.text.normalization import Normalization
 from openalbert.text.sentences import split_sentences
@@ -173,7 +173,7 @@ def _existing_report(settings: TrainVocabulary, inputs: list[CorpusSource]) -> V
     if settings.fresh or not model.exists():
         return None
     if file.exists():
-        report = from_json(file.read_text(), VocabularyReport, str(file))
+        report = from_file(file, VocabularyReport)
         same = replace(report.settings, out=settings.out, fresh=False) == replace(settings, fresh=False)
         if same and report.inputs == tuple(inputs) and Tokenizer.load(settings.out).fingerprint == report.fingerprint:
             return report

@@ -29,7 +29,7 @@ from openalbert.model.albert import AlbertModel
 from openalbert.optim.optimizer import TrainingOptimizer
 from openalbert.optim.schedule import Budget, DepthSchedule, DepthStage
 from openalbert.run_files import CHECKPOINTS, METRICS, MODEL, RUN, RUN_INFO, TENSORBOARD
-from openalbert.settings import flat, from_json, to_dict, to_json
+from openalbert.settings import flat, from_file, to_dict, to_json
 from openalbert.train.checkpoint import Checkpointer, LoadedCheckpoint
 from openalbert.train.device import Device, Speed, measure_matmul_peak
 from openalbert.train.estimate import DRY_STEPS, DryTimes, Needs, StepTimes, estimate_table, measured
@@ -125,7 +125,7 @@ def _claim(settings: RunSettings, free: tuple[str, ...], others: tuple[str, ...]
     # A start that was refused, or ended before the first step, left nothing that could be mixed up.
     if path.exists() and any(found for name in (*others, CHECKPOINTS, METRICS) for found in settings.out.glob(name)):
         try:
-            before = from_json(path.read_text(encoding="utf-8"), type(settings), str(path))
+            before = from_file(path, type(settings))
             changed = differences(before, settings, free)
         except UserError as error:
             changed = [str(error)]
