@@ -15,7 +15,7 @@ import openalbert
 from openalbert import cli
 from openalbert.errors import InputWarning, UserError
 from openalbert.interop.config_json import ACTIVATIONS, HARMLESS, KEYS, ONLY, read_config, read_heads
-from openalbert.model.encoder import activate
+from openalbert.model.layer import activate
 from openalbert.text.tokenizer import Tokenizer
 
 BASE: dict[str, dict[str, Any]] = {

@@ -14,7 +14,7 @@ from openalbert.errors import UserError
 from openalbert.model import packing
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import PRETRAINING_HEADS, AlbertConfig, Sharing
-from openalbert.model.encoder import activate
+from openalbert.model.layer import activate
 from openalbert.model.packing import (
     Packed,
     PackedRows,

@@ -6,7 +6,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from openalbert.model.config import AlbertConfig, Head
-from openalbert.model.encoder import Encoded, activate
+from openalbert.model.encoder import Encoded
+from openalbert.model.layer import activate
 
 
 class MaskedLm(nn.Module):

@@ -12,10 +12,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 import openalbert.model
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import PRETRAINING_HEADS, AlbertConfig, Sharing
-from openalbert.model.encoder import Attention, FeedForward
 from openalbert.model.kernels import fused_linear, masked_attention
 from openalbert.model.kernels.fused_linear import weight_gradient
 from openalbert.model.kernels.masked_attention import attend_masked
+from openalbert.model.layer import Attention, FeedForward
 from openalbert.model.packing import Padded
 
 aten = torch.ops.aten
