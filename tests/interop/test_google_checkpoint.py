@@ -12,8 +12,7 @@ from tests.interop.bundle_writer import write_bundle
 
 from openalbert.errors import UserError
 from openalbert.interop.convert import read_checkpoint
-from openalbert.interop.google_checkpoint import hugging_face_name, read_config, read_tensors
-from openalbert.interop.tensor_bundle import TensorBundle
+from openalbert.interop.google_checkpoint import TensorBundle, hugging_face_name, read_config, read_tensors
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "google"
 MAKE = runpy.run_path(str(GOLDEN / "make.py"))

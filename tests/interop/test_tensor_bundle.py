@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.interop.bundle_writer import TYPES, write_bundle
 
 from openalbert.errors import UserError
-from openalbert.interop.tensor_bundle import TensorBundle
+from openalbert.interop.google_checkpoint import TensorBundle
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "google"
 MAKE = runpy.run_path(str(GOLDEN / "make.py"))
