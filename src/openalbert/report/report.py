@@ -53,8 +53,9 @@ def report(settings: Report) -> None:
 
 
 def _write_pretraining_report(folders: Sequence[Path], target: Path) -> None:
+    page = pretraining_page(read_runs(folders), now())
     atomic_io.make_folder(target.parent)
-    atomic_io.write_text(target, pretraining_page(read_runs(folders), now()))
+    atomic_io.write_text(target, page)
 
 
 def write_report(folders: Sequence[Path], target: Path) -> None:
