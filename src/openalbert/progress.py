@@ -33,8 +33,13 @@ class ProgressLine:
         self._bar: Progress | None = None
         self._cell: Any = None  # of a notebook: the handle of the line
 
-    def show(self, text: str, line: str, fraction: float | None, *, is_last: bool = False) -> None:
-        """Show this text after the bar, or the whole line where there is no bar, unless one has just been shown."""
+    def is_due(self) -> bool:
+        """Whether to show something now: not where something has just been shown."""
+        pause = SECONDS_BETWEEN_UPDATES if _is_notebook() else SECONDS_BETWEEN_LINES
+        return sys.stderr.isatty() or time.monotonic() - self._shown_at >= pause
+
+    def show(self, text: str, line: str, fraction: float | None) -> None:
+        """Show this text after the bar, or the whole line where there is no bar."""
         if sys.stderr.isatty():
             if self._bar is None:
                 columns = ("{task.description}", BarColumn(20), TimeElapsedColumn(), "{task.fields[text]}")
@@ -44,12 +49,8 @@ class ProgressLine:
                 self._bar.start()
             self._bar.update(self._bar.task_ids[0], completed=fraction or 0.0, text=text)
             return
-        is_notebook = _is_notebook()
-        pause = SECONDS_BETWEEN_UPDATES if is_notebook else SECONDS_BETWEEN_LINES
-        if not is_last and time.monotonic() - self._shown_at < pause:
-            return
         self._shown_at = time.monotonic()
-        if not is_notebook:
+        if not _is_notebook():
             print(line, file=sys.stderr, flush=True)
         elif self._cell is None:
             from IPython.display import display
@@ -83,16 +84,18 @@ class Work:
         self._line = ProgressLine(label, self._started)
 
     def __enter__(self) -> "Work":
-        self._show()
+        if self._line.is_due():
+            self._show()
         return self
 
     def advance(self, amount: float = 1.0, note: str = "") -> None:
         """Add to the amount done; `note` is shown after it."""
         self.done += amount
         self.note = note or self.note
-        self._show()
+        if self._line.is_due():
+            self._show()
 
-    def _show(self, *, is_last: bool = False) -> None:
+    def _show(self) -> None:
         elapsed = time.monotonic() - self._started
         rate = self.done / max(elapsed, 1e-9)
         digits = 0 if self.scale == 1 else 1  # counts are whole numbers, amounts are not
@@ -102,7 +105,7 @@ class Work:
         note = f", {self.note}" if self.note else ""
         line = f"{self.label}: {amount}, {elapsed:,.0f} s{left}{note}"
         fraction = self.done / self.total if self.total else None
-        self._line.show(f"{amount}{left}{note}", line, fraction, is_last=is_last)
+        self._line.show(f"{amount}{left}{note}", line, fraction)
 
     def __exit__(
         self,
@@ -111,5 +114,5 @@ class Work:
         trace: TracebackType | None,
     ) -> None:
         if kind is None:
-            self._show(is_last=True)
+            self._show()
         self._line.close()

@@ -161,9 +161,9 @@ class MetricsLog:
         if seconds > 0:
             self.rate = tokens / seconds
         self._seconds_left = self._time_left.after(done, train_state.seconds)
-        if self.writes:
+        if self.writes and (done == 1 or self._progress.is_due()):
             text = self._line(step)
-            self._progress.show(text, f"{100 * done:5.1f} %  {text}", done, is_last=done == 1)
+            self._progress.show(text, f"{100 * done:5.1f} %  {text}", done)
 
     def write_window(self, step: Step, train_state: TrainState) -> None:
         """Record the means since the last record, and start a new window."""
