@@ -84,7 +84,7 @@ class Work:
         self._line = ProgressLine(label, self._started)
 
     def __enter__(self) -> "Work":
-        if self._line.is_due():
+        if sys.stderr.isatty():
             self._show()
         return self
 
