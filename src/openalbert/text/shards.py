@@ -235,11 +235,16 @@ def finish(
         splits={split: tuple(splits[split]) for split in SPLITS if split in splits},
         files=tuple(files),
     )
-    atomic_io.write_text(folder / MANIFEST, _text(asdict(manifest)))  # marks the folder as finished
+    write_manifest(folder, manifest)
     return manifest
 
 
 # --- the manifest ----------------------------------------------------------------------------------------------------
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Write the manifest, which marks the folder as finished."""
+    atomic_io.write_text(folder / MANIFEST, _text(asdict(manifest)))
 
 
 def read_manifest(folder: Path) -> Manifest:
