@@ -19,8 +19,8 @@ import numpy as np
 from jaxtyping import Int64
 
 from openalbert.errors import UserError
-from openalbert.finetuning.predict import TOKENS_AT_A_TIME, Outputs, combine_windows
 from openalbert.finetuning.early_exit import NEVER
+from openalbert.finetuning.predict import TOKENS_AT_A_TIME, Outputs, combine_windows
 from openalbert.interop.exits import ExitRule
 from openalbert.model.config import TOKEN_HEADS, AlbertConfig, Head, HeadKind
 from openalbert.serve.backend import Advance, Backend, MaskedPieces, not_shown
