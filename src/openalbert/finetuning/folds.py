@@ -31,7 +31,7 @@ from openalbert.run_files import CROSS_VALIDATION, FOLD_LOGITS, FOLD_PREFIX, OUT
 from openalbert.tasks.data.source import fold_numbers
 from openalbert.tasks.label_checks import find_constant_label
 from openalbert.tasks.metrics import LOSS
-from openalbert.tasks.task import Example, QuestionExample, Reading, Task, TextExample
+from openalbert.tasks.task import Example, QuestionExample, Reading, TaggingExample, Task, TextExample
 
 MOST_NAMED = 5
 
@@ -304,7 +304,7 @@ def write_out_of_fold(
 def _actual(task: Task, example: Example) -> object:
     if isinstance(example, QuestionExample):
         return example.answers[0].text if example.answers else ""
-    return format_prediction(task, example.label)
+    return format_prediction(task, example.tags if isinstance(example, TaggingExample) else example.label)
 
 
 def _probability(record: dict[str, object]) -> object:
