@@ -162,6 +162,8 @@ def format_prediction(task: Task, prediction: object) -> str | float | list[str]
         return [task.labels[number] for number in cast("tuple[int, ...]", prediction)]
     if task.kind == "multiple_choice":
         return letter(int(cast("int", prediction)))
+    if task.kind == "tagging":
+        return list(cast("tuple[str, ...]", prediction))
     return str(prediction)
 
 
