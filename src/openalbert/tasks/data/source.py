@@ -13,7 +13,7 @@ from tyro.conf import arg
 from openalbert.errors import UserError, suggestion
 from openalbert.formatting import are, counted, percent_of
 from openalbert.tasks.data.tables import Table, check_is_there
-from openalbert.tasks.task import Example, Kind, QuestionExample, Reading, Task, TextExample, are_pairs
+from openalbert.tasks.task import Example, Kind, QuestionExample, Reading, SimilarityExample, Task, TextExample, are_pairs
 
 MANY_LEAKED = 0.1  # of the examples to score on: if so many are also in train, the score is hardly meaningful
 MIN_ARTICLES = 20  # with fewer, whole articles are too coarse to be held out, and passages are taken
@@ -42,8 +42,10 @@ class TaskSource:
     Columns that are not named are guessed and shown; an ambiguous guess is an error that lists the choices."""
     second_column: str | None = None
     """The column of the second text of a pair."""
+    negative_column: str | None = None
+    """For similarity: the column of a text that is not similar to the first one."""
     label_column: str | None = None
-    """The column of the label, of the value, or of all labels that apply."""
+    """The column of the label, of the value, of the score of similarity, or of all labels that apply."""
     label_columns: tuple[str, ...] = ()
     """The columns of the labels of multi_label, where each label has one with 0 or 1."""
     label_separator: Annotated[str | None, arg(metavar="TEXT")] = None
@@ -304,4 +306,6 @@ def _group_key(example: Example, by_article: bool) -> str:
         return example.title if by_article else example.passage
     if isinstance(example, TextExample):
         return f"{example.first}\0{example.second or ''}"
+    if isinstance(example, SimilarityExample):
+        return example.first  # another positive of it would give its own away
     return example.passage or f"{example.question}\0{example.options}"
