@@ -25,7 +25,7 @@ READING = {
 }
 TASK = (
     "sst2, mnli, squad2, race …, or for your own files classification, regression, multi_label, multiple_choice, "
-    "question_answering."
+    "question_answering, similarity."
 )
 WARM_UP = {"schedule.warmup": "Fraction of the run over which the learning rate rises from 0."}
 FILES = {

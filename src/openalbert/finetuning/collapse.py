@@ -6,11 +6,13 @@ not a result: it is detected, reported, and tried again at a lower rate.
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import cast
 
 import numpy as np
 from jaxtyping import Float64
 
-from openalbert.tasks.task import ChoiceExample, Example, Sequences, Task, TextExample
+from openalbert.tasks.metrics import Retrieved
+from openalbert.tasks.task import ChoiceExample, Example, QuestionExample, Sequences, Task, TextExample
 
 FROM_PROGRESS = 0.5  # earlier, a slow start looks like a collapse
 LEAST_STEPS = 100  # a shorter run is not checked
@@ -20,12 +22,15 @@ LAST_STEPS = 64  # whose loss counts
 SIGMAS = 2.0  # standard errors by which the mean loss must be below the baseline
 LEAST_GAIN = 0.005  # fraction of the baseline by which it must be below it in any case
 SAME = 0.99  # fraction of equal predictions that counts as all the same
+LEAST_COSINES = 1e-3  # a spread of cosines below it is that of embeddings that are all the same
 RATE_FACTOR = 0.5  # of the learning rate, from one attempt to the next
 
 
 def baseline_loss(sequences: Sequences, class_weights: Float64[np.ndarray, "classes"] | None = None) -> float:
-    """The training loss of a constant prediction of the label frequencies."""
+    """The training loss of a constant prediction of the label frequencies; 0 where there are no labels."""
     total = 0.0
+    if "similarity" in sequences.targets:
+        return 0.0  # it depends on the batch; nothing is compared with it
     for kind, targets in sequences.targets.items():
         if kind == "classification":
             minlength = 0 if class_weights is None else len(class_weights)
@@ -96,6 +101,10 @@ def describe_constant_predictions(task: Task, examples: Sequence[Example], predi
         if right <= by_chance + 2 * error:
             return f"{100 * right:.1f} % of the choices are right, by chance it would be {100 * by_chance:.1f} %"
         return None
+    if task.kind == "similarity":
+        cosines = [one.cosine if isinstance(one, Retrieved) else float(cast(float, one)) for one in predictions]
+        spread = float(np.ptp(cosines))
+        return f"the cosines of all pairs are within {spread:.3g}" if spread < LEAST_COSINES else None
     [(most, count)] = Counter(predictions).most_common(1)
     if count < SAME * len(predictions) or len({_label(example) for example in examples}) < 2:
         return None
@@ -103,7 +112,7 @@ def describe_constant_predictions(task: Task, examples: Sequence[Example], predi
 
 
 def _label(example: Example) -> object:
-    return example.label if isinstance(example, TextExample | ChoiceExample) else example.answers
+    return example.answers if isinstance(example, QuestionExample) else getattr(example, "label", None)
 
 
 def _named(task: Task, prediction: object) -> str:

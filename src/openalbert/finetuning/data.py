@@ -23,6 +23,7 @@ from openalbert.interop.pretraining_json import NONE, Pretraining, read_pretrain
 from openalbert.interop.task_json import read_task_info
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import AlbertConfig
+from openalbert.tasks.custom.similarity import check_has_contrast
 from openalbert.tasks.data.source import hold_out
 from openalbert.tasks.data.tables import Exclusions
 from openalbert.tasks.label_checks import (
@@ -248,6 +249,8 @@ def load_data(settings: Finetune) -> TaskData:
     remarks += _describe_split(train, remarks)
     remarks += [f"train: {sentence}" for sentence in describe_classes(task, train.examples)]
     _check_differ(task, train.reading, readings)
+    if task.kind == "similarity":
+        check_has_contrast(train.reading)
     class_weights = None
     if settings.class_weights == "balanced":
         class_weights = balanced_weights(task, train.encoding.sequences)

@@ -20,10 +20,13 @@ from openalbert.errors import UserError
 from openalbert.finetuning.batches import PackedBatch
 from openalbert.finetuning.data import EncodedSplit, TaskData
 from openalbert.finetuning.losses import Standardization, head_loss
-from openalbert.finetuning.predict import Outputs, decide, predict
+from openalbert.finetuning import similarity
+from openalbert.finetuning.predict import Outputs, decide, embed, predict
 from openalbert.finetuning.span_decoding import N_BEST, Answers, best_answers, few_questions_note, fit_threshold
 from openalbert.formatting import counted
 from openalbert.interop import huggingface
+from openalbert.interop.names import family_of
+from openalbert.interop.sentence_transformers import write_sentence_transformers_files
 from openalbert.interop.task_json import TaskInfo, write_task_info
 from openalbert.model.albert import AlbertModel
 from openalbert.objectives.keyed_random import below, bits
@@ -98,7 +101,8 @@ def evaluate_split(
     """
     if not data.encoding.sequences.targets:
         check_no_rows_excluded(data.reading.file or f"{task.name} {data.name}", data.reading.excluded)
-    outputs = predict(models, data.encoding.sequences, device, tokens_at_a_time=tokens_at_a_time, advance=advance)
+    of, how = (models, data.encoding.sequences, device), {"tokens_at_a_time": tokens_at_a_time, "advance": advance}
+    outputs = Outputs({"similarity": embed(*of, **how)}) if task.kind == "similarity" else predict(*of, **how)
     if standardization is not None:
         outputs = standardization.restore(outputs)
     return evaluate_outputs(
@@ -174,6 +178,8 @@ def evaluation_loss(
 ) -> float:
     """The loss of these outputs, summed over the heads, as in training; of regression in the original units."""
     sequences = data.encoding.sequences
+    if "similarity" in sequences.targets:
+        return similarity.evaluation_loss(sequences, outputs.logits["similarity"])
     has_heads = sequences.targets.keys() <= outputs.logits.keys()
     if not sequences.targets or not has_heads or not sequences.num_examples:
         return math.nan
@@ -314,6 +320,8 @@ def write_outcome(
     collapsed = scores["collapsed"] or ""
     card = finetuned_card(model, task, folder, scores["scores"], collapsed=collapsed, of_pairs=pairs, analyses=analyses)
     huggingface.save(model, folder / MODEL, task_data.tokenizer, card=card, pretraining=task_data.pretraining)
+    if task.kind == "similarity" and family_of(model.config) is not None:
+        write_sentence_transformers_files(folder / MODEL, model.config.hidden_size, task_data.max_length)
     split, metrics = next(iter(scores["scores"].items()))
     task_info = TaskInfo(
         task=task.name,
@@ -329,6 +337,7 @@ def write_outcome(
         layout=dict(task_data.layout),
         separator=task_data.separator,
         max_answer_tokens=task_data.train.max_answer_tokens,
+        pooling="mean" if task.kind == "similarity" else None,
     )
     write_task_info(folder / MODEL, task_info)
 

@@ -8,16 +8,18 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float64, Int64
+from jaxtyping import Float, Float32, Float64, Int64
 
 from openalbert.errors import UserError
 from openalbert.finetuning.encode import Encoding, concatenate_ranges
+from openalbert.finetuning.similarity import predict_similarity
 from openalbert.finetuning.span_decoding import Answers
 from openalbert.interop import huggingface
 from openalbert.interop.pretraining_json import Pretraining, read_pretraining
 from openalbert.interop.task_json import TaskInfo, read_task_info
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import Head, HeadKind
+from openalbert.model.pooling import Pooling, embed_packed
 from openalbert.tasks.task import Sequences, Task
 from openalbert.text.tokenizer import Tokenizer
 from openalbert.train.device import Device
@@ -37,9 +39,9 @@ class Ensemble:
     pretraining: tuple[Pretraining | None, ...]
 
     @property
-    def head(self) -> Head:
-        """The first task head."""
-        return task_heads(self.models[0])[0]
+    def labels(self) -> tuple[str, ...]:
+        """The labels of the first task head."""
+        return next((head.labels for head in task_heads(self.models[0])), ())
 
 
 def load_models(names: Sequence[str]) -> Ensemble:
@@ -56,7 +58,7 @@ def load_models(names: Sequence[str]) -> Ensemble:
                 f"{model.config.vocab_size}: they do not belong together"
             )
         heads, first = task_heads(model), task_heads(models[0])
-        if not heads:
+        if not heads and not is_for_similarity(read_task_info(folders[names.index(name)])):
             raise UserError(f"{name} has no head for a task: fine-tune it first, with `openalbert finetune`")
         if heads != first:
             raise UserError(
@@ -65,6 +67,11 @@ def load_models(names: Sequence[str]) -> Ensemble:
             )
     task_infos, pretraining = tuple(map(read_task_info, folders)), tuple(map(read_pretraining, folders))
     return Ensemble(tuple(names), tuple(models), tokenizers[0], task_infos, pretraining)
+
+
+def is_for_similarity(info: TaskInfo | None) -> bool:
+    """Whether a model was fine-tuned for similarity, which needs no head."""
+    return info is not None and info.kind == "similarity"
 
 
 def task_heads(model: AlbertModel) -> list[Head]:
@@ -81,7 +88,8 @@ class Outputs:
     """The float32 logits of every head of a task."""
 
     logits: dict[str, np.ndarray]
-    """By the kind of head: a row for each sequence; for `span` a row for each token, in the order of ids."""
+    """By the kind of head: a row for each sequence; for `span` a row for each token, in the order of ids. Under
+    `similarity` the normalized embedding of each sequence."""
 
 
 def predict(
@@ -138,6 +146,51 @@ def batches_by_length(lengths: Int64[np.ndarray, "n"], tokens_at_a_time: int) ->
         start = end
 
 
+def embed(
+    models: Sequence[AlbertModel],
+    sequences: Sequences,
+    device: Device,
+    *,
+    pooling: Pooling = "mean",
+    layer: int | None = None,
+    normalize: bool = True,
+    tokens_at_a_time: int = 16384,
+    advance: Callable[[float], None] = lambda tokens: None,
+) -> Float32[np.ndarray, "sequences hidden"]:
+    """The embedding of each sequence; of several models side by side, so that the cosine is the mean of theirs."""
+    found = []
+    for model in models:
+        size = model.config.hidden_size
+        embeddings = np.empty((len(sequences.example), size), np.float32)
+        was_training = model.training
+        model.eval()
+        with torch.inference_mode():
+            for chosen in batches_by_length(sequences.lengths, tokens_at_a_time):
+                ids, segments, lengths = _packed(sequences, chosen, device)
+                with device.autocast():
+                    pooled = embed_packed(model, ids, lengths, segments, pooling=pooling, layer=layer)
+                if normalize:
+                    pooled = torch.nn.functional.normalize(pooled, dim=1) / len(models) ** 0.5
+                embeddings[chosen] = pooled.cpu().numpy()
+                advance(float(sum(lengths)))
+        model.train(was_training)
+        found.append(embeddings)
+    return found[0] if len(found) == 1 else np.concatenate(found, axis=1)
+
+
+def _packed(
+    sequences: Sequences, chosen: Int64[np.ndarray, "_"], device: Device
+) -> tuple[torch.Tensor, torch.Tensor, list[int]]:
+    """The token ids and segments of some sequences on the device, and their lengths."""
+    lengths = sequences.lengths[chosen]
+    tokens = concatenate_ranges(sequences.starts[chosen], lengths)
+    positions = tokens - np.repeat(sequences.starts[chosen], lengths)
+    is_second = positions >= np.repeat(sequences.second[chosen], lengths)
+    ids = torch.from_numpy(sequences.ids[tokens]).to(device.torch_device, non_blocking=True)
+    segments = torch.from_numpy(is_second.astype(np.int64)).to(device.torch_device, non_blocking=True)
+    return ids, segments, lengths.tolist()
+
+
 def _add_logits(
     model: AlbertModel,
     sequences: Sequences,
@@ -146,19 +199,14 @@ def _add_logits(
     logits: dict[str, np.ndarray],
     num_models: int,
 ) -> None:
-    lengths = sequences.lengths[chosen]
-    tokens = concatenate_ranges(sequences.starts[chosen], lengths)
-    positions = tokens - np.repeat(sequences.starts[chosen], lengths)
-    is_second = positions >= np.repeat(sequences.second[chosen], lengths)
-    ids = torch.from_numpy(sequences.ids[tokens]).to(device.torch_device, non_blocking=True)
-    segments = torch.from_numpy(is_second.astype(np.int64)).to(device.torch_device, non_blocking=True)
+    ids, segments, lengths = _packed(sequences, chosen, device)
     # Without a span head, the last layer computes [CLS] alone.
     at = None if "span" in logits else torch.empty(0, dtype=torch.int64, device=device.torch_device)
     with device.autocast():
-        encoded = model.encode_packed(ids, lengths.tolist(), segments, at=at)
+        encoded = model.encode_packed(ids, lengths, segments, at=at)
         found = {kind: model.scores(kind, encoded) for kind in model.heads if kind in logits}  # type: ignore[arg-type]
     for kind, values in found.items():
-        rows = tokens if kind == "span" else chosen
+        rows = concatenate_ranges(sequences.starts[chosen], sequences.lengths[chosen]) if kind == "span" else chosen
         logits[kind][rows] += values.float().cpu().numpy() / num_models
 
 
@@ -182,6 +230,8 @@ def decide(
         return [tuple(map(int, np.flatnonzero(row > 0))) for row in logits["multi_label"]]
     if task.kind == "multiple_choice":
         return [int(options.argmax()) for options in by_example(encoding.sequences, logits["multiple_choice"][:, 0])]
+    if task.kind == "similarity":
+        return predict_similarity(encoding.sequences, logits["similarity"])
     return [one.text(null_threshold) for one in answers]
 
 
@@ -197,7 +247,7 @@ def probabilities(
     """The probabilities of each example; of several models, those of their mean logits.
 
     Those of classes and options sum to 1, those of labels are independent. A question has that of its best answer among
-    the candidates and, where there may be none, that of no answer. Regression has none.
+    the candidates and, where there may be none, that of no answer. Regression and similarity have none.
     """
     logits = outputs.logits
     if task.kind == "classification":
@@ -207,7 +257,7 @@ def probabilities(
     if task.kind == "multiple_choice":
         options = by_example(encoding.sequences, logits["multiple_choice"][:, 0])
         return [softmax(of_one[None])[0] for of_one in options]
-    if task.kind == "regression":
+    if task.kind in ("regression", "similarity"):
         return []
     best = np.array([one.candidates[0].probability if one.candidates else 0.0 for one in answers])
     if not task.may_have_no_answer:

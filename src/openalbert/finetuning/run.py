@@ -21,6 +21,7 @@ from openalbert.finetuning.evaluation import evaluate_split, final_scores, write
 from openalbert.finetuning.losses import finetuning
 from openalbert.finetuning.seeds import seeds_sentence, seeds_table, summarize
 from openalbert.finetuning.settings import FREE_TO_CHANGE, Finetune, of_seed, plan
+from openalbert.finetuning.similarity import similarity_training
 from openalbert.model.cost import training_flops_per_token
 from openalbert.optim.optimizer import make_optimizer
 from openalbert.optim.schedule import DepthSchedule, DepthStage
@@ -117,7 +118,7 @@ class FinetuningRun(TrainingRun[Finetune, PackedBatch]):
     def __init__(self, settings: Finetune, task_data: TaskData, device: Device, peak: float | None = None) -> None:
         self.task_data, self.sequences = task_data, task_data.train.encoding.sequences
         self.baseline = baseline_loss(self.sequences, task_data.class_weights)
-        self.is_captured = is_encoder_captured(settings.speed, device)
+        self.is_captured = task_data.task.kind != "similarity" and is_encoder_captured(settings.speed, device)
         self.kept_step: int | None = None
         """The step whose weights became the model, once the run has ended."""
         length = max(1, round(len(self.sequences.ids) / len(self.sequences.example)))
@@ -180,7 +181,10 @@ class FinetuningRun(TrainingRun[Finetune, PackedBatch]):
         self.model.to(device.torch_device)
         weights = self.task_data.class_weights
         on_device = None if weights is None else torch.from_numpy(weights).float().to(device.torch_device)
-        self.task = finetuning(self.model, CapturedEncoder(self.model) if self.is_captured else None, on_device)
+        if self.task_data.task.kind == "similarity":
+            self.task = similarity_training(self.model, settings.temperature, device)
+        else:
+            self.task = finetuning(self.model, CapturedEncoder(self.model) if self.is_captured else None, on_device)
         # Its learning rate is set at every step, from that of the attempt in loop_config.
         self.optimizer = make_optimizer(self.model, settings.optimizer)
         self.batches = Packing(

@@ -14,6 +14,7 @@ from openalbert.errors import UserError
 from openalbert.finetuning.evaluation import Evaluation
 from openalbert.finetuning.predict import probabilities
 from openalbert.formatting import counted
+from openalbert.tasks.metrics import Retrieved
 from openalbert.tasks.race import letter
 from openalbert.tasks.registry import GLUE
 from openalbert.tasks.task import Example, Task
@@ -120,8 +121,8 @@ def format_prediction(task: Task, prediction: object) -> str | float | list[str]
     """A readable prediction; None for a value that is not finite, which JSON cannot hold."""
     if task.kind == "classification":
         return task.labels[int(cast("int", prediction))]
-    if task.kind == "regression":
-        value = float(cast("float", prediction))
+    if task.kind in ("regression", "similarity"):
+        value = prediction.cosine if isinstance(prediction, Retrieved) else float(cast("float", prediction))
         return value if np.isfinite(value) else None
     if task.kind == "multi_label":
         return [task.labels[number] for number in cast("tuple[int, ...]", prediction)]

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from openalbert import atomic_io
 from openalbert.interop.huggingface import TASK
+from openalbert.model.pooling import Pooling
 from openalbert.settings import from_json, to_json
 from openalbert.tasks.task import MAX_ANSWER_TOKENS, AnswerFormat, Kind
 
@@ -39,6 +40,8 @@ class TaskInfo:
     """The separator between several labels in one cell there."""
     max_answer_tokens: int = MAX_ANSWER_TOKENS
     """The longest answer to a question, in tokens."""
+    pooling: Pooling | None = None
+    """For similarity: how the embedding of a text is made from those of its tokens."""
 
 
 def write_task_info(folder: Path, info: TaskInfo) -> None:

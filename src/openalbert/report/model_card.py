@@ -50,7 +50,11 @@ SENTENCE_OBJECTIVES = {
     "nsp": "next sentence (is the second segment from another document?)",
 }
 DECAYS = {"paper": "linear decay counted from the start", "linear": "linear decay", "constant": "no decay"}
-PIPELINES = {"multiple_choice": "multiple-choice", "question_answering": "question-answering"}
+PIPELINES = {
+    "multiple_choice": "multiple-choice",
+    "question_answering": "question-answering",
+    "similarity": "sentence-similarity",
+}
 HUB_METRICS = {
     "matthews": "matthews_correlation",
     "pearson": "pearsonr",
@@ -64,6 +68,7 @@ ANSWERS: dict[Kind, str] = {
     "multi_label": "which labels apply to a text",
     "multiple_choice": "which option is the answer",
     "question_answering": "where in a passage the answer to a question is",
+    "similarity": "how similar two texts are, by the cosine of their embeddings",
 }
 ANSWERABILITY = (
     "\nThe head that predicts whether there is an answer at all is openalbert's own: transformers leaves it out."

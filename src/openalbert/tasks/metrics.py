@@ -165,6 +165,8 @@ class Retrieved(NamedTuple):
     """Of the anchor and its positive."""
     negative: float | None
     """The cosine of the anchor and its negative, where it has one."""
+    nearest: int | None = None
+    """Which text of the split is nearest to the anchor, apart from its positive: the number of its sequence."""
 
 
 def measure_similarity(examples: Sequence[Example], predictions: Sequence[object]) -> dict[str, float]:

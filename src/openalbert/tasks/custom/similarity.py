@@ -134,3 +134,22 @@ def _read(table: Table, columns: SimilarityColumns, labelled: bool) -> Reading:
     if labelled:
         remarks += (f"{table.name}: read as {columns.form}",)
     return Reading(tuple(examples), excluded.counted(), remarks, layout=columns.layout)
+
+
+def check_has_contrast(reading: Reading) -> None:
+    """Refuse examples that have nothing to be told apart from."""
+    examples = [example for example in reading.examples if isinstance(example, SimilarityExample)]
+    if any(example.negative is not None for example in examples):
+        return
+    scores = {example.score for example in examples}
+    if scores != {None}:
+        if len(scores) < 2:
+            raise UserError(
+                f"{reading.origin}: all scores are {scores.pop():g}: there is nothing to tell apart. Pairs that are all "
+                "similar are learned without a column of scores"
+            )
+    elif len({example.first for example in examples}) < 2:
+        raise UserError(
+            f"{reading.origin}: all pairs have the same first text, and the other pairs of a batch are what a pair is "
+            "told apart from: more pairs are needed, or a column of negatives"
+        )
