@@ -18,14 +18,13 @@ from openalbert.errors import UserError, suggestion
 from openalbert.finetuning.evaluate import Evaluate, score_models
 from openalbert.finetuning.run import finetune as run_finetuning
 from openalbert.finetuning.settings import Finetune
-from openalbert.interop import huggingface
-from openalbert.model.albert import AlbertModel
 from openalbert.model.config import Head
 from openalbert.model.presets import is_preset_or_recipe
 from openalbert.pretraining.run import pretrain as run_pretraining
 from openalbert.pretraining.settings import Pretrain
 from openalbert.recipes import finetuning, pretraining
 from openalbert.run import Run, Scores
+from openalbert.serve.predictor import Predictor
 from openalbert.settings import from_dict, to_dict
 from openalbert.text.prepare import Prepare
 from openalbert.text.prepare import prepare as make_shards
@@ -45,18 +44,21 @@ PathLike: TypeAlias = str | os.PathLike[str]
 SHORT_NAMES = {"learning_rate": "optimizer__learning_rate", "device": "speed__device"}
 
 
-def load(model: PathLike, heads: Sequence[Head] | None = None) -> AlbertModel:
+def load(model: PathLike, heads: Sequence[Head] | None = None) -> Predictor:
     """A model by its folder, by that of its run, or by name: a bundled checkpoint, a preset (random weights), or
     `owner/name` on Hugging Face's hub.
 
     The model has the heads that its folder holds; `heads` asks for others, of which the missing are drawn at random.
-    It is in eval mode, and its weights are fp32.
+    It is in eval mode, and its weights are fp32. A preset has no tokenizer: it takes ids, but no texts.
 
         >>> import openalbert
-        >>> openalbert.load("runs/mine").config.num_layers
+        >>> model = openalbert.load("runs/mine")
+        >>> model.config.num_layers
+        2
+        >>> len(model.fill("the [MASK] and the [MASK]", top=3).masks)
         2
     """
-    return huggingface.load(model if isinstance(model, str) else Path(model), heads)
+    return Predictor.load(_name(model), heads)
 
 
 def train_tokenizer(

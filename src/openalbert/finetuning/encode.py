@@ -36,6 +36,7 @@ from openalbert.text.tokenizer import Tokenizer
 
 E = TypeVar("E", TextExample, ChoiceExample, QuestionExample, SimilarityExample)
 MIN_LENGTH = 8  # tokens of an input: room for a word on both sides of a pair
+STRIDE = 128  # tokens between the starts of two windows, as in Google's code
 MAX_QUESTION_TOKENS = 64  # as in Google's code
 TEXTS_AT_ONCE = SEQUENCES_AT_ONCE = 20_000
 NO_SECOND = -1  # the length of a second text where there is none
@@ -53,7 +54,7 @@ class Encoding:
 
 
 def encode(
-    task: Task, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int, *, stride: int = 128
+    task: Task, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int, *, stride: int = STRIDE
 ) -> Encoding:
     """Encode examples as sequences of at most `max_length` tokens.
 

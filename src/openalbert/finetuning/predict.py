@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float32, Float64, Int64
+from jaxtyping import Float, Float32, Float64, Int, Int64
+from torch import Tensor
 
 from openalbert.errors import UserError
 from openalbert.finetuning.encode import Encoding, concatenate_ranges
@@ -25,6 +26,7 @@ from openalbert.text.tokenizer import Tokenizer
 from openalbert.train.device import Device
 
 PRETRAINING: tuple[HeadKind, ...] = ("masked_lm", "sentence_order")
+TOKENS_AT_A_TIME = 16384
 
 
 @dataclass(frozen=True)
@@ -97,11 +99,15 @@ def predict(
     sequences: Sequences,
     device: Device,
     *,
-    tokens_at_a_time: int = 16384,
+    kinds: Sequence[HeadKind] = (),
+    tokens_at_a_time: int = TOKENS_AT_A_TIME,
     advance: Callable[[float], None] = lambda tokens: None,
 ) -> Outputs:
-    """The logits of these sequences, the mean over the models; `advance` is called with the tokens of each batch."""
-    kinds = _common_heads(models)
+    """The logits of these sequences, the mean over the models; `advance` is called with the tokens of each batch.
+
+    `kinds` are the heads that compute them; not given: all heads for a task, which the models must have in common.
+    """
+    kinds = kinds or _common_heads(models)
     num_sequences, num_tokens = len(sequences.example), len(sequences.ids)
     logits: dict[str, np.ndarray] = {
         head.kind: np.zeros((num_tokens if head.kind == "span" else num_sequences, head.num_outputs), np.float32)
@@ -154,7 +160,7 @@ def embed(
     pooling: Pooling = "mean",
     layer: int | None = None,
     normalize: bool = True,
-    tokens_at_a_time: int = 16384,
+    tokens_at_a_time: int = TOKENS_AT_A_TIME,
     advance: Callable[[float], None] = lambda tokens: None,
 ) -> Float32[np.ndarray, "sequences hidden"]:
     """The embedding of each sequence; of several models side by side, so that the cosine is the mean of theirs."""
@@ -166,29 +172,18 @@ def embed(
         model.eval()
         with torch.inference_mode():
             for chosen in batches_by_length(sequences.lengths, tokens_at_a_time):
-                ids, segments, lengths = _packed(sequences, chosen, device)
+                packed = pack(sequences, chosen, device)
                 with device.autocast():
-                    pooled = embed_packed(model, ids, lengths, segments, pooling=pooling, layer=layer)
+                    pooled = embed_packed(
+                        model, packed.ids, packed.lengths, packed.segments, pooling=pooling, layer=layer
+                    )
                 if normalize:
                     pooled = torch.nn.functional.normalize(pooled, dim=1) / len(models) ** 0.5
                 embeddings[chosen] = pooled.cpu().numpy()
-                advance(float(sum(lengths)))
+                advance(float(len(packed.tokens)))
         model.train(was_training)
         found.append(embeddings)
     return found[0] if len(found) == 1 else np.concatenate(found, axis=1)
-
-
-def _packed(
-    sequences: Sequences, chosen: Int64[np.ndarray, "_"], device: Device
-) -> tuple[torch.Tensor, torch.Tensor, list[int]]:
-    """The token ids and segments of some sequences on the device, and their lengths."""
-    lengths = sequences.lengths[chosen]
-    tokens = concatenate_ranges(sequences.starts[chosen], lengths)
-    positions = tokens - np.repeat(sequences.starts[chosen], lengths)
-    is_second = positions >= np.repeat(sequences.second[chosen], lengths)
-    ids = torch.from_numpy(sequences.ids[tokens]).to(device.torch_device, non_blocking=True)
-    segments = torch.from_numpy(is_second.astype(np.int64)).to(device.torch_device, non_blocking=True)
-    return ids, segments, lengths.tolist()
 
 
 def _add_logits(
@@ -199,15 +194,37 @@ def _add_logits(
     logits: dict[str, np.ndarray],
     num_models: int,
 ) -> None:
-    ids, segments, lengths = _packed(sequences, chosen, device)
+    packed = pack(sequences, chosen, device)
     # Without a span head, the last layer computes [CLS] alone.
     at = None if "span" in logits else torch.empty(0, dtype=torch.int64, device=device.torch_device)
     with device.autocast():
-        encoded = model.encode_packed(ids, lengths, segments, at=at)
+        encoded = model.encode_packed(packed.ids, packed.lengths, packed.segments, at=at)
         found = {kind: model.scores(kind, encoded) for kind in model.heads if kind in logits}  # type: ignore[arg-type]
     for kind, values in found.items():
-        rows = concatenate_ranges(sequences.starts[chosen], sequences.lengths[chosen]) if kind == "span" else chosen
+        rows = packed.tokens if kind == "span" else chosen
         logits[kind][rows] += values.float().cpu().numpy() / num_models
+
+
+@dataclass(frozen=True)
+class PackedInputs:
+    """Some of the sequences, as `AlbertModel.encode_packed` takes them."""
+
+    ids: Int[Tensor, "packed"]
+    lengths: list[int]
+    segments: Int[Tensor, "packed"]
+    tokens: Int64[np.ndarray, "packed"]
+    """The place of each token in `Sequences.ids`."""
+
+
+def pack(sequences: Sequences, chosen: Int64[np.ndarray, "_"], device: Device) -> PackedInputs:
+    """Pack the chosen sequences, in this order, on a device."""
+    lengths = sequences.lengths[chosen]
+    tokens = concatenate_ranges(sequences.starts[chosen], lengths)
+    positions = tokens - np.repeat(sequences.starts[chosen], lengths)
+    is_second = positions >= np.repeat(sequences.second[chosen], lengths)
+    ids = torch.from_numpy(sequences.ids[tokens]).to(device.torch_device, non_blocking=True)
+    segments = torch.from_numpy(is_second.astype(np.int64)).to(device.torch_device, non_blocking=True)
+    return PackedInputs(ids, lengths.tolist(), segments, tokens)
 
 
 def decide(

@@ -22,11 +22,12 @@ import numpy as np
 
 from openalbert import atomic_io
 from openalbert.errors import UserError
-from openalbert.interop.huggingface import load
 from openalbert.recipes.demo_corpus import write_corpus
 from openalbert.report.summary import over_all_starts
 from openalbert.run_files import METRICS, MODEL, REPORT, RUN_INFO
-from openalbert.serve.fill import MASK, fill, readable
+from openalbert.serve.fill import readable
+from openalbert.serve.masks import MASK
+from openalbert.serve.predictor import Predictor
 from openalbert.text.shards import ShardSet, open_shards
 from openalbert.text.tokenizer import SPACE, Tokenizer
 
@@ -144,12 +145,12 @@ def _command(*words: str, quiet: bool = False) -> str:
 
 
 def _fill_in(folder: Path, heldout: ShardSet) -> None:
-    model, tokenizer = load(folder), Tokenizer.load(folder)
-    for text, actual in heldout_texts(heldout, tokenizer, HELDOUT_TEXTS):
-        _print("\n".join(readable(text, fill(model, tokenizer, text))) + f"   (it was: {actual})")
+    model = Predictor.load(str(folder))
+    for text, actual in heldout_texts(heldout, model.tokenizer, HELDOUT_TEXTS):
+        _print("\n".join(readable(text, model.fill(text))) + f"   (it was: {actual})")
     _print("and some that were made up:")
     for text in FIXED_TEXTS:
-        _print("\n".join(readable(text, fill(model, tokenizer, text))))
+        _print("\n".join(readable(text, model.fill(text))))
 
 
 def heldout_texts(shards: ShardSet, tokenizer: Tokenizer, number: int) -> Iterator[tuple[str, str]]:
