@@ -27,7 +27,7 @@ class Run:
 
         >>> import openalbert
         >>> run = openalbert.open_run("runs/mine")
-        >>> run.model().num_parameters() == openalbert.load(run).num_parameters()
+        >>> run.model().num_parameters() == openalbert.load(run).module.num_parameters()
         True
         >>> [int(step) for step in run.metrics["step"]]
         [5, 10, 10]

@@ -43,7 +43,7 @@ def test_a_tiny_model_learns_every_kind_of_task(kind: str, tiny: Path, tmp_path:
     assert (tuned.task, tuned.kind, tuned.scores) == (name, name, scores["scores"]["dev"])
     assert (tuned.null_threshold is not None) == ("," in kind)
     assert not (tmp_path / "run" / "checkpoints").exists()  # no longer needed: the model is there
-    kinds = [head.kind for head in openalbert.load(tmp_path / "run" / "model").head_list]
+    kinds = [head.kind for head in openalbert.load(tmp_path / "run" / "model").module.head_list]
     of_questions = ["span", "answerability"] if "," in kind else ["span"]
     assert kinds == (of_questions if name == "question_answering" else [name])
 

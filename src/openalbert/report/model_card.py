@@ -344,7 +344,6 @@ def finetuned_card(
         warning=warning,
         pretraining=one_line(pretraining_of(run)),
         results=_scores(model, task, scores, run, analyses),
-        task_name=task.name,
         **_of_model(model, task.kind, text=pair if of_pairs else '"a text"', answerability=answerability),
         training=_finetuning_table(run, settings, max_length),
         limits=_finetuning_limits(settings, run, task, max_length),

@@ -6,7 +6,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from openalbert.tasks.race import letter
 from openalbert.tasks.task import AnswerFormat
@@ -18,6 +18,7 @@ IN_ORDER, SWAPPED = "in order", "swapped"
 """Labels of the sentence-order head: whether two texts follow each other, or the second comes first."""
 
 
+@runtime_checkable
 class Prediction(Protocol):
     """What all predictions have in common."""
 
