@@ -1,11 +1,14 @@
-"""Embeddings of a pretrained model without training: pooling, layer and post-processing, by Spearman on STS-B.
+"""Embeddings of a pretrained model without training: pooling, layer and post-processing, by similarity and by search.
 
-    python bench/embeddings.py albert-base-wikibooks --data glue/STS-B --text wikipedia.txt --out results/embeddings
+    python bench/embeddings.py albert-base-wikibooks --glue glue --text wikipedia.txt --out results/embeddings
 
-Every text is encoded once. For the input of the first layer (0) and the output of each layer the script pools the mean
-over all tokens, the mean over words (without [CLS] and [SEP]), [CLS], and the mean with SIF weights (Arora et al.,
-2017). Means, principal components and word frequencies for the post-processing are fitted on sentences of --text, which
-have nothing to do with STS-B. The choice is made on dev; test is reported for it.
+Every text is encoded once. For the input of the first layer (0) and the output of each layer the script pools [CLS], the
+mean over all tokens, the mean over words (without [CLS] and [SEP]), and two means that weigh rare words more (SIF, Arora
+et al., 2017): by frequencies counted in --text, and by the probabilities in the vocabulary's own unigram model, which
+every model folder has. Similarity is Spearman's correlation of cosines with the scores of STS-B. Search is the mean
+reciprocal rank of the sentence that answers a question of QNLI among 1,000 sentences. Means and principal components
+for post-processing are fitted on sentences of --text, or on training sentences of STS-B without their scores. The
+choice is made on STS-B dev and QNLI; STS-B test is reported for it.
 """
 
 import argparse
@@ -13,7 +16,9 @@ import csv
 import json
 import time
 from collections.abc import Callable, Sequence
+from itertools import product
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -26,11 +31,19 @@ from openalbert.tasks.metrics import spearman
 from openalbert.text.sentences import split_sentences
 from openalbert.text.tokenizer import Tokenizer
 
-POOLINGS = ("mean", "words", "cls", "sif")
+POOLINGS = {
+    "cls": "[CLS]",
+    "mean": "mean",
+    "words": "mean of words",
+    "counted": "weighted, counted",
+    "vocabulary": "weighted, vocabulary",
+}
+PROCESSED = (("mean", "words", "vocabulary"), ("1", "2", "3", "6", "12"))  # poolings and layers
 SIF_SMOOTHING = 1e-3  # Arora et al.: weights a / (a + p(w)) with a from 1e-4 to 1e-3
 TOP_COMPONENTS = 7  # all-but-the-top (Mu and Viswanath, 2018): about a hundredth of the 768 dimensions
 WHITENED = 256  # dimensions kept by whitening, as in Su et al. (2021)
 TOKENS_AT_A_TIME = 4096
+CHOSEN_LAYER = "2"
 Transform = Callable[[np.ndarray], np.ndarray]
 
 
@@ -48,17 +61,24 @@ def sentences_of(path: Path, number: int) -> list[str]:
     return found[:: max(1, len(found) // number)][:number]
 
 
+def answered_questions(path: Path, number: int) -> tuple[list[str], list[str]]:
+    """Questions of QNLI, each with the sentence that answers it."""
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
+    found = {row["sentence"]: row["question"] for row in rows if row["label"] == "entailment"}
+    return list(found.values())[:number], list(found)[:number]
+
+
 def pooled_states(
-    model: Any, tokenizer: Tokenizer, texts: Sequence[str], frequency: np.ndarray | None, max_length: int = 128
+    model: Any, tokenizer: Tokenizer, texts: Sequence[str], weights: dict[str, np.ndarray], max_length: int = 128
 ) -> dict[str, np.ndarray]:
-    """By pooling: layers x texts x hidden size."""
+    """By pooling: layers x texts x hidden size. `weights` are those of each piece of the vocabulary."""
     unique = UniqueTexts()
     numbers = np.array([unique.add(text) for text in texts])
     tokens = unique.tokenize(tokenizer)
     lengths = np.minimum(tokens.lengths, max_length - 2) + 2
     layers, size = model.config.num_layers + 1, model.config.hidden_size
     pooled = {name: np.zeros((layers, len(lengths), size), np.float32) for name in POOLINGS}
-    weight = None if frequency is None else SIF_SMOOTHING / (SIF_SMOOTHING + frequency)
     with torch.inference_mode():
         for chosen in batches_by_length(lengths, TOKENS_AT_A_TIME):
             rows = [
@@ -75,9 +95,9 @@ def pooled_states(
                 words = state[:, 1:-1] if len(row) > 2 else state
                 pooled["mean"][:, text], pooled["words"][:, text] = state.mean(1), words.mean(1)
                 pooled["cls"][:, text] = state[:, 0]
-                if weight is not None and len(row) > 2:
-                    of_words = weight[row[1:-1]][:, None]
-                    pooled["sif"][:, text] = (words * of_words).sum(1) / of_words.sum()
+                for name, of_pieces in weights.items():
+                    of_words = of_pieces[row[1:-1] if len(row) > 2 else row]
+                    pooled[name][:, text] = np.tensordot(of_words / of_words.sum(), words, (0, 1))
                 begin += len(row)
     return {name: values[:, numbers] for name, values in pooled.items()}
 
@@ -96,12 +116,11 @@ def transforms(fitted_on: np.ndarray) -> dict[str, Transform]:
         return (vectors - mean) @ (components[:count].T / scales[:count])
 
     return {
-        "none": lambda vectors: vectors,
         "centered": lambda vectors: vectors - mean,
         "without the top component": lambda vectors: without_top(1, vectors),
         f"without the top {TOP_COMPONENTS} components": lambda vectors: without_top(TOP_COMPONENTS, vectors),
         "whitened": lambda vectors: whitened(len(components), vectors),
-        f"whitened, {WHITENED} dimensions": lambda vectors: whitened(WHITENED, vectors),
+        f"whitened to {WHITENED} dimensions": lambda vectors: whitened(WHITENED, vectors),
     }
 
 
@@ -111,44 +130,64 @@ def cosines(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     return np.asarray((first * second).sum(1) / norms, np.float64)
 
 
-def measure(model_name: str, data: Path, text: Path, num_sentences: int) -> dict[str, Any]:
+def mean_reciprocal_rank(questions: np.ndarray, sentences: np.ndarray) -> float:
+    """Of the sentence with the number of the question, among all sentences, by cosine; in percent."""
+    questions, sentences = (one / np.linalg.norm(one, axis=1, keepdims=True) for one in (questions, sentences))
+    cosine = questions @ sentences.T
+    ranks = (cosine >= np.diag(cosine)[:, None]).sum(1)
+    return 100 * float((1 / ranks).mean())
+
+
+def measure(model_name: str, glue: Path, text: Path, num_sentences: int) -> dict[str, Any]:
     """The scores of every combination."""
     started = time.perf_counter()
     folder = huggingface.find_folder(model_name)
     model, tokenizer = huggingface.load(folder), Tokenizer.load(folder)
-    sentences = sentences_of(text, num_sentences)
     ids, _ = tokenizer.encode_joined(text.read_text(encoding="utf-8").splitlines())
-    frequency = (np.bincount(ids, minlength=tokenizer.vocab_size) / len(ids)).astype(np.float32)
-    splits = {name: sts_pairs(data / f"sts-{name}.csv") for name in ("dev", "test")}
-    fitted_on = pooled_states(model, tokenizer, sentences, frequency)
-    states = {
-        name: [pooled_states(model, tokenizer, side, frequency) for side in pairs[:2]] for name, pairs in splits.items()
+    counted = np.bincount(ids, minlength=tokenizer.vocab_size) / len(ids)
+    in_vocabulary = np.exp([tokenizer.processor.get_score(number) for number in range(tokenizer.vocab_size)])
+    weights = {
+        name: (SIF_SMOOTHING / (SIF_SMOOTHING + frequency)).astype(np.float32)
+        for name, frequency in (("counted", counted), ("vocabulary", in_vocabulary))
     }
+    splits = {name: sts_pairs(glue / "STS-B" / f"sts-{name}.csv") for name in ("dev", "test")}
+    questions = answered_questions(glue / "QNLI" / "dev.tsv", 1000)
+    with (glue / "STS-B" / "train.tsv").open(encoding="utf-8", newline="") as file:
+        train = [row["sentence1"] for row in csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)]
+    fits = {"Wikipedia": sentences_of(text, num_sentences), "STS-B": train[:: len(train) // num_sentences]}
+
+    def states_of(texts: Sequence[str]) -> dict[str, np.ndarray]:
+        return pooled_states(model, tokenizer, texts, weights)
+
+    fitted_on = {name: states_of(texts) for name, texts in fits.items()}
+    states = {name: [states_of(side) for side in pairs[:2]] for name, pairs in splits.items()}
+    states["search"] = [states_of(side) for side in questions]
     layers = model.config.num_layers
+    takes: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+        str(layer): lambda of_layers, layer=layer: of_layers[layer] for layer in range(layers + 1)
+    }
+    takes |= {f"{low} and {layers}": lambda of_layers, low=low: of_layers[[low, -1]].mean(0) for low in (0, 1)}
     rows = []
-    for pooling in POOLINGS:
-        which: dict[str, Callable[[dict[str, np.ndarray]], np.ndarray]] = {
-            str(layer): lambda one, layer=layer, pooling=pooling: one[pooling][layer] for layer in range(layers + 1)
-        }
-        which |= {
-            f"{low} and {layers}": lambda one, low=low, pooling=pooling: (one[pooling][low] + one[pooling][layers]) / 2
-            for low in (0, 1)
-        }
-        for layer, take in which.items():
-            for name, transform in transforms(take(fitted_on)).items():
-                row: dict[str, Any] = {"pooling": pooling, "layer": layer, "post_processing": name}
-                for split, (*_, gold) in splits.items():
-                    first, second = (transform(take(side)) for side in states[split])
-                    found = cosines(first, second)
-                    row[split] = round(spearman(gold, found), 2)
-                    if split == "dev":
-                        row["mean_cosine_unrelated"] = round(float(cosines(first, np.roll(second, 7, 0)).mean()), 3)
-                rows.append(row)
+    for pooling, (layer, take) in product(POOLINGS, takes.items()):
+        processings = {"none": lambda vectors: vectors}
+        if pooling in PROCESSED[0] and layer in PROCESSED[1]:
+            for name, fitted in fitted_on.items():
+                found = transforms(take(fitted[pooling]))
+                processings |= {f"{processing} ({name})": apply for processing, apply in found.items()}
+        for name, apply in processings.items():
+            row: dict[str, Any] = {"pooling": pooling, "layer": layer, "post_processing": name}
+            sides = {split: [apply(take(side[pooling])) for side in both] for split, both in states.items()}
+            for split, (*_, gold) in splits.items():
+                row[split] = round(spearman(gold, cosines(*sides[split])), 2)
+            row["search"] = round(mean_reciprocal_rank(*sides["search"]), 2)
+            first, second = sides["dev"]
+            row["unrelated"] = round(float(cosines(first, np.roll(second, 7, 0)).mean()), 3)
+            rows.append(row)
     return {
         "model": model_name,
         "torch": torch.__version__,
-        "sentences_fitted_on": len(sentences),
-        "pairs": {name: len(pairs[2]) for name, pairs in splits.items()},
+        "sentences_fitted_on": {name: len(texts) for name, texts in fits.items()},
+        "pairs": {name: len(pairs[2]) for name, pairs in splits.items()} | {"search": len(questions[0])},
         "minutes": round((time.perf_counter() - started) / 60, 1),
         "rows": rows,
     }
@@ -156,89 +195,87 @@ def measure(model_name: str, data: Path, text: Path, num_sentences: int) -> dict
 
 def report(run: dict[str, Any]) -> str:
     """report.md from run.json."""
-    rows, layers = run["rows"], max(int(row["layer"]) for row in run["rows"] if row["layer"].isdecimal())
-    names = list(dict.fromkeys(row["post_processing"] for row in rows))
+    rows = run["rows"]
+    layers = list(dict.fromkeys(row["layer"] for row in rows))
+    last = str(max(int(layer) for layer in layers if layer.isdecimal()))
+    by_name = {(row["pooling"], row["layer"], row["post_processing"]): row for row in rows}
+    plain = [row for row in rows if row["post_processing"] == "none"]
+    chosen, usual = by_name["vocabulary", CHOSEN_LAYER, "none"], by_name["mean", last, "none"]
+    best, found = max(rows, key=lambda row: row["dev"]), max(rows, key=lambda row: row["search"])
 
-    def score(pooling: str, layer: str, processing: str = "none", split: str = "dev") -> float:
-        return next(
-            float(row[split])
-            for row in rows
-            if (row["pooling"], row["layer"], row["post_processing"]) == (pooling, layer, processing)
-        )
+    def named(row: dict[str, Any]) -> str:
+        processing = "" if row["post_processing"] == "none" else f", {row['post_processing']}"
+        return f"{POOLINGS[row['pooling']]}, layer {row['layer']}{processing}"
 
-    plain = [row for row in rows if row["post_processing"] == "none" and row["pooling"] in ("mean", "cls")]
-    plain = [row for row in plain if row["layer"].isdecimal() and row["layer"] != "0"]
-    best_plain, best = max(plain, key=lambda row: row["dev"]), max(rows, key=lambda row: row["dev"])
-    last = str(layers)
+    def grid(key: str) -> list[str]:
+        head = [f"| layer | {' | '.join(POOLINGS.values())} |", f"|---{'|---' * len(POOLINGS)}|"]
+        values = [[f"{by_name[pooling, layer, 'none'][key]:.1f}" for pooling in POOLINGS] for layer in layers]
+        return [*head, *(f"| {layer} | {' | '.join(row)} |" for layer, row in zip(layers, values, strict=True))]
+
+    processed = [row for row in rows if row["layer"] in (CHOSEN_LAYER, last) and row["pooling"] != "words"]
+    names = dict.fromkeys(row["post_processing"] for row in processed if row["pooling"] == "vocabulary")
     lines = [
         "# Embeddings without training",
         "",
         "## Result",
         "",
-        f"Mean pooling of the last layer gives {score('mean', last):.1f} on dev, [CLS] {score('cls', last):.1f}. The best "
-        f"single layer is {best_plain['layer']} ({best_plain['pooling']}): {best_plain['dev']:.1f}. The best of all "
-        f"{len(rows)} combinations on dev is {best['pooling']}, layer {best['layer']}, {best['post_processing']}: "
-        f"{best['dev']:.1f}, on test {best['test']:.1f}. "
-        "[Contrastive fine-tuning](../similarity/report.md) is another matter.",
+        f"Early layers are better than the last one, and a mean that weighs rare words more is better than a plain one. "
+        f"The default, {named(chosen)}, has {chosen['dev']:.1f} on STS-B dev and {chosen['search']:.1f} in search; the "
+        f"plain mean of the last layer has {usual['dev']:.1f} and {usual['search']:.1f}. On STS-B test it is "
+        f"{chosen['test']:.1f} instead of {usual['test']:.1f}. Only the first layers are computed for it. The best of all "
+        f"{len(rows)} combinations are, for dev, {named(best)} ({best['dev']:.1f}) and, for search, {named(found)} "
+        f"({found['search']:.1f}).",
         "",
-        "Spearman correlation x 100 of the cosine with the score, STS-B dev, without post-processing:",
+        "Centering, removing components and whitening, which make unrelated texts less similar, did not help: see below.",
         "",
-        "| layer | mean | mean of words | [CLS] | SIF weights |",
-        "|---|---|---|---|---|",
-    ]
-    order = list(dict.fromkeys(row["layer"] for row in rows))
-    for layer in order:
-        lines.append(f"| {layer} | " + " | ".join(f"{score(one, layer):.1f}" for one in POOLINGS) + " |")
-    lines += [
+        "Spearman x 100 on STS-B dev, without post-processing:",
         "",
-        "Post-processing, fitted on sentences of Wikipedia, for mean pooling; dev, and the mean cosine of unrelated texts:",
+        *grid("dev"),
         "",
-        f"| post-processing | layer {best_plain['layer']} | layer {last} | unrelated, layer {last} |",
-        "|---|---|---|---|",
+        "Mean reciprocal rank x 100 of the answer to a question of QNLI, without post-processing:",
+        "",
+        *grid("search"),
+        "",
+        f"Post-processing, weighted mean of layer {CHOSEN_LAYER} and mean of layer {last}; *unrelated* is the mean cosine "
+        "of unrelated texts:",
+        "",
+        f"| post-processing (fitted on) | dev, layer {CHOSEN_LAYER} | search, layer {CHOSEN_LAYER} "
+        f"| unrelated, layer {CHOSEN_LAYER} | dev, layer {last} | search, layer {last} | unrelated, layer {last} |",
+        "|---|---|---|---|---|---|---|",
     ]
     for name in names:
-        unrelated = next(
-            row["mean_cosine_unrelated"]
-            for row in rows
-            if (row["pooling"], row["layer"], row["post_processing"]) == ("mean", last, name)
-        )
-        lines.append(
-            f"| {name} | {score('mean', best_plain['layer'], name):.1f} | {score('mean', last, name):.1f} | "
-            f"{unrelated:.2f} |"
-        )
-    lines += ["", "The ten best combinations on dev:", "", "| pooling | layer | post-processing | dev | test |"]
-    lines.append("|---|---|---|---|---|")
-    for row in sorted(rows, key=lambda row: -row["dev"])[:10]:
-        lines.append(
-            f"| {row['pooling']} | {row['layer']} | {row['post_processing']} | {row['dev']:.1f} | {row['test']:.1f} |"
-        )
+        one, other = by_name["vocabulary", CHOSEN_LAYER, name], by_name["mean", last, name]
+        cells = [f"{row['dev']:.1f} | {row['search']:.1f} | {row['unrelated']:.2f}" for row in (one, other)]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    fitted = " and ".join(f"{count:,} of {name}" for name, count in run["sentences_fitted_on"].items())
+    counts = run["pairs"]
     lines += [
         "",
         "## Setup",
         "",
-        f"`python bench/embeddings.py {run['model']} --data glue/STS-B --text wikipedia.txt --out results/embeddings`: "
-        f"{run['pairs']['dev']:,} dev and {run['pairs']['test']:,} test pairs, means, components and word frequencies "
-        f"from {run['sentences_fitted_on']:,} sentences of held-out Wikipedia. Layer 0 is the input of the first layer; "
-        f"“0 and {last}” is the mean of the two. One CPU thread, fp32, torch {run['torch']}. "
-        "All combinations are in run.json.",
+        f"`python bench/embeddings.py {run['model']} --glue glue --text wikipedia.txt --out results/embeddings`: "
+        f"{counts['dev']:,} dev and {counts['test']:,} test pairs of STS-B, {counts['search']:,} questions of QNLI dev. "
+        f"Post-processing is fitted on sentences: {fitted}. Layer 0 is the input of the first layer; “0 and {last}” is the "
+        f"mean of the two. Weights are a / (a + p) with a = {SIF_SMOOTHING:g}. {len(plain)} combinations of pooling and "
+        f"layer, {len(rows)} with post-processing, all in run.json. One CPU thread, fp32, torch {run['torch']}.",
         "",
         "## Limits",
         "",
-        "One model, one dataset. STS-B's sentences are short captions, headlines and forum posts; on long texts the "
-        "order may differ. The best of many combinations on dev is a little high there; test was not used to choose.",
+        "One model of one size, two English datasets of short texts. For other depths the default takes the layer at the "
+        "same fraction, which was not measured. The best of many combinations on dev is a little high there.",
     ]
-    return "\n".join(lines) + "\n"
+    return "\n".join(line if line.startswith("|") else fill(line, 120) for line in lines) + "\n"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
-    parser.add_argument("--data", type=Path, required=True, help="the folder of STS-B")
-    parser.add_argument("--text", type=Path, required=True, help="a text file to fit the post-processing on")
+    parser.add_argument("--glue", type=Path, required=True, help="the folder with STS-B and QNLI")
+    parser.add_argument("--text", type=Path, required=True, help="a text file to count words in and to fit on")
     parser.add_argument("--sentences", type=int, default=2000)
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
-    run = measure(arguments.model, arguments.data, arguments.text, arguments.sentences)
+    run = measure(arguments.model, arguments.glue, arguments.text, arguments.sentences)
     arguments.out.mkdir(parents=True, exist_ok=True)
     (arguments.out / "run.json").write_text(json.dumps(run, indent=1) + "\n")
     (arguments.out / "report.md").write_text(report(run))

@@ -25,8 +25,6 @@ from openalbert.finetuning.predict import Outputs, decide, embed, predict
 from openalbert.finetuning.span_decoding import N_BEST, Answers, best_answers, few_questions_note, fit_threshold
 from openalbert.formatting import counted
 from openalbert.interop import huggingface
-from openalbert.interop.names import family_of
-from openalbert.interop.sentence_transformers import write_sentence_transformers_files
 from openalbert.interop.task_json import TaskInfo, write_task_info
 from openalbert.model.albert import AlbertModel
 from openalbert.objectives.keyed_random import below, bits
@@ -320,8 +318,6 @@ def write_outcome(
     collapsed = scores["collapsed"] or ""
     card = finetuned_card(model, task, folder, scores["scores"], collapsed=collapsed, of_pairs=pairs, analyses=analyses)
     huggingface.save(model, folder / MODEL, task_data.tokenizer, card=card, pretraining=task_data.pretraining)
-    if task.kind == "similarity" and family_of(model.config) is not None:
-        write_sentence_transformers_files(folder / MODEL, model.config.hidden_size, task_data.max_length)
     split, metrics = next(iter(scores["scores"].items()))
     task_info = TaskInfo(
         task=task.name,

@@ -159,12 +159,17 @@ def embed(
     *,
     pooling: Pooling = "mean",
     layer: int | None = None,
+    weights: Float32[np.ndarray, "vocabulary"] | None = None,
     normalize: bool = True,
     tokens_at_a_time: int = TOKENS_AT_A_TIME,
     advance: Callable[[float], None] = lambda tokens: None,
 ) -> Float32[np.ndarray, "sequences hidden"]:
-    """The embedding of each sequence; of several models side by side, so that the cosine is the mean of theirs."""
+    """The embedding of each sequence; of several models side by side, so that the cosine is the mean of theirs.
+
+    `weights` are those of the pieces of the vocabulary, for a weighted mean.
+    """
     found = []
+    on_device = None if weights is None else torch.from_numpy(weights).to(device.torch_device)
     for model in models:
         size = model.config.hidden_size
         embeddings = np.empty((len(sequences.example), size), np.float32)
@@ -175,7 +180,13 @@ def embed(
                 packed = pack(sequences, chosen, device)
                 with device.autocast():
                     pooled = embed_packed(
-                        model, packed.ids, packed.lengths, packed.segments, pooling=pooling, layer=layer
+                        model,
+                        packed.ids,
+                        packed.lengths,
+                        packed.segments,
+                        pooling=pooling,
+                        layer=layer,
+                        weights=on_device,
                     )
                 if normalize:
                     pooled = torch.nn.functional.normalize(pooled, dim=1) / len(models) ** 0.5
