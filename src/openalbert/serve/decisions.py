@@ -28,7 +28,7 @@ def predictions_of(
     if task.kind == "question_answering":
         return list(_answers(task, info, cast(Sequence[QuestionExample], examples), encoding, outputs))
     decided = decide(task, encoding, outputs)
-    if task.kind == "regression":
+    if task.kind in ("regression", "similarity"):
         return [ValuePrediction(cast(float, one)) for one in decided]
     likely = probabilities(task, encoding, outputs)
     if task.kind == "multiple_choice":

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from openalbert.errors import UserError
 from openalbert.serve.predictions import Unpredictable
 from openalbert.tasks.data.tables import as_text, visible_characters
-from openalbert.tasks.task import ChoiceExample, Example, Kind, QuestionExample, TextExample
+from openalbert.tasks.task import ChoiceExample, Example, Kind, QuestionExample, SimilarityExample, TextExample
 
 Input: TypeAlias = Mapping[str, Any]
 """The values of one input by role: text and second, question and passage, or question, options and passage."""
@@ -48,7 +48,7 @@ def expected(kind: Kind | None) -> str:
         return 'give tuples of question and passage, or dicts: {"question": …, "passage": …}'
     if kind == "multiple_choice":
         return 'give dicts: {"question": …, "options": […]}, and "passage" where there is one'
-    return "give texts, or tuples of two texts"
+    return "give tuples of two texts" if kind == "similarity" else "give texts, or tuples of two texts"
 
 
 def _as_input(one: Any, kind: Kind | None, place: str) -> Input:
@@ -90,6 +90,8 @@ def as_example(given: Input, kind: Kind | None, number: int) -> Example | Unpred
         return Unpredictable(str(error))
     if not first or second == "":
         return Unpredictable("without a text" if not first else "without a second text")
+    if kind == "similarity" and second is not None:
+        return SimilarityExample(name, first, second, is_labelled=False)
     return TextExample(name, first, second, None)
 
 

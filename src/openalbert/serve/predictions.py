@@ -208,6 +208,6 @@ class FillPrediction:
 
 def columns_of(kind: str) -> tuple[str, ...]:
     """The names of the cells of a kind of prediction."""
-    if kind == "regression":
+    if kind in ("regression", "similarity"):
         return (PREDICTION,)
     return (PREDICTION, PROBABILITY, START, END) if kind == "question_answering" else (PREDICTION, PROBABILITY)
