@@ -70,6 +70,12 @@ VERBS = {
         "Evaluate",
         "evaluate",
     ),
+    "predict": Verb(
+        "what a model predicts for texts, or for the rows of a file",
+        "openalbert.serve.predict",
+        "Predict",
+        "predict",
+    ),
     "report": Verb("curves and scores of runs, as one page", "openalbert.report.report", "Report", "report"),
     "models": Verb(
         "every model that has a name, its size and what it is for",
@@ -93,6 +99,7 @@ GROUPS = {
     "Text": ("tokenizer train", "tokenizer encode", "tokenizer decode", "prepare", "verify", "inspect"),
     "Pretrain": ("pretrain", "demo"),
     "Fine-tune": ("finetune", "evaluate"),
+    "Use": ("predict",),
     "Look": ("models", "show", "fill", "report"),
     "Convert": ("convert",),
 }

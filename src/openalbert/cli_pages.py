@@ -203,6 +203,34 @@ PAGES: dict[str, Page] = {
             **DEVICE,
         },
     ),
+    "predict": Page(
+        "MODEL [TEXT ...|FILE|-] [--out PATH] [SETTINGS]",
+        "Predict with a fine-tuned model for texts, standard input, or a CSV, TSV, JSONL, Parquet or text file of any "
+        "size. Rows and columns stay as they are; prediction and probability are added. A pretrained model fills in "
+        "[MASK], and of two texts it predicts whether they are in order.",
+        (
+            'openalbert predict runs/mails "Please send me the invoice again."',
+            "openalbert predict runs/mails new-mails.csv --out predicted.csv --all-probabilities",
+            'openalbert predict runs/squad "Who wrote the letter?" "Anna wrote it in May, and Tom read it."',
+        ),
+        {
+            "MODEL": f"A model folder, a run, {BUNDLED}, or {HUB}.",
+            "[TEXT ...|FILE|-]": "Texts (a pair, a question and its passage, or a question and its options are words "
+            "in this order; tabs on standard input), or a file.",
+            "out": "",
+            "all-probabilities": "",
+            "prefix": "",
+            "text-column": "",
+            "second-column": "",
+            "question-column": "",
+            "passage-column": "",
+            "options-columns": "",
+            "top": "",
+            "max-length": "",
+            "tokens-at-a-time": "",
+            "speed.device": "auto (a GPU if there is one), cpu, cuda, cuda:1 or mps.",
+        },
+    ),
     "report": Page(
         "RUN [RUN ...] [--out PATH]",
         "Write curves, scores, mistakes, settings, data and hardware of runs as one offline page.",

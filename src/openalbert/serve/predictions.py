@@ -1,19 +1,21 @@
 """What a model predicts for one input, as small values that print readably: one class for each kind of prediction.
 
-`cells` are the columns that the verb `predict` adds to a row; `columns_of` names them before any row is predicted.
+`cells` are the columns that the verb `predict` adds to a row; `added_columns` names them before any row is predicted.
 """
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from openalbert.tasks.race import letter
-from openalbert.tasks.task import AnswerFormat
+from openalbert.tasks.task import AnswerFormat, Kind
 from openalbert.text.tokenizer import SPACE
 
 PREDICTION, PROBABILITY, PROBABILITIES = "prediction", "probability", "probabilities"
 START, END = "start", "end"
+CellKind = Literal["text", "number", "whole number", "texts"]
+"""What the cells of an added column hold."""
 IN_ORDER, SWAPPED = "in order", "swapped"
 """Labels of the sentence-order head: whether two texts follow each other, or the second comes first."""
 
@@ -206,8 +208,23 @@ class FillPrediction:
         return [{guess.piece: guess.probability for guess in of_mask} for of_mask in self.masks]
 
 
-def columns_of(kind: str) -> tuple[str, ...]:
-    """The names of the cells of a kind of prediction."""
+def added_columns(
+    kind: Kind | None, labels: tuple[str, ...], answer_format: AnswerFormat | None, all_probabilities: bool
+) -> dict[str, CellKind]:
+    """The columns that predictions of a kind are written to, before any is made; a pretrained model has the kind None.
+
+    All probabilities have a column for each label, where the labels are known, else one for all of them.
+    """
+    prediction: CellKind = "text"
     if kind in ("regression", "similarity"):
-        return (PREDICTION,)
-    return (PREDICTION, PROBABILITY, START, END) if kind == "question_answering" else (PREDICTION, PROBABILITY)
+        return {PREDICTION: "number"}
+    if kind == "multi_label":
+        prediction = "texts"
+    elif kind == "multiple_choice" and answer_format in ("number from 0", "number from 1"):
+        prediction = "whole number"
+    columns: dict[str, CellKind] = {PREDICTION: prediction, PROBABILITY: "number"}
+    if kind == "question_answering":
+        columns |= {START: "whole number", END: "whole number"}
+    if all_probabilities and labels and kind in ("classification", "multi_label"):
+        return {**columns, **{f"{PROBABILITY}_{label}": "number" for label in labels}}
+    return {**columns, PROBABILITIES: "text"} if all_probabilities else columns

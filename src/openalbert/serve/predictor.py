@@ -45,7 +45,7 @@ from openalbert.serve.predictions import (
 )
 from openalbert.tasks.data.tables import as_text, visible_characters
 from openalbert.tasks.registry import GLUE
-from openalbert.tasks.task import Example, Kind, Sequences, Task, TextExample, are_pairs
+from openalbert.tasks.task import Example, Kind, Sequences, Task, are_pairs
 from openalbert.text.tokenizer import MODEL_FILE, Tokenizer
 from openalbert.train.device import Device, usable_device
 
@@ -175,6 +175,8 @@ class Predictor:
     @property
     def of_pairs(self) -> bool | None:
         """Whether it was trained on pairs of texts; None where that is not known."""
+        if self.kind == "similarity":
+            return True
         if self.task is None or self.kind not in ("classification", "regression", "multi_label"):
             return None
         if self.task.of_pairs is None and self.task.task in GLUE:
@@ -465,8 +467,6 @@ class Predictor:
 
     def _check_pairs(self, examples: Sequence[Example]) -> None:
         """Refuse pairs for a model of single texts and the reverse; a model without a head for texts is refused too."""
-        if self.kind == "similarity" and any(isinstance(one, TextExample) for one in examples):
-            raise UserError(f"{self.name} compares two texts: give tuples of two texts; embed(texts) embeds single ones")
         if self.kind is None and not self.backend.heads:
             raise UserError(f"{self.name} has no heads, so it predicts nothing: {self._what_it_can()}")
         wanted = self.of_pairs

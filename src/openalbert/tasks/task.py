@@ -102,6 +102,8 @@ Example: TypeAlias = TextExample | ChoiceExample | QuestionExample | SimilarityE
 def are_pairs(examples: Sequence[Example]) -> bool | None:
     """Whether examples, all of one kind, are pairs of texts; None where they are not texts, or there are none."""
     first = examples[0] if examples else None
+    if isinstance(first, SimilarityExample):
+        return True
     return first.second is not None if isinstance(first, TextExample) else None
 
 
