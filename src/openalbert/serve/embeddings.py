@@ -1,15 +1,12 @@
 """How a model embeds texts: which layer and pooling it takes, the weights of words, and files of embeddings."""
 
-import contextlib
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from typing import IO
 
 import numpy as np
 from jaxtyping import Float32
 from numpy.lib import format as npy
 
-from openalbert.atomic_io import PARTIAL, sync
 from openalbert.errors import UserError
 from openalbert.model.config import AlbertConfig
 from openalbert.model.pooling import Pooling
@@ -59,42 +56,24 @@ def piece_weights(tokenizer: Tokenizer) -> Float32[np.ndarray, "vocabulary"]:
 
 
 class NpyWriter:
-    """A .npy file of rows, whose number is not known before the last one."""
+    """Writes a .npy file of rows, whose number is not known before the last one."""
 
-    def __init__(self, path: Path, width: int) -> None:
+    def __init__(self, file: IO[bytes], width: int) -> None:
         self.rows, self.width = 0, width
-        self._file = path.open("wb")
+        self._file = file
         self._write_header()
 
     def _write_header(self) -> None:
         """Numpy leaves room for a larger first number: the header can be written again with the final one."""
         values = {"descr": "<f4", "fortran_order": False, "shape": (self.rows, self.width)}
-        self._file.seek(0)
         npy.write_array_header_1_0(self._file, values)
 
     def write(self, rows: Float32[np.ndarray, "rows width"]) -> None:
         """Append rows."""
-        self._file.seek(0, 2)
         self._file.write(np.ascontiguousarray(rows, "<f4").data)
         self.rows += len(rows)
 
     def close(self) -> None:
         """Write the final number of rows."""
+        self._file.seek(0)
         self._write_header()
-        self._file.close()
-
-
-@contextlib.contextmanager
-def new_npy(path: Path, width: int) -> Iterator[NpyWriter]:
-    """A .npy file that is complete or absent."""
-    aside = path.with_name(path.name + PARTIAL)
-    try:
-        writer = NpyWriter(aside, width)
-        yield writer
-        writer.close()
-        sync(aside)
-        aside.replace(path)
-    except BaseException:
-        aside.unlink(missing_ok=True)
-        raise
-    sync(path.parent)
