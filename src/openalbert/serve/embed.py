@@ -3,14 +3,14 @@
 import contextlib
 import itertools
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Annotated, Any, Protocol
+from typing import IO, Annotated, Any
 
 import numpy as np
 from jaxtyping import Float32
-from tyro.conf import Positional, arg
+from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from openalbert import atomic_io
 from openalbert.errors import UserError
@@ -20,9 +20,9 @@ from openalbert.interop.huggingface import find_folder
 from openalbert.model.pooling import Pooling
 from openalbert.progress import Work
 from openalbert.serve.backend import Advance, TorchBackend, not_shown
-from openalbert.serve.embeddings import EmbeddingMethod, NpyWriter, choose_method
+from openalbert.serve.embeddings import NpyWriter, choose_method
 from openalbert.serve.predict import open_given
-from openalbert.serve.predictor import Predictor
+from openalbert.serve.predictor import Embedded, Predictor
 from openalbert.serve.row_writers import JsonRows
 from openalbert.serve.rows import Chunk, Rows, TextLines, first_table
 from openalbert.tasks.custom.columns import Layout
@@ -37,6 +37,23 @@ DIGITS = 6  # significant ones in JSONL; a 32-bit number has 7
 
 
 @dataclass(frozen=True)
+class HowToEmbed:
+    """How texts are embedded."""
+
+    pooling: Pooling | None = None
+    """The mean of the tokens, a mean in which rare words count more, or [CLS]. Not given: what the model is best at.
+    That is the mean of the last layer for a model of similarity, else the weighted mean of an early layer."""
+    layer: int | None = None
+    """The layer whose output is taken. Not given: the last, or with no --pooling the one that the model is best at."""
+    text_column: str | None = None
+    """The column of the text. Not given: that of the training file, or the only one that has texts."""
+    max_length: int | None = None
+    """The longest text in tokens. Not given: as in fine-tuning, or 512."""
+    tokens_at_a_time: int = TOKENS_AT_A_TIME
+    """How many tokens are computed together: fewer need less memory."""
+
+
+@dataclass(frozen=True)
 class Embed:
     """Embed texts, or the rows of a file."""
 
@@ -46,19 +63,10 @@ class Embed:
     """Texts; or a file: CSV, TSV, JSONL, Parquet, or .txt with one text a line. Nothing, or -: standard input."""
     out: Path | None = None
     """The file to write, by its ending .npy, .parquet or .jsonl. Not given: JSONL on standard output."""
-    pooling: Pooling | None = None
-    """The mean of the tokens, a mean in which rare words count more, or [CLS]. Not given: what the model is best at.
-    That is the mean of the last layer for a model of similarity, else the weighted mean of an early layer."""
-    layer: int | None = None
-    """The layer whose output is taken. Not given: the last, or with no --pooling the one that the model is best at."""
     normalize: bool = True
     """Scale embeddings to a length of 1, so that a dot product is a cosine."""
-    text_column: str | None = None
-    """The column of the text. Not given: that of the training file, or the only one that has texts."""
-    max_length: int | None = None
-    """The longest text in tokens. Not given: as in fine-tuning, or 512."""
-    tokens_at_a_time: int = TOKENS_AT_A_TIME
-    """How many tokens are computed together: fewer need less memory."""
+    how: Annotated[HowToEmbed, OmitArgPrefixes] = field(default_factory=HowToEmbed)
+    """How texts are embedded."""
     speed: Speed = field(default_factory=Speed)
     """How fast it goes."""
 
@@ -68,10 +76,10 @@ def embed(settings: Embed) -> None:
     if settings.out is not None and settings.out.suffix.lower() not in WRITERS:
         raise UserError(f"--out {settings.out}: its ending says no format to write: {', '.join(WRITERS)} do")
     with open_model(settings.model, settings.speed) as model:
-        job = Job(model, settings)
+        job = Job(model, settings.how, settings.normalize)
         rows = open_given(settings.texts, settings.out, LINES, lambda words: [{TEXT: word} for word in words])
         first = next(rows.chunks)
-        job.find_column(rows, first, settings.text_column)
+        job.find_column(rows, first)
         with _output(settings.out) as file, progress(rows) as advance:
             make = WRITERS[".jsonl" if settings.out is None else settings.out.suffix.lower()]
             writer = make(file, rows, job.column, model.config.hidden_size)
@@ -92,45 +100,24 @@ def open_model(name: str, speed: Speed) -> Iterator[Predictor]:
         yield model
 
 
-class HowToEmbed(Protocol):
-    """The settings that the verbs `embed` and `search` share."""
-
-    @property
-    def pooling(self) -> Pooling | None:
-        """The pooling, if it is given."""
-
-    @property
-    def layer(self) -> int | None:
-        """The layer, if it is given."""
-
-    @property
-    def max_length(self) -> int | None:
-        """The longest text, if it is given."""
-
-    @property
-    def tokens_at_a_time(self) -> int:
-        """How many tokens are computed together."""
-
-
 class Job:
     """Embeds chunk by chunk, and counts what has no text or is too long."""
 
-    def __init__(self, model: Predictor, settings: HowToEmbed) -> None:
-        self.model, self.settings = model, settings
-        self.method: EmbeddingMethod = choose_method(model.kind, model.config, settings.pooling, settings.layer)
-        self.normalize: bool = getattr(settings, "normalize", True)
+    def __init__(self, model: Predictor, how: HowToEmbed, normalize: bool = True) -> None:
+        self.model, self.how, self.normalize = model, how, normalize
+        self.method = choose_method(model.kind, model.config, how.pooling, how.layer)
         self.column = TEXT
         self.num_rows = self.num_truncated = 0
         self.problems = Exclusions()
 
-    def find_column(self, rows: Rows, first: Chunk, named: str | None) -> None:
+    def find_column(self, rows: Rows, first: Chunk) -> None:
         """Find the column of the text by the first rows: the user's, that of the training file, or a guess."""
         if rows.format == "text":
             return
         table = first_table(rows, first)
         trained_on = self.model.task.layout.get(TEXT) if self.model.task is not None else None
         layout = Layout({TEXT: trained_on}) if trained_on in table.columns else None
-        found = find_text_columns(table, TaskSource(text_column=named), "classes", False, layout)
+        found = find_text_columns(table, TaskSource(text_column=self.how.text_column), "classes", False, layout)
         if found.second is not None and layout is None:
             raise UserError(
                 f"{table.name}: '{found.first}' and '{found.second}' have texts, and one is embedded: name it with "
@@ -149,20 +136,24 @@ class Job:
             texts.append(text or "")
             reasons.append("without a text" if text is not None else record.problem or f"whose '{self.column}' is no text")
             places.append(record.place if record.row is None else record.row.place)
-        settings = self.settings
-        found = self.model.embed_texts(
-            texts, self.method, self.normalize, settings.max_length, settings.tokens_at_a_time, shows=False
-        )
+        found = self.embed_texts(texts)
         for number in found.empty:
             self.problems.add(reasons[number], places[number])
         self.num_rows += len(records)
         self.num_truncated += found.num_truncated
         return found.embeddings
 
+    def embed_texts(self, texts: Sequence[str]) -> Embedded:
+        """The embeddings of texts by these settings."""
+        how = self.how
+        return self.model.embed_texts(
+            texts, self.method, self.normalize, how.max_length, how.tokens_at_a_time, shows=False
+        )
+
     def report(self, rows: Rows) -> None:
         """Log what was cut or has no embedding; nothing at all is an error."""
         if self.num_truncated:
-            number, length = self.num_truncated, self.settings.max_length or self.model.max_length
+            number, length = self.num_truncated, self.how.max_length or self.model.max_length
             percent = percent_of(number, self.num_rows)
             log(f"{counted(number, 'row')} ({percent}) {were(number)} too long, and cut to {length} tokens")
         reasons = [f"{counted(count, 'row')} {reason}" for reason, count in self.problems.counted().items()]

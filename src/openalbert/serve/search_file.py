@@ -15,14 +15,12 @@ from typing import Annotated, Any
 
 import numpy as np
 from jaxtyping import Float32
-from tyro.conf import Positional, arg
+from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from openalbert import atomic_io
 from openalbert.errors import UserError
-from openalbert.finetuning.predict import TOKENS_AT_A_TIME
 from openalbert.formatting import counted
-from openalbert.model.pooling import Pooling
-from openalbert.serve.embed import LINES, Job, log, open_model, progress, read_text
+from openalbert.serve.embed import LINES, HowToEmbed, Job, log, open_model, progress, read_text
 from openalbert.serve.embeddings import NpyWriter
 from openalbert.serve.predictor import Predictor
 from openalbert.serve.rows import Rows, open_rows
@@ -55,16 +53,8 @@ class Search:
     """A folder to keep the embeddings in. Not given: that of the file."""
     exact: bool = False
     """Compare every row with the query, however many there are, and use no index."""
-    pooling: Pooling | None = None
-    """How texts are embedded, as of the verb `embed`. Not given: what the model is best at."""
-    layer: int | None = None
-    """The layer whose output is taken, as of the verb `embed`."""
-    text_column: str | None = None
-    """The column of the text. Not given: that of the training file, or the only one that has texts."""
-    max_length: int | None = None
-    """The longest text in tokens. Not given: as in fine-tuning, or 512."""
-    tokens_at_a_time: int = TOKENS_AT_A_TIME
-    """How many tokens are computed together: fewer need less memory."""
+    how: Annotated[HowToEmbed, OmitArgPrefixes] = field(default_factory=HowToEmbed)
+    """How texts are embedded."""
     speed: Speed = field(default_factory=Speed)
     """How fast it goes."""
 
@@ -91,11 +81,11 @@ class Kept:
 def search(settings: Search) -> None:
     """Embed the file, or read its embeddings, and print the rows nearest to each query."""
     with open_model(settings.model, settings.speed) as model:
-        job = Job(model, settings)
+        job = Job(model, settings.how)
         kept = _embeddings(settings, model, job)
         asked = [settings.queries] if settings.queries else ([line] for line in _lines())
         for queries in asked:
-            found = job.model.embed_texts(queries, job.method, shows=False, max_length=settings.max_length)
+            found = job.embed_texts(queries)
             if found.empty:
                 raise UserError("a query without visible characters finds nothing: give words")
             if kept.index is not None and not settings.exact:
@@ -156,12 +146,12 @@ def _embeddings(settings: Search, model: Predictor, job: Job) -> Kept:
     folder = (settings.cache or settings.file.parent) / f"{settings.file.name}{SUFFIX}"
     rows = open_rows(settings.file, LINES)
     first = next(rows.chunks)
-    job.find_column(rows, first, settings.text_column)
+    job.find_column(rows, first)
     wanted = {
         "file": _file_fingerprint(settings.file),
         "model": _model_fingerprint(model),
         "method": to_dict(job.method),
-        "max_length": settings.max_length or model.max_length,
+        "max_length": settings.how.max_length or model.max_length,
         "column": job.column,
     }
     kept = _read(folder, wanted)
