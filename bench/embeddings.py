@@ -2,13 +2,14 @@
 
     python bench/embeddings.py albert-base-wikibooks --glue glue --text wikipedia.txt --out results/embeddings
 
-Every text is encoded once. For the input of the first layer (0) and the output of each layer the script pools [CLS], the
-mean over all tokens, the mean over words (without [CLS] and [SEP]), and two means that weigh rare words more (SIF, Arora
-et al., 2017): by frequencies counted in --text, and by the probabilities in the vocabulary's own unigram model, which
-every model folder has. Similarity is Spearman's correlation of cosines with the scores of STS-B. Search is the mean
-reciprocal rank of the sentence that answers a question of QNLI among 1,000 sentences. Means and principal components
-for post-processing are fitted on sentences of --text, or on training sentences of STS-B without their scores. The
-choice is made on STS-B dev and QNLI; STS-B test is reported for it.
+Every text is encoded once. For the input of the first layer (0) and the output of each layer the script pools [CLS],
+the mean over all tokens, the mean over words (without [CLS] and [SEP]), and two means that weigh rare words more (SIF,
+Arora et al., 2017): by frequencies counted in --text, and by the probabilities in the vocabulary's own unigram model,
+which every model folder has. Similarity is Spearman's correlation of cosines with the scores of STS-B. Search is the
+mean reciprocal rank of the sentence that answers a question of QNLI among 1,000 sentences. Means and principal components
+for post-processing are fitted on sentences of --text, or on training sentences of STS-B without their scores; with
+--sentences 0 there is none. The choice is made on STS-B dev and QNLI; STS-B test is reported for it. Rows that run.json
+has and that are not measured again are kept.
 """
 
 import argparse
@@ -138,7 +139,7 @@ def mean_reciprocal_rank(questions: np.ndarray, sentences: np.ndarray) -> float:
     return 100 * float((1 / ranks).mean())
 
 
-def measure(model_name: str, glue: Path, text: Path, num_sentences: int) -> dict[str, Any]:
+def measure(model_name: str, glue: Path, text: Path, num_sentences: int, num_questions: int) -> dict[str, Any]:
     """The scores of every combination."""
     started = time.perf_counter()
     folder = huggingface.find_folder(model_name)
@@ -151,10 +152,12 @@ def measure(model_name: str, glue: Path, text: Path, num_sentences: int) -> dict
         for name, frequency in (("counted", counted), ("vocabulary", in_vocabulary))
     }
     splits = {name: sts_pairs(glue / "STS-B" / f"sts-{name}.csv") for name in ("dev", "test")}
-    questions = answered_questions(glue / "QNLI" / "dev.tsv", 1000)
+    questions = answered_questions(glue / "QNLI" / "dev.tsv", num_questions)
     with (glue / "STS-B" / "train.tsv").open(encoding="utf-8", newline="") as file:
         train = [row["sentence1"] for row in csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)]
-    fits = {"Wikipedia": sentences_of(text, num_sentences), "STS-B": train[:: len(train) // num_sentences]}
+    fits: dict[str, list[str]] = {}
+    if num_sentences:
+        fits = {"Wikipedia": sentences_of(text, num_sentences), "STS-B": train[:: len(train) // num_sentences]}
 
     def states_of(texts: Sequence[str]) -> dict[str, np.ndarray]:
         return pooled_states(model, tokenizer, texts, weights)
@@ -199,70 +202,74 @@ def report(run: dict[str, Any]) -> str:
     layers = list(dict.fromkeys(row["layer"] for row in rows))
     last = str(max(int(layer) for layer in layers if layer.isdecimal()))
     by_name = {(row["pooling"], row["layer"], row["post_processing"]): row for row in rows}
-    plain = [row for row in rows if row["post_processing"] == "none"]
     chosen, usual = by_name["vocabulary", CHOSEN_LAYER, "none"], by_name["mean", last, "none"]
-    best, found = max(rows, key=lambda row: row["dev"]), max(rows, key=lambda row: row["search"])
+    best = max(rows, key=lambda row: float(row["dev"]))
+    processing = "" if best["post_processing"] == "none" else f", {best['post_processing']}"
 
-    def named(row: dict[str, Any]) -> str:
-        processing = "" if row["post_processing"] == "none" else f", {row['post_processing']}"
-        return f"{POOLINGS[row['pooling']]}, layer {row['layer']}{processing}"
+    def cell(pooling: str, layer: str, processing: str, key: str, digits: int = 1) -> str:
+        value = by_name.get((pooling, layer, processing), {}).get(key)
+        return "–" if value is None else f"{value:.{digits}f}"
 
     def grid(key: str) -> list[str]:
-        head = [f"| layer | {' | '.join(POOLINGS.values())} |", f"|---{'|---' * len(POOLINGS)}|"]
-        values = [[f"{by_name[pooling, layer, 'none'][key]:.1f}" for pooling in POOLINGS] for layer in layers]
-        return [*head, *(f"| {layer} | {' | '.join(row)} |" for layer, row in zip(layers, values, strict=True))]
+        found = [one for one in POOLINGS if any(key in row for row in rows if row["pooling"] == one)]
+        lines = [f"| layer | {' | '.join(POOLINGS[one] for one in found)} |", f"|---{'|---' * len(found)}|"]
+        for layer in layers:
+            cells = [cell(pooling, layer, "none", key) for pooling in found]
+            if set(cells) != {"–"}:
+                lines.append(f"| {layer} | {' | '.join(cells)} |")
+        return lines
 
-    processed = [row for row in rows if row["layer"] in (CHOSEN_LAYER, last) and row["pooling"] != "words"]
-    names = dict.fromkeys(row["post_processing"] for row in processed if row["pooling"] == "vocabulary")
     lines = [
         "# Embeddings without training",
         "",
         "## Result",
         "",
-        f"Early layers are better than the last one, and a mean that weighs rare words more is better than a plain one. "
-        f"The default, {named(chosen)}, has {chosen['dev']:.1f} on STS-B dev and {chosen['search']:.1f} in search; the "
-        f"plain mean of the last layer has {usual['dev']:.1f} and {usual['search']:.1f}. On STS-B test it is "
-        f"{chosen['test']:.1f} instead of {usual['test']:.1f}. Only the first layers are computed for it. The best of all "
-        f"{len(rows)} combinations are, for dev, {named(best)} ({best['dev']:.1f}) and, for search, {named(found)} "
-        f"({found['search']:.1f}).",
-        "",
-        "Centering, removing components and whitening, which make unrelated texts less similar, did not help: see below.",
+        "Early layers are better than the last one, and a mean that weighs rare words more is better than a plain "
+        f"one. The default of `openalbert embed`, a weighted mean of layer {CHOSEN_LAYER}, has {chosen['dev']:.1f} on "
+        f"STS-B dev and {chosen['test']:.1f} on test; the mean of the last layer has {usual['dev']:.1f} and "
+        f"{usual['test']:.1f}. It computes only the first layers, and its weights come from the vocabulary, not from "
+        f"other text. The best of {len(rows)} combinations on dev is {POOLINGS[best['pooling']]}, layer "
+        f"{best['layer']}{processing}: {best['dev']:.1f}.",
         "",
         "Spearman x 100 on STS-B dev, without post-processing:",
         "",
         *grid("dev"),
         "",
+        "The same on test, which was not used to choose:",
+        "",
+        *grid("test"),
+        "",
         "Mean reciprocal rank x 100 of the answer to a question of QNLI, without post-processing:",
         "",
         *grid("search"),
         "",
-        f"Post-processing, weighted mean of layer {CHOSEN_LAYER} and mean of layer {last}; *unrelated* is the mean cosine "
-        "of unrelated texts:",
+        "Post-processing on STS-B dev. *Unrelated* is the mean cosine of unrelated texts:",
         "",
-        f"| post-processing (fitted on) | dev, layer {CHOSEN_LAYER} | search, layer {CHOSEN_LAYER} "
-        f"| unrelated, layer {CHOSEN_LAYER} | dev, layer {last} | search, layer {last} | unrelated, layer {last} |",
-        "|---|---|---|---|---|---|---|",
+        f"| post-processing (fitted on) | mean, layer {CHOSEN_LAYER} | mean, layer {last} | weighted, layer "
+        f"{CHOSEN_LAYER} | unrelated: mean, layer {last} |",
+        "|---|---|---|---|---|",
     ]
-    for name in names:
-        one, other = by_name["vocabulary", CHOSEN_LAYER, name], by_name["mean", last, name]
-        cells = [f"{row['dev']:.1f} | {row['search']:.1f} | {row['unrelated']:.2f}" for row in (one, other)]
+    for name in dict.fromkeys(row["post_processing"] for row in rows):
+        weighted = next(one for one in ("vocabulary", "counted") if (one, CHOSEN_LAYER, name) in by_name)
+        places = (("mean", CHOSEN_LAYER), ("mean", last), (weighted, CHOSEN_LAYER))
+        cells = [cell(*place, name, "dev") for place in places] + [cell("mean", last, name, "unrelated", 2)]
         lines.append(f"| {name} | {' | '.join(cells)} |")
-    fitted = " and ".join(f"{count:,} of {name}" for name, count in run["sentences_fitted_on"].items())
     counts = run["pairs"]
     lines += [
         "",
         "## Setup",
         "",
         f"`python bench/embeddings.py {run['model']} --glue glue --text wikipedia.txt --out results/embeddings`: "
-        f"{counts['dev']:,} dev and {counts['test']:,} test pairs of STS-B, {counts['search']:,} questions of QNLI dev. "
-        f"Post-processing is fitted on sentences: {fitted}. Layer 0 is the input of the first layer; “0 and {last}” is the "
-        f"mean of the two. Weights are a / (a + p) with a = {SIF_SMOOTHING:g}. {len(plain)} combinations of pooling and "
-        f"layer, {len(rows)} with post-processing, all in run.json. One CPU thread, fp32, torch {run['torch']}.",
+        f"{counts['dev']:,} dev and {counts['test']:,} test pairs of STS-B, {counts['search']:,} questions of QNLI "
+        f"dev with as many sentences. Layer 0 is the input of the first layer; “0 and {last}” is the mean of the two. "
+        f"Weights are a / (a + p) with a = {SIF_SMOOTHING:g}: p is counted in held-out Wikipedia, or it is the "
+        f"probability of the piece in the vocabulary. CPU, fp32, torch {run['torch']}. All rows are in run.json.",
+        *run.get("notes", []),
         "",
         "## Limits",
         "",
-        "One model of one size, two English datasets of short texts. For other depths the default takes the layer at the "
-        "same fraction, which was not measured. The best of many combinations on dev is a little high there.",
+        "One model of one size, two English datasets of short texts. For other depths the default takes the layer at "
+        "the same fraction, which was not measured. The best of many combinations on dev is a little high there.",
     ]
     return "\n".join(line if line.startswith("|") else fill(line, 120) for line in lines) + "\n"
 
@@ -273,11 +280,20 @@ def main() -> None:
     parser.add_argument("--glue", type=Path, required=True, help="the folder with STS-B and QNLI")
     parser.add_argument("--text", type=Path, required=True, help="a text file to count words in and to fit on")
     parser.add_argument("--sentences", type=int, default=2000)
+    parser.add_argument("--questions", type=int, default=1000)
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
-    run = measure(arguments.model, arguments.glue, arguments.text, arguments.sentences)
+    run = measure(arguments.model, arguments.glue, arguments.text, arguments.sentences, arguments.questions)
+    path = arguments.out / "run.json"
+    if path.exists():
+        before = json.loads(path.read_text())
+        measured = {(row["pooling"], row["layer"], row["post_processing"]) for row in run["rows"]}
+        run["rows"] += [
+            row for row in before["rows"] if (row["pooling"], row["layer"], row["post_processing"]) not in measured
+        ]
+        run["notes"] = before.get("notes", [])
     arguments.out.mkdir(parents=True, exist_ok=True)
-    (arguments.out / "run.json").write_text(json.dumps(run, indent=1) + "\n")
+    path.write_text(json.dumps(run, indent=1) + "\n")
     (arguments.out / "report.md").write_text(report(run))
     print(report(run))
 

@@ -151,7 +151,8 @@ def report(run: dict[str, Any]) -> str:
         counts = [f"{row[key]:,}" if key in row else "–" for key in ("examples", "steps", "batch_size")]
         values = [f"{row[key]:.1f}" for key in ("dev", "test", "search")]
         lines.append(f"| {ABOUT[name]} | {' | '.join((*counts, *values))} |")
-    used = sorted({f"{row['device']}, `{row['settings'] or 'the defaults'}`" for row in rows.values() if "device" in row})
+    trained = [row for row in rows.values() if "device" in row]
+    used = sorted({f"{row['device']}, `{row['settings'] or 'the defaults'}`" for row in trained})
     lines += [
         "",
         "STS-B: Spearman x 100 of the cosine with the score. Search: mean reciprocal rank x 100 of the sentence that "
@@ -161,13 +162,13 @@ def report(run: dict[str, Any]) -> str:
         "",
         f"`python bench/similarity.py {run['model']} --glue glue --out results/similarity`, torch {run['torch']}. "
         + (f"Trained on: {'; '.join(used)}. " if used else "")
-        + "In-batch negatives at temperature 0.05 for pairs and triplets, CoSENT for scores, mean of the last layer, one "
-        "seed; weights selected on STS-B dev.",
+        + "In-batch negatives at temperature 0.05 for pairs and triplets, CoSENT for scores, mean of the last layer, "
+        "one seed; weights selected on STS-B dev.",
         "",
         "## Limits",
         "",
-        "One seed. MNLI, QQP and QNLI are subsets of 9,000 rows; the triplets of NLI are mostly from MNLI's dev set. The "
-        "search task has one right sentence a question, from the article that the question was written for."
+        "One seed. MNLI, QQP and QNLI are subsets of 9,000 rows; the triplets of NLI are mostly from MNLI's dev set. "
+        "The search task has one right sentence a question, from the article that the question was written for."
         + (f" Not run yet: {'; '.join(missing)}." if missing else ""),
     ]
     return "\n".join(line if line.startswith("|") else fill(line, 120) for line in lines) + "\n"

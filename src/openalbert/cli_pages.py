@@ -233,8 +233,8 @@ PAGES: dict[str, Page] = {
     ),
     "embed": Page(
         "MODEL [TEXT ...|FILE|-] [--out PATH] [SETTINGS]",
-        "Embed texts, standard input, or the rows of a CSV, TSV, JSONL, Parquet or text file of any size: one vector for "
-        "each, in their order. The dot product of two is their cosine.",
+        "Embed texts, standard input, or the rows of a CSV, TSV, JSONL, Parquet or text file of any size: one vector "
+        "for each, in their order. The dot product of two is their cosine.",
         (
             "openalbert embed albert-base-wikibooks mails.csv --out mails.npy",
             "openalbert embed runs/similar products.jsonl --text-column title --out products.parquet",

@@ -1,4 +1,4 @@
-"""Similarity: losses as in sentence-transformers, gradients that chunks do not change, ranks as by brute force, runs."""
+"""Similarity: losses of sentence-transformers, gradients that chunks do not change, ranks of brute force, runs."""
 
 import json
 from dataclasses import replace
@@ -240,9 +240,10 @@ def test_a_run_that_is_stopped_and_resumed_learns_the_same(tiny: Path, tmp_path:
         assert run.train_state.step == 5
         raise KeyboardInterrupt
 
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit):
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(FinetuningRun, "_save", save_and_stop)
-        learn(tiny, "similarity", file, tmp_path / "parts", f"--steps 10 {words}")
+        with pytest.raises(SystemExit):
+            learn(tiny, "similarity", file, tmp_path / "parts", f"--steps 10 {words}")
     learn(tiny, "similarity", file, tmp_path / "parts", f"--steps 10 {words}")
     assert learned(tmp_path / "parts") == learned(tmp_path / "whole")
     after = weights(tmp_path / "parts")

@@ -152,9 +152,7 @@ def test_a_large_file_has_an_index_and_without_usearch_a_notice(
     assert (file.parent / "elsewhere" / "notes.csv.search" / "info.json").is_file()
 
 
-def test_a_folder_with_other_things_is_not_replaced(
-    tiny: Path, file: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_with_other_things_is_not_replaced(tiny: Path, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     taken = file.with_name("notes.csv.search")
     taken.mkdir()
     (taken / "mine.txt").write_text("mine")

@@ -171,8 +171,8 @@ class Packing:
         most = self.units_at_a_time or self.batch_size
         if self._is_compared and micro_batches > 4 * self.batch_size:  # a chunk has been a single unit for long
             raise UserError(
-                "the device has not enough memory for a single example: shorten it with --max-length, or take a smaller "
-                "model"
+                "the device has not enough memory for a single example: shorten it with --max-length, or take a "
+                "smaller model"
             )
         cuts, held, count = [], 0, 0
         for place, tokens in enumerate(self._tokens[units].tolist()):

@@ -12,8 +12,8 @@ from openalbert.finetuning.predict import by_example, sigmoid, softmax
 from openalbert.finetuning.span_decoding import Answers
 from openalbert.report.error_analysis import ErrorAnalysis, Group, Mark, Mistake, Shown
 from openalbert.tasks.label_checks import never_predicted
-from openalbert.tasks.race import letter
 from openalbert.tasks.metrics import Retrieved
+from openalbert.tasks.race import letter
 from openalbert.tasks.task import ChoiceExample, QuestionExample, SimilarityExample, TextExample
 
 MAX_MISTAKES = 40

@@ -17,10 +17,10 @@ from jaxtyping import Float64, Int64
 
 from openalbert import atomic_io
 from openalbert.errors import UserError
+from openalbert.finetuning import similarity
 from openalbert.finetuning.batches import PackedBatch
 from openalbert.finetuning.data import EncodedSplit, TaskData
 from openalbert.finetuning.losses import Standardization, head_loss
-from openalbert.finetuning import similarity
 from openalbert.finetuning.predict import Outputs, decide, embed, predict
 from openalbert.finetuning.span_decoding import N_BEST, Answers, best_answers, few_questions_note, fit_threshold
 from openalbert.formatting import counted

@@ -141,9 +141,7 @@ def false_negatives(texts: Int64[Tensor, "units texts"]) -> Bool[Tensor, "units 
     return found & ~torch.eye(*found.shape, dtype=torch.bool, device=found.device)
 
 
-def cosent(
-    cosines: Float[Tensor, "pairs"], scores: Float[Tensor, "pairs"], temperature: float
-) -> Float[Tensor, ""]:
+def cosent(cosines: Float[Tensor, "pairs"], scores: Float[Tensor, "pairs"], temperature: float) -> Float[Tensor, ""]:
     """CoSENT (Su, 2022): log(1 + the sum of exp((cos_j - cos_i) / temperature) over all i with a higher score than j).
 
     It compares the order of cosines with that of scores, which Spearman's correlation measures.

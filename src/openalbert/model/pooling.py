@@ -10,8 +10,8 @@ from torch import Tensor
 from openalbert.model.albert import AlbertModel
 
 Pooling = Literal["mean", "weighted", "cls"]
-"""The mean over all tokens of a text, [CLS] and [SEP] included, as in sentence-transformers; the mean over its words, in
-which rare ones weigh more; or the vector of [CLS]."""
+"""The mean over all tokens of a text, [CLS] and [SEP] included, as in sentence-transformers; the mean over its words,
+in which rare ones weigh more; or the vector of [CLS]."""
 
 
 def embed_packed(

@@ -1,4 +1,4 @@
-"""The verb `embed`: embeddings of texts and files of any size, as .npy, Parquet or JSONL, in the order of their rows."""
+"""The verb `embed`: embeddings of texts and files of any size as .npy, Parquet or JSONL, in the order of rows."""
 
 import contextlib
 import itertools
@@ -134,7 +134,9 @@ class Job:
         for record in records:
             text = read_text(record.row, self.column) if record.row is not None else None
             texts.append(text or "")
-            reasons.append("without a text" if text is not None else record.problem or f"whose '{self.column}' is no text")
+            reasons.append(
+                "without a text" if text is not None else record.problem or f"whose '{self.column}' is no text"
+            )
             places.append(record.place if record.row is None else record.row.place)
         found = self.embed_texts(texts)
         for number in found.empty:
@@ -261,9 +263,7 @@ class ParquetEmbeddings:
         else:
             rows = [record.row for record in chunk.records if not record.is_blank]
             values = [row.values if row is not None else {} for row in rows]
-            columns = [
-                arrow.array([_plain(one.get(name)) for one in values], arrow.string()) for name in self._columns
-            ]
+            columns = [arrow.array([_plain(one.get(name)) for one in values], arrow.string()) for name in self._columns]
         self._writer.write_batch(arrow.record_batch([*columns, added], schema=self._schema))
 
     def close(self) -> None:

@@ -36,7 +36,9 @@ def choose_method(
     better, by the measurements in results/embeddings.
     """
     if layer is not None and not 1 <= layer <= config.num_layers:
-        raise UserError(f"layer is {layer}, but the model has {config.num_layers} layers: give 1 to {config.num_layers}")
+        raise UserError(
+            f"layer is {layer}, but the model has {config.num_layers} layers: give 1 to {config.num_layers}"
+        )
     is_untrained = kind != "similarity"
     if pooling is None and layer is None and is_untrained:
         return EmbeddingMethod("weighted", max(1, config.num_layers // DEFAULT_FRACTION))

@@ -82,9 +82,7 @@ def predict(settings: Predict) -> None:
     with open_device(settings.speed) as device:
         model = Predictor.load(settings.model)
         model.backend = TorchBackend(model.module.to(device.torch_device), device)
-        rows = open_given(
-            settings.texts, settings.out, lines_for(model), lambda words: words_for(model, words)
-        )
+        rows = open_given(settings.texts, settings.out, lines_for(model), lambda words: words_for(model, words))
         form = _output_format(rows, settings.out)
         first = next(rows.chunks)
         reader = _reader(model, rows, first, settings.columns)

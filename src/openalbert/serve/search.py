@@ -13,7 +13,6 @@ import numpy as np
 from jaxtyping import Float32, Int64
 
 from openalbert.errors import UserError
-from openalbert.formatting import counted
 from openalbert.model.pooling import Pooling
 from openalbert.serve.predictor import Predictor
 
@@ -37,11 +36,11 @@ class Hit:
 class SearchIndex:
     """Texts, embedded once, that are searched by meaning.
 
-        >>> import openalbert
-        >>> model = openalbert.load("albert-base-wikibooks")
-        >>> index = openalbert.SearchIndex(model, ["A cat sat on the mat.", "It rained all day.", "Prices rose."])
-        >>> index.search("rain", top=1)[0].text
-        'It rained all day.'
+    >>> import openalbert
+    >>> model = openalbert.load("albert-base-wikibooks")
+    >>> index = openalbert.SearchIndex(model, ["A cat sat on the mat.", "It rained all day.", "Prices rose."])
+    >>> index.search("rain", top=1)[0].text
+    'It rained all day.'
     """
 
     def __init__(
@@ -72,8 +71,8 @@ def nearest(
     """
     if top < 1:
         raise UserError(f"top is {top}: give 1 or more")
-    rows: list[Int64[np.ndarray, "_"]] = [np.empty(0, np.int64)] * len(queries)
-    scores: list[Float32[np.ndarray, "_"]] = [np.empty(0, np.float32)] * len(queries)
+    rows: list[np.ndarray] = [np.empty(0, np.int64)] * len(queries)
+    scores: list[np.ndarray] = [np.empty(0, np.float32)] * len(queries)
     for start in range(0, len(embeddings), BLOCK):
         block = np.asarray(embeddings[start : start + BLOCK])
         there = np.flatnonzero(block.any(1))

@@ -160,7 +160,9 @@ def _embeddings(settings: Search, model: Predictor, job: Job) -> Kept:
     if kept:
         log(f"{folder}: {kept}: the file is embedded again")
     elif folder.exists() and not (folder / INFO).exists() and any(folder.iterdir()):
-        raise UserError(f"{folder} holds other things than embeddings, which would be deleted: give --cache another folder")
+        raise UserError(
+            f"{folder} holds other things than embeddings, which would be deleted: give --cache another folder"
+        )
     atomic_io.make_folder(folder.parent)
     atomic_io.check_writable(folder.parent)
     with atomic_io.new_folder(folder) as aside:

@@ -43,9 +43,7 @@ DEV = "anchor,positive\nq,r\ns,t\n"
         ("index,sentence1,sentence2,label\n0,a b,c d,0\n1,e,f,1\n", ("a b", "c d", None, 0.0), "scored pairs"),
     ],
 )
-def test_columns_are_found_by_their_names(
-    train: str, expected: tuple[object, ...], form: str, tmp_path: Path
-) -> None:
+def test_columns_are_found_by_their_names(train: str, expected: tuple[object, ...], form: str, tmp_path: Path) -> None:
     task = opened(tmp_path, train, DEV)
     assert texts(task)[0] == expected
     assert any(f"read as {form}" in remark for remark in task.read("train").remarks)

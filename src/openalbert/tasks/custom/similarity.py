@@ -85,7 +85,9 @@ def _score_column(columns: Columns, source: TaskSource) -> str | None:
             raise columns.missing("label", found)
         score = columns.take("label", found[0], guessed=True) if found else None
     if score is not None and not columns.profile(score).is_value:
-        some = next(str(row.values.get(score)) for row in columns.table.rows if str(row.values.get(score) or "").strip())
+        some = next(
+            str(row.values.get(score)) for row in columns.table.rows if str(row.values.get(score) or "").strip()
+        )
         raise UserError(
             f"{columns.table.name}: '{score}' has '{some[:40]}', but a score of similarity is a number. To learn from "
             "pairs that are similar, keep those rows alone, and take the column out"
@@ -129,7 +131,8 @@ def _read(table: Table, columns: SimilarityColumns, labelled: bool) -> Reading:
         elif negative and negative[0] in (first, second):
             excluded.add("whose negative is one of its other texts", row.place)
         else:
-            examples.append(SimilarityExample(row_id, first, second, *negative, score=score, row=number))
+            third = negative[0] if negative else None
+            examples.append(SimilarityExample(row_id, first, second, third, score, row=number))
     remarks = (*columns.remarks, *describe_empty_rows(empty))
     if labelled:
         remarks += (f"{table.name}: read as {columns.form}",)
@@ -145,8 +148,8 @@ def check_has_contrast(reading: Reading) -> None:
     if scores != {None}:
         if len(scores) < 2:
             raise UserError(
-                f"{reading.origin}: all scores are {scores.pop():g}: there is nothing to tell apart. Pairs that are all "
-                "similar are learned without a column of scores"
+                f"{reading.origin}: all scores are {scores.pop():g}: there is nothing to tell apart. Pairs that are "
+                "all similar are learned without a column of scores"
             )
     elif len({example.first for example in examples}) < 2:
         raise UserError(

@@ -13,7 +13,16 @@ from tyro.conf import arg
 from openalbert.errors import UserError, suggestion
 from openalbert.formatting import are, counted, percent_of
 from openalbert.tasks.data.tables import Table, check_is_there
-from openalbert.tasks.task import Example, Kind, QuestionExample, Reading, SimilarityExample, Task, TextExample, are_pairs
+from openalbert.tasks.task import (
+    Example,
+    Kind,
+    QuestionExample,
+    Reading,
+    SimilarityExample,
+    Task,
+    TextExample,
+    are_pairs,
+)
 
 MANY_LEAKED = 0.1  # of the examples to score on: if so many are also in train, the score is hardly meaningful
 MIN_ARTICLES = 20  # with fewer, whole articles are too coarse to be held out, and passages are taken
