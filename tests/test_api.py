@@ -84,6 +84,7 @@ def test_the_example_in_every_docstring_gives_what_it_shows(home: Path, tmp_path
         "open_run",
         "Run",
         "finetune",
+        "Predictor",
         "evaluate",
     ):
         offered = getattr(openalbert, name)

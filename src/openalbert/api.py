@@ -233,8 +233,8 @@ def evaluate(
     """The metrics of a fine-tuned model, or of several averaged, by split; in percent.
 
     `data` is the folder of a published dataset, `dev` a file of your own to score on. Without `task` it is the one that
-    the model was fine-tuned for, without `splits` all that have labels. `predictions` is a folder for what the model
-    predicts, which is all there is for a file without labels (`test=…, splits="test"`). `report` is a page on errors.
+    the model was fine-tuned for, without `splits` all that have labels. A file given as `test` needs none: it is scored
+    where it has them. `predictions` is a folder for what the model predicts, `report` a page on errors.
 
         >>> import openalbert
         >>> openalbert.evaluate("runs/mails", dev="new-mails.csv")["dev"]["accuracy"] > 0

@@ -185,7 +185,7 @@ PAGES: dict[str, Page] = {
         "Score a fine-tuned model, or several as an ensemble, on a task; or predict for a file without labels.",
         (
             "openalbert evaluate runs/sst2 --data glue",
-            "openalbert evaluate runs/reviews --test new.csv --splits test --predictions predictions",
+            "openalbert evaluate runs/reviews --test labelled.csv --predictions predictions",
             "openalbert evaluate runs/rte/seed-1 runs/rte/seed-2 --data glue --report runs/rte-ensemble.html",
         ),
         {

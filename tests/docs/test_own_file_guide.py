@@ -1,5 +1,6 @@
 """The guide on fine-tuning tells the truth: its commands are run as they stand there, in order."""
 
+import csv
 import json
 import re
 from pathlib import Path
@@ -49,10 +50,11 @@ def test_the_commands_of_the_guide_make_the_models_it_speaks_of(own_files: Path)
     assert "step 18, dev: accuracy" in first
     assert "is in runs/reviews/model, the page is runs/reviews/report.html" in first
     assert "accuracy" in evaluated
-    lines = (own_files / "predictions" / "classification.test.jsonl").read_text().splitlines()
-    predicted = [json.loads(line) for line in lines]
+    assert "to predict: openalbert predict runs/reviews" in first
+    with (own_files / "predicted.csv").open(newline="") as file:
+        predicted = list(csv.DictReader(file))
     assert [one["prediction"] for one in predicted] == ["warm", "cold"]
-    assert all(one["probabilities"][one["prediction"]] > 0.9 for one in predicted)
+    assert all(float(one["probability"]) > 0.9 for one in predicted)
     assert re.findall(r"'label': '(\w+)'", by_transformers) == ["warm", "cold"]
     for word in ("seed 1", "seed 3", "median", "mean", "spread"):
         assert word in seeds

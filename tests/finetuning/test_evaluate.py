@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.finetuning.made_lessons import KINDS, imbalanced, learn
+from tests.finetuning.made_lessons import KINDS, imbalanced, learn, lesson
 from tests.finetuning.micro_models import micro_model
 from tests.report.parsed_page import Page
 from tests.tasks.made_tasks import made_task
@@ -242,6 +242,28 @@ def test_predictions_come_with_how_likely_they_are(kind: str, quick_runs: dict[s
             assert told == pytest.approx(wanted.tolist(), rel=1e-5)
 
 
+@pytest.mark.parametrize("kind", ["classification", "regression", "multi_label", "multiple_choice"])
+def test_a_test_file_with_labels_is_scored_as_a_dev_file_is(
+    kind: str, quick_runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = lesson(kind, tmp_path, 20, seed=5)
+    by_dev = printed(capsys, quick_runs[kind], "--dev", file)["splits"]["dev"]
+    assert by_dev["scores"]
+    assert printed(capsys, quick_runs[kind], "--test", file)["splits"]["test"] == by_dev
+
+
+def test_a_test_file_whose_labels_are_not_all_there_is_predicted_and_not_scored(
+    quick_runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for label in ("", "?"):
+        (tmp_path / "new.csv").write_text(f"text,label\nthe good time,warm\nthe old war,{label}\n")
+        main(["evaluate", str(quick_runs["classification"]), "--test", str(tmp_path / "new.csv"), "--json"])
+        out, err = capsys.readouterr()
+        assert json.loads(out)["splits"]["test"]["examples"] == 2
+        assert json.loads(out)["splits"]["test"]["scores"] == {}
+        assert "the labels are not used, for not all are there" in err
+
+
 def test_examples_without_labels_are_predicted_and_not_scored(
     quick_runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -249,9 +271,7 @@ def test_examples_without_labels_are_predicted_and_not_scored(
     words = ["--test", tmp_path / "new.csv", "--splits", "test", "--predictions", tmp_path / "out"]
     found = printed(capsys, quick_runs["classification"], *words)
     assert found["splits"]["test"] == {"examples": 2, "truncated": 0, "excluded": {}, "scores": {}}
-    only_test = Evaluate((str(quick_runs["classification"]),), source=TaskSource(test=tmp_path / "new.csv"))
-    with pytest.raises(UserError, match="nothing with labels here to score on: predict for it with --splits test"):
-        evaluate(only_test)
+    assert printed(capsys, quick_runs["classification"], "--test", tmp_path / "new.csv") == found
     assert len((tmp_path / "out" / "classification.test.jsonl").read_text().splitlines()) == 2
     asked = Evaluate(
         (str(quick_runs["classification"]),),

@@ -49,12 +49,12 @@ class Evaluate:
     """Fine-tuned models: model folders, runs of `openalbert finetune`, or Hugging Face's `owner/name`."""
     task: str = ""
     """A known task or, for files of your own, its kind. Not given: the one that the model was fine-tuned for.
-    TaskMetadata: cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte, wnli, squad1, squad2, race, race_middle, race_high.
+    Tasks: cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte, wnli, squad1, squad2, race, race_middle, race_high.
     Kinds: classification, regression, multi_label, multiple_choice, question_answering, similarity."""
     source: Annotated[TaskSource, OmitArgPrefixes] = field(default_factory=TaskSource)
     """Where the examples come from."""
     splits: tuple[str, ...] = ()
-    """Splits to evaluate on: dev, dev_matched, test, and so on. Not given: all that have labels, but not train."""
+    """Splits to evaluate on: dev, dev_matched, test, and so on. Not given: those with labels but train, else test."""
     predictions: Path | None = None
     """A folder for predictions: JSON lines with probabilities for every task; GLUE's files; SQuAD's JSON."""
     report: Path | None = None
@@ -106,9 +106,7 @@ def score_models(settings: Evaluate) -> tuple[Ensemble, Task, list[Result]]:
     ensemble = load_models(settings.models)
     task = with_trained_metric(open_for(ensemble, settings.task, settings.source), ensemble)
     options = resolve_options(settings, ensemble)
-    splits = tuple(dict.fromkeys(settings.splits)) or task.splits
-    if not splits:
-        raise UserError(f"{task.name} has nothing with labels here to score on: predict for it with --splits test")
+    splits = tuple(dict.fromkeys(settings.splits)) or task.splits or ("test",)
     results: list[Result] = []
     with open_device(settings.speed) as device:
         for model in ensemble.models:

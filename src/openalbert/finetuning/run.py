@@ -2,6 +2,7 @@
 
 import json
 import math
+import shlex
 import shutil
 import sys
 from dataclasses import replace
@@ -32,6 +33,7 @@ from openalbert.run_files import CHECKPOINTS, ERROR_ANALYSIS, METRICS, MODEL, RE
 from openalbert.settings import to_dict
 from openalbert.tasks.label_checks import describe_never_predicted
 from openalbert.tasks.metrics import rank_of
+from openalbert.tasks.task import are_pairs
 from openalbert.train import checkpoint
 from openalbert.train.cuda_graphs import CapturedEncoder, is_encoder_captured
 from openalbert.train.device import Device, measure_matmul_peak, open_device
@@ -66,6 +68,7 @@ def finetune(settings: Finetune) -> None:
         if device.is_main:
             print(final_scores(scores), flush=True)
         run.log_done()
+        _log(device, how_to_predict(settings.out, task_data))
 
 
 def _finetune_seeds(settings: Finetune, task_data: TaskData, device: Device, stop: Stop) -> None:
@@ -101,7 +104,26 @@ def _finetune_seeds(settings: Finetune, task_data: TaskData, device: Device, sto
                     device, f"{other} is of an earlier call: it is kept, but not counted with --seeds {settings.seeds}"
                 )
         print(seeds_table(summary))
+        _log(device, how_to_predict(settings.out, task_data))
     device.wait_for_all()
+
+
+def how_to_predict(folder: Path, task_data: TaskData) -> str:
+    """The command and the line of Python that predict with the model of a run."""
+    kind, words = task_data.task.kind, ["a text"]
+    if kind == "question_answering":
+        words = ["a question", "the passage that answers it"]
+    elif kind == "multiple_choice":
+        words = ["a question", "an option", "another option"]
+    elif are_pairs(task_data.train.examples):
+        words = ["the first text", "the second text"]
+    call = f"predict({json.dumps(words[0])})" if len(words) == 1 else f"predict(({', '.join(map(json.dumps, words))}))"
+    if kind == "question_answering":
+        call = f"answer({', '.join(map(json.dumps, words))})"
+    elif kind == "multiple_choice":
+        call = f"predict({json.dumps({'question': words[0], 'options': words[1:]})})"
+    command = f"openalbert predict {shlex.quote(str(folder))} {' '.join(map(json.dumps, words))}"
+    return f"to predict: {command}\nin Python:  openalbert.load({json.dumps(str(folder))}).{call}"
 
 
 def _log(device: Device, sentence: str) -> None:

@@ -43,7 +43,7 @@ class Finetune:
     Names: the bundled albert-base-wikibooks, or Hugging Face's `owner/name`."""
     task: str = ""
     """A known task or, for files of your own, its kind.
-    TaskMetadata: cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte, wnli, squad1, squad2, race, race_middle, race_high.
+    Tasks: cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte, wnli, squad1, squad2, race, race_middle, race_high.
     Kinds: classification, regression, multi_label, multiple_choice, question_answering, similarity."""
     source: Annotated[TaskSource, OmitArgPrefixes] = field(default_factory=TaskSource)
     """Where the examples come from."""

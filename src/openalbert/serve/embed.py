@@ -12,7 +12,6 @@ import numpy as np
 from jaxtyping import Float32
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
-from openalbert import atomic_io
 from openalbert.errors import UserError
 from openalbert.finetuning.predict import TOKENS_AT_A_TIME
 from openalbert.formatting import counted, percent_of, were
@@ -21,7 +20,7 @@ from openalbert.model.pooling import Pooling
 from openalbert.progress import Work
 from openalbert.serve.backend import Advance, TorchBackend, not_shown
 from openalbert.serve.embeddings import NpyWriter, choose_method
-from openalbert.serve.predict import open_given
+from openalbert.serve.predict import open_given, open_output
 from openalbert.serve.predictor import Embedded, Predictor
 from openalbert.serve.row_writers import JsonRows
 from openalbert.serve.rows import Chunk, Rows, TextLines, first_table
@@ -80,7 +79,7 @@ def embed(settings: Embed) -> None:
         rows = open_given(settings.texts, settings.out, LINES, lambda words: [{TEXT: word} for word in words])
         first = next(rows.chunks)
         job.find_column(rows, first)
-        with _output(settings.out) as file, progress(rows) as advance:
+        with open_output(settings.out) as file, progress(rows) as advance:
             make = WRITERS[".jsonl" if settings.out is None else settings.out.suffix.lower()]
             writer = make(file, rows, job.column, model.config.hidden_size)
             for chunk in itertools.chain([first], rows.chunks):
@@ -186,18 +185,6 @@ def progress(rows: Rows) -> Iterator[Advance]:
 def log(sentence: str) -> None:
     """Write a message to standard error."""
     print(sentence, file=sys.stderr, flush=True)
-
-
-@contextlib.contextmanager
-def _output(path: Path | None) -> Iterator[IO[bytes]]:
-    if path is None:
-        sys.stdout.flush()
-        yield sys.stdout.buffer
-        sys.stdout.buffer.flush()
-        return
-    atomic_io.make_folder(path.absolute().parent)
-    with atomic_io.new_file(path) as file:
-        yield file
 
 
 # The formats.

@@ -1,13 +1,14 @@
 """The verb `predict`: predictions of a model for texts and files of any size, in the order of their rows."""
 
 import contextlib
+import io
 import itertools
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Annotated, Any
+from typing import IO, Annotated, Any, TextIO
 
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
@@ -89,7 +90,7 @@ def predict(settings: Predict) -> None:
         for remark in reader.remarks:
             _log(remark)
         added = _added(model, settings, form)
-        with _output(settings.out) as file:
+        with open_output(settings.out) as file:
             writer = open_writer(file, form, rows, added)
             job = _Job(model, settings, reader, added)
             with _progress(rows) as work:
@@ -179,7 +180,8 @@ class _Job:
             _log(f"{counted(number, 'row')} ({percent}) {were(number)} too long, and cut to {length} tokens")
         reasons = [f"{counted(count, 'row')} {reason}" for reason, count in self.problems.counted().items()]
         if not self.num_predicted:
-            raise UserError(f"{rows.name}: nothing can be predicted: {'; '.join(reasons)}")
+            advice = "; it is a pretrained model: fine-tune it for a task first" if self.model.kind is None else ""
+            raise UserError(f"{rows.name}: nothing can be predicted: {'; '.join(reasons)}{advice}")
         for reason in reasons:
             _log(f"warning: {reason}: no prediction")
 
@@ -198,15 +200,25 @@ def _log(sentence: str) -> None:
 
 
 @contextlib.contextmanager
-def _output(path: Path | None) -> Iterator[IO[bytes]]:
+def open_output(path: Path | None) -> Iterator[IO[bytes]]:
     if path is None:
         sys.stdout.flush()
-        yield sys.stdout.buffer
-        sys.stdout.buffer.flush()
+        yield getattr(sys.stdout, "buffer", None) or _TextStream(sys.stdout)
+        sys.stdout.flush()
         return
     atomic_io.make_folder(path.absolute().parent)
     with atomic_io.new_file(path) as file:
         yield file
+
+
+class _TextStream(io.RawIOBase):
+    """Standard output where it is replaced by a stream of text, as in notebooks."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+
+    def write(self, data: Any) -> int:
+        return self.stream.write(bytes(data).decode())
 
 
 def open_given(

@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from openalbert.errors import UserError
+from openalbert.formatting import counted, were
 from openalbert.serve.inputs import Input, roles_of
 from openalbert.serve.masks import MASK
 from openalbert.serve.predictor import Predictor
 from openalbert.serve.rows import TextLines
-from openalbert.tasks.custom.columns import Columns, Layout, flag
+from openalbert.tasks.custom.columns import SETTINGS, Columns, Layout, flag
 from openalbert.tasks.custom.multiple_choice import find_choice_columns, read_options
 from openalbert.tasks.custom.question_answering import find_question_columns
 from openalbert.tasks.custom.text import find_text_columns
@@ -54,8 +55,9 @@ def find_roles(model: Predictor, table: Table, named: InputColumns) -> RowReader
     if layout is not None:
         _check_columns(model, Columns(table, layout), columns)
     if model.kind == "question_answering":
-        found, _, remarks = find_question_columns(table, source, False, layout)
-        return RowReader(_reader({"question": found["question"], "passage": found["context"]}), remarks)
+        found, *_ = find_question_columns(table, source, False, layout)
+        roles = {"question": found["question"], "passage": found["context"]}
+        return RowReader(_reader(roles), _guesses(table, roles, columns, layout))
     if model.kind == "multiple_choice":
         choice = find_choice_columns(table, source, False, layout)
         roles = {"question": choice.question} | ({"passage": choice.passage} if choice.passage is not None else {})
@@ -64,7 +66,8 @@ def find_roles(model: Predictor, table: Table, named: InputColumns) -> RowReader
         def with_options(row: Row) -> Input:
             return {**read(row), "options": read_options(row, choice.options, named.label_separator)}
 
-        return RowReader(with_options, choice.remarks)
+        options = {"options": ", ".join(choice.options)}
+        return RowReader(with_options, _guesses(table, {**roles, **options}, columns, layout))
     labelling = {"regression": "values", "multi_label": "sets"}.get(model.kind or "", "classes")
     texts = find_text_columns(table, source, labelling, False, layout)  # type: ignore[arg-type]
     roles = {"text": texts.first} | ({"second": texts.second} if texts.second is not None else {})
@@ -78,7 +81,18 @@ def find_roles(model: Predictor, table: Table, named: InputColumns) -> RowReader
             f"{model.name} was trained on single texts, but '{texts.first}' and '{texts.second}' of {table.name} are "
             "a pair: name the one to read with --text-column"
         )
-    return RowReader(_reader(roles), texts.remarks)
+    return RowReader(_reader(roles), _guesses(table, roles, columns, layout))
+
+
+def _guesses(
+    table: Table, roles: Mapping[str, str], named: Mapping[str, Any], layout: Layout | None
+) -> tuple[str, ...]:
+    """A message on the columns that neither the user nor the training file names."""
+    known = {"options" if role.startswith("option") else role for role in (layout.columns if layout else ())}
+    guessed = [role for role in roles if role not in known and not named.get(SETTINGS[role])]
+    columns = ", ".join(f"the {role} from '{roles[role]}'" for role in guessed)
+    settings = ", ".join(map(flag, guessed))
+    return (f"{table.name}: {columns} (guessed; change with {settings})",) if guessed else ()
 
 
 def _reader(roles: Mapping[str, str]) -> Callable[[Row], Input]:
@@ -123,8 +137,9 @@ def words_for(model: Predictor, words: tuple[str, ...]) -> list[Mapping[str, Any
     if model.kind == "question_answering" or model.of_pairs or (model.kind is None and not has_masks):
         if len(words) % 2:
             raise UserError(
-                f"{len(words)} words were given, but {model.name} reads {' and '.join(roles)}: give two for each, in "
-                "this order, in quotes" + (f"; or a text with {MASK}" if model.kind is None else "")
+                f"{counted(len(words), 'text')} {were(len(words))} given, but {model.name} reads "
+                f"{' and '.join(roles)}: give both, each in quotes"
+                + (f"; or a text with {MASK}" if model.kind is None else "")
             )
         return [dict(zip(roles, words[place : place + 2], strict=True)) for place in range(0, len(words), 2)]
     return [{"text": word} for word in words]

@@ -57,6 +57,7 @@ class DelimitedRows:
         self.delimiter = rows.delimiter if self.is_copied else ("\t" if form == "tsv" else ",")
         first = BYTE_ORDER_MARK if rows.is_marked else ""
         header = rows.header if self.is_copied else self._line(self.columns) + "\n"
+        self.line_end = header[len(header.rstrip("\r\n")) :] or "\n"
         self._put(first + self._with(header, self.added))
 
     def write(self, chunk: Chunk, cells: Sequence[Cells]) -> None:
@@ -87,7 +88,7 @@ class DelimitedRows:
     def _with(self, raw: str, cells: Sequence[str]) -> str:
         """A row with more cells before its line end."""
         text = raw.rstrip("\r\n")
-        return f"{text}{self.delimiter}{self._line(cells)}{raw[len(text) :]}"
+        return f"{text}{self.delimiter}{self._line(cells)}{raw[len(text) :] or self.line_end}"
 
     def _line(self, cells: Sequence[str]) -> str:
         if not self.is_quoted:  # nothing can be escaped there
@@ -97,7 +98,7 @@ class DelimitedRows:
         return line.getvalue() if list(cells) != [""] else ""  # csv quotes a single empty cell
 
     def _put(self, text: str) -> None:
-        self.file.write(text.encode("utf-8", "surrogatepass"))
+        self.file.write(text.encode(errors="replace"))
 
 
 class JsonRows:
@@ -109,7 +110,8 @@ class JsonRows:
     def write(self, chunk: Chunk, cells: Sequence[Cells]) -> None:
         """Write an object for each row."""
         for record, added in zip(chunk.records, cells, strict=True):
-            self.file.write(f"{self._line(record, added)}\n".encode("utf-8", "surrogatepass"))
+            if self.is_copied or not record.is_blank:
+                self.file.write(f"{self._line(record, added)}\n".encode(errors="replace"))
         self.file.flush()
 
     def close(self) -> None:

@@ -176,7 +176,7 @@ def _chunks(records: Iterable[Record]) -> Iterator[Chunk]:
     for record in records:
         found.append(record)
         num_rows += not record.is_blank
-        num_lines += record.raw.count("\n")
+        num_lines += max(1, record.raw.count("\n"))
         size += len(record.raw)
         if num_rows >= ROWS_AT_ONCE or (size >= CHARACTERS_AT_ONCE and num_rows):
             yield Chunk(found, num_lines=num_lines)
@@ -238,7 +238,7 @@ def _delimited_rows(path: Path, found: Format, lines: Iterator[str], total: int,
         found,
         columns,
         itertools.chain([first], chunks),
-        total,
+        total - len(above) - raw.count("\n"),
         header="".join(above) + raw,
         delimiter=delimiter,
         is_quoted=is_quoted,
@@ -321,12 +321,12 @@ def _json_records(name: str, lines: Iterator[str]) -> Iterator[Record]:
         try:
             values = json.loads(line)
         except (ValueError, RecursionError):
-            yield Record(line, None, "that are not JSON", f"{source} {number}")
+            yield Record(line, None, "not in JSON", f"{source} {number}")
             continue
         if isinstance(values, dict):
             yield Record(line, Row(source, number, values))
         else:
-            yield Record(line, None, "that are not a JSON object", f"{source} {number}")
+            yield Record(line, None, "without a JSON object", f"{source} {number}")
 
 
 def _parquet_rows(path: Path) -> Rows:

@@ -154,7 +154,7 @@ class Task:
     splits: tuple[str, ...]
     """The splits with labels other than `train`; the first decides about early stopping."""
     read: Callable[[str], Reading]
-    """The examples of a split: `train`, one of `splits`, or `test`, whose examples have no labels."""
+    """The examples of a split: `train`, one of `splits`, or `test`, whose examples need no labels."""
     measure: Callable[[Sequence[Example], Sequence[object]], dict[str, float]]
     """Metrics in percent, from examples and predictions in the same order. A prediction is a class number, a value, a
     tuple of class numbers, the number of an option, the text of an answer ("" for none), or for similarity a cosine or

@@ -236,6 +236,13 @@ def find_layout(
     return Layout(columns_of(table), table.name)
 
 
+def has_labels(table: Table, layout: Layout | None) -> bool:
+    """Whether a table has the labels of the training file in columns of the same names."""
+    columns = layout.columns if layout is not None else {}
+    names = [name for role, name in columns.items() if role in ("label", "answer") or role.startswith("label ")]
+    return bool(names) and set(names) <= set(table.columns) and any(sample(table, names[0]))
+
+
 def layout_of_other_file(layout: Layout | None, table: Table) -> Layout | None:
     """The layout, unless it comes from this table itself, where it was guessed."""
     return layout if layout is not None and layout.file != table.name else None

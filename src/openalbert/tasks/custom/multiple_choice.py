@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from openalbert.errors import UserError
 from openalbert.formatting import counted
-from openalbert.tasks.custom.columns import Columns, Layout, columns_named, find_layout, normalize_name
+from openalbert.tasks.custom.columns import Columns, Layout, columns_named, find_layout, has_labels, normalize_name
 from openalbert.tasks.custom.text import open_custom_splits
 from openalbert.tasks.data.source import TaskSource, build_task
 from openalbert.tasks.data.tables import Exclusions, Row, Table, as_text, whole_number
@@ -68,7 +68,16 @@ def open_multiple_choice(source: TaskSource, metadata: TaskMetadata) -> Task:
     def parse(table: Table, labelled: bool) -> Reading:
         return _questions(table, source, seen if labelled else None, layout)
 
-    task = build_task("multiple_choice", "multiple_choice", source, opened, parse, measure_choices, "accuracy")
+    task = build_task(
+        "multiple_choice",
+        "multiple_choice",
+        source,
+        opened,
+        parse,
+        measure_choices,
+        "accuracy",
+        has_labels=lambda table: seen is not None and has_labels(table, layout),
+    )
     return replace(task, answer_format=seen.format if seen is not None else None)
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from openalbert.tasks.custom.columns import Columns, Layout, find_layout
+from openalbert.tasks.custom.columns import Columns, Layout, find_layout, has_labels
 from openalbert.tasks.custom.text import open_custom_splits
 from openalbert.tasks.data.source import TaskSource, build_task
 from openalbert.tasks.data.tables import Table
@@ -38,6 +38,7 @@ def open_question_answering(source: TaskSource, metadata: TaskMetadata) -> Task:
         measure_answers(without),
         "f1",
         may_have_no_answer=without,
+        has_labels=lambda table: has_labels(table, layout),
     )
 
 

@@ -17,6 +17,7 @@ from openalbert.tasks.custom.columns import (
     Layout,
     columns_named,
     find_layout,
+    has_labels,
     is_number,
     layout_of_other_file,
     normalize_name,
@@ -147,7 +148,17 @@ def open_regression(source: TaskSource, metadata: TaskMetadata) -> Task:
 
     # A correlation can be high where all predictions are equal to the third digit: it ignores their scale.
     measure = measure_values(r2, pearson, spearman)
-    return build_task("regression", "regression", source, opened, parse, measure, "r2", labels=metadata.labels or ())
+    return build_task(
+        "regression",
+        "regression",
+        source,
+        opened,
+        parse,
+        measure,
+        "r2",
+        labels=metadata.labels or (),
+        has_labels=lambda table: has_labels(table, layout),
+    )
 
 
 # Classification.
@@ -179,7 +190,17 @@ def open_classification(source: TaskSource, metadata: TaskMetadata) -> Task:
         return replace(reading, remarks=remarks)
 
     measure = measure_classes(accuracy, macro_f1, *((f1,) if is_binary else ()), matthews)
-    return build_task("classification", "classification", source, opened, parse, measure, "accuracy", labels=labels)
+    return build_task(
+        "classification",
+        "classification",
+        source,
+        opened,
+        parse,
+        measure,
+        "accuracy",
+        labels=labels,
+        has_labels=lambda table: has_labels(table, layout),
+    )
 
 
 def _find_classes(table: Table, source: TaskSource) -> tuple[str, ...]:
@@ -254,7 +275,17 @@ def open_multi_label(source: TaskSource, metadata: TaskMetadata) -> Task:
         return replace(reading, remarks=remarks, separator=separator)
 
     measure = measure_label_sets(len(names))
-    return build_task("multi_label", "multi_label", source, opened, parse, measure, "f1", labels=names)
+    return build_task(
+        "multi_label",
+        "multi_label",
+        source,
+        opened,
+        parse,
+        measure,
+        "f1",
+        labels=names,
+        has_labels=lambda table: has_labels(table, layout),
+    )
 
 
 def _multi_label_layout(table: Table, source: TaskSource, labels: tuple[str, ...]) -> Mapping[str, str]:

@@ -204,9 +204,13 @@ def build_task(
     *,
     labels: tuple[str, ...] = (),
     may_have_no_answer: bool = False,
+    has_labels: Callable[[Table], bool] = lambda table: False,
 ) -> Task:
     """A task from the readers of its splits, from `parse(table, labelled)`, which makes examples of rows, and from its
-    metrics. Where there is no split to score on, some of the training examples are held out."""
+    metrics. Where there is no split to score on, some of the training examples are held out.
+
+    A test file needs no labels; one that has them, by `has_labels`, in every row is scored.
+    """
     scored = tuple(split for split in opened if split != "train" and not split.startswith("test"))
     holds_out = "train" in opened and not scored
     whole: list[Reading] = []  # train, kept where two splits are made of it
@@ -228,7 +232,7 @@ def build_task(
 
     def _read(split: str) -> Reading:
         table = opened[split]()
-        reading = replace(parse(table, not split.startswith("test")), file=table.name)
+        reading = replace(_parse_test(table) if split.startswith("test") else parse(table, True), file=table.name)
         if not reading.examples:
             reasons = "; ".join(f"{count:,} {reason}" for reason, count in reading.excluded.items())
             raise UserError(f"{table.name} gives no example to {name}: {reasons or 'it has no rows'}")
@@ -248,6 +252,19 @@ def build_task(
             remark = f"{table.name}: {number} {'has' if leaked == 1 else 'have'} a text that is also in train{verdict}"
             return replace(reading, remarks=(*reading.remarks, remark))
         return reading
+
+    def _parse_test(table: Table) -> Reading:
+        if not has_labels(table):
+            return parse(table, False)
+        try:
+            labelled = parse(table, True)
+            reason = "; ".join(f"{count:,} rows {why}" for why, count in labelled.excluded.items())
+        except UserError as error:
+            labelled, reason = Reading(()), str(error)
+        if labelled.examples and not reason:
+            return labelled
+        reading = parse(table, False)
+        return replace(reading, remarks=(*reading.remarks, f"the labels are not used, for not all are there: {reason}"))
 
     splits = ("dev",) if holds_out else scored
     return Task(name, kind, labels, splits, read, measure, main_metric, may_have_no_answer)

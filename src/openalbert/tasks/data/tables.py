@@ -253,7 +253,7 @@ def find_encoding(blocks: Iterable[bytes], name: str) -> FileEncoding:
     """
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     num_lines = broken = sound = first_line = 0
-    is_windows, is_utf16, is_marked = True, None, False
+    is_windows, is_utf16, is_marked, is_open = True, None, False, False
     for block in itertools.chain(blocks, [b""]):
         if is_utf16 is None:
             is_utf16, is_marked = block.startswith(UTF16_MARKS), block.startswith(codecs.BOM_UTF8)
@@ -266,6 +266,8 @@ def find_encoding(blocks: Iterable[bytes], name: str) -> FileEncoding:
             broken += max(0, replaced)
             sound += len(text) - len(text.encode("ascii", "ignore")) - max(0, replaced)
         num_lines += text.count("\n")
+        is_open = not text.endswith("\n") if text else is_open
+    num_lines += is_open
     if is_utf16:
         return FileEncoding("utf-16", num_lines)
     if not broken:
