@@ -135,7 +135,7 @@ def report(run: dict[str, Any]) -> str:
     """report.md from run.json."""
     rows = {name: run["rows"][name] for name in ABOUT if name in run["rows"]}
     missing = [ABOUT[name] for name in ABOUT if name not in rows]
-    best, search = (max(rows, key=lambda name: rows[name][key]) for key in ("test", "search"))
+    best, search = (max(rows, key=lambda name: rows[name].get(key) or 0.0) for key in ("test", "search"))
     lines = [
         "# Similarity: embeddings before and after training",
         "",
@@ -149,7 +149,7 @@ def report(run: dict[str, Any]) -> str:
     ]
     for name, row in rows.items():
         counts = [f"{row[key]:,}" if key in row else "–" for key in ("examples", "steps", "batch_size")]
-        values = [f"{row[key]:.1f}" for key in ("dev", "test", "search")]
+        values = [f"{row[key]:.1f}" if key in row else "–" for key in ("dev", "test", "search")]
         lines.append(f"| {ABOUT[name]} | {' | '.join((*counts, *values))} |")
     trained = [row for row in rows.values() if "device" in row]
     used = sorted({f"{row['device']}, `{row['settings'] or 'the defaults'}`" for row in trained})

@@ -11,8 +11,8 @@ from tests.tasks.made_data import made_source
 from openalbert.errors import UserError
 from openalbert.model.albert import AlbertModel
 from openalbert.model.presets import preset
-from openalbert.tasks.registry import TASKS, TaskSource, open_task
 from openalbert.tasks.metrics import Retrieved
+from openalbert.tasks.registry import TASKS, TaskSource, open_task
 from openalbert.tasks.task import ChoiceExample, Example, QuestionExample, SimilarityExample, Task, TextExample
 
 KINDS = {

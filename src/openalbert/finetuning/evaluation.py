@@ -99,8 +99,12 @@ def evaluate_split(
     """
     if not data.encoding.sequences.targets:
         check_no_rows_excluded(data.reading.file or f"{task.name} {data.name}", data.reading.excluded)
-    of, how = (models, data.encoding.sequences, device), {"tokens_at_a_time": tokens_at_a_time, "advance": advance}
-    outputs = Outputs({"similarity": embed(*of, **how)}) if task.kind == "similarity" else predict(*of, **how)
+    sequences = data.encoding.sequences
+    if task.kind == "similarity":
+        embeddings = embed(models, sequences, device, tokens_at_a_time=tokens_at_a_time, advance=advance)
+        outputs = Outputs({"similarity": embeddings})
+    else:
+        outputs = predict(models, sequences, device, tokens_at_a_time=tokens_at_a_time, advance=advance)
     if standardization is not None:
         outputs = standardization.restore(outputs)
     return evaluate_outputs(

@@ -64,14 +64,14 @@ def embed_in_chunks(model: AlbertModel, batch: PackedBatch, depth: int) -> Float
     """
     chunks = batch.chunks or (len(batch.lengths),)
 
-    def embed(tokens: Tensor, segments: Tensor, *lengths: int) -> Tensor:
+    def embed(tokens: Tensor, segments: Tensor, lengths: tuple[int, ...]) -> Tensor:
         return embed_packed(model, tokens, lengths, segments, layer=depth)
 
     embeddings, sequence, token = [], 0, 0
     for count in chunks:
         lengths = batch.lengths[sequence : sequence + count]
         end = token + sum(lengths)
-        inputs = (batch.tokens[token:end], batch.segments[token:end], *lengths)
+        inputs = (batch.tokens[token:end], batch.segments[token:end], lengths)
         embeddings.append(checkpoint(embed, *inputs, use_reentrant=False) if len(chunks) > 1 else embed(*inputs))
         sequence, token = sequence + count, end
     return torch.cat(embeddings)

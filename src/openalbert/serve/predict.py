@@ -201,6 +201,7 @@ def _log(sentence: str) -> None:
 
 @contextlib.contextmanager
 def open_output(path: Path | None) -> Iterator[IO[bytes]]:
+    """The file to write, which is complete or absent; standard output where there is none."""
     if path is None:
         sys.stdout.flush()
         yield getattr(sys.stdout, "buffer", None) or _TextStream(sys.stdout)

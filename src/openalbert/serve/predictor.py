@@ -440,8 +440,10 @@ class Predictor:
         module = self.module
         assert isinstance(self.backend, TorchBackend)
         with self._work(sequences, shows) as advance:
-            how = {"tokens_at_a_time": tokens_at_a_time, "advance": advance}
-            return Outputs({"similarity": embed([module], sequences, self.backend.device, **how)})
+            embeddings = embed(
+                [module], sequences, self.backend.device, tokens_at_a_time=tokens_at_a_time, advance=advance
+            )
+        return Outputs({"similarity": embeddings})
 
     @contextlib.contextmanager
     def _work(self, sequences: Sequences, shows: bool) -> Iterator[Advance]:

@@ -46,15 +46,15 @@ class SearchIndex:
     def __init__(
         self, model: Predictor, texts: Iterable[str], pooling: Pooling | None = None, layer: int | None = None
     ) -> None:
-        self.model, self.texts, self._method = model, list(texts), {"pooling": pooling, "layer": layer}
+        self.model, self.texts, self.pooling, self.layer = model, list(texts), pooling, layer
         if not self.texts:
             raise UserError("there are no texts to search: give at least one")
-        self.embeddings: Float32[np.ndarray, "texts hidden"] = model.embed(self.texts, **self._method)
+        self.embeddings: Float32[np.ndarray, "texts hidden"] = model.embed(self.texts, pooling, layer)
 
     def search(self, query: str | Sequence[str], top: int = TOP) -> Any:
         """The texts nearest to a query, the nearest first; a list of them for several queries."""
         queries = [query] if isinstance(query, str) else list(query)
-        rows, scores = nearest(self.model.embed(queries, **self._method), self.embeddings, top)
+        rows, scores = nearest(self.model.embed(queries, self.pooling, self.layer), self.embeddings, top)
         found = [
             [Hit(row, score, self.texts[row]) for row, score in zip(of_rows, of_scores, strict=True)]
             for of_rows, of_scores in zip(rows, scores, strict=True)

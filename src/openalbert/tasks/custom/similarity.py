@@ -9,7 +9,7 @@ from typing import Literal
 
 from openalbert.errors import UserError
 from openalbert.tasks.custom.column_guess import LABELS, SUBJECTS, guess_columns, is_id
-from openalbert.tasks.custom.columns import Columns, Layout, find_layout, flag, normalize_name
+from openalbert.tasks.custom.columns import Columns, Layout, find_layout, flag, has_labels, normalize_name
 from openalbert.tasks.custom.text import open_custom_splits
 from openalbert.tasks.data.source import TaskSource, build_task
 from openalbert.tasks.data.tables import Exclusions, Table, describe_empty_rows
@@ -52,7 +52,16 @@ def open_similarity(source: TaskSource, metadata: TaskMetadata) -> Task:
 
     scored = next((split for split in ("dev", "train") if split in opened), None)
     form: Form = "pairs" if scored is None else _columns(opened[scored](), source, True, layout).form
-    return build_task("similarity", "similarity", source, opened, parse, measure_similarity, MAIN_METRICS[form])
+    return build_task(
+        "similarity",
+        "similarity",
+        source,
+        opened,
+        parse,
+        measure_similarity,
+        MAIN_METRICS[form],
+        has_labels=lambda table: has_labels(table, layout),
+    )
 
 
 def _columns(table: Table, source: TaskSource, labelled: bool, layout: Layout | None) -> SimilarityColumns:
