@@ -163,7 +163,7 @@ def report(run: dict[str, Any]) -> str:
         f"`python bench/similarity.py {run['model']} --glue glue --out results/similarity`, torch {run['torch']}. "
         + (f"Trained on: {'; '.join(used)}. " if used else "")
         + "In-batch negatives at temperature 0.05 for pairs and triplets, CoSENT for scores, mean of the last layer, "
-        "one seed; weights selected on STS-B dev.",
+        "one seed; weights selected on STS-B dev. " + " ".join(run.get("notes", [])),
         "",
         "## Limits",
         "",

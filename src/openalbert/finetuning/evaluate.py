@@ -54,7 +54,8 @@ class Evaluate:
     source: Annotated[TaskSource, OmitArgPrefixes] = field(default_factory=TaskSource)
     """Where the examples come from."""
     splits: tuple[str, ...] = ()
-    """Splits to evaluate on: dev, dev_matched, test, and so on. Not given: those with labels but train, else test."""
+    """Splits to evaluate on: dev, dev_matched, test, and so on. Not given: all that have labels, but not train.
+    Where none has, it is test."""
     predictions: Path | None = None
     """A folder for predictions: JSON lines with probabilities for every task; GLUE's files; SQuAD's JSON."""
     report: Path | None = None

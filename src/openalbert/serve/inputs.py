@@ -54,7 +54,7 @@ def expected(kind: Kind | None) -> str:
 def _as_input(one: Any, kind: Kind | None, place: str) -> Input:
     roles = roles_of(kind)
     if isinstance(one, dict):
-        values = {SAME_ROLE.get(role, role): value for role, value in one.items()}
+        values: dict[str, Any] = {SAME_ROLE.get(str(role), str(role)): value for role, value in one.items()}
         if unknown := next((role for role in values if role not in roles), None):
             raise UserError(f"{place} has the key '{unknown}', but its keys are {', '.join(roles)}: {expected(kind)}")
         return values

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Annotated, Any, TextIO
+from typing import IO, Annotated, Any, TextIO, cast
 
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
@@ -204,7 +204,7 @@ def open_output(path: Path | None) -> Iterator[IO[bytes]]:
     """The file to write, which is complete or absent; standard output where there is none."""
     if path is None:
         sys.stdout.flush()
-        yield getattr(sys.stdout, "buffer", None) or _TextStream(sys.stdout)
+        yield cast("IO[bytes]", getattr(sys.stdout, "buffer", None) or _TextStream(sys.stdout))
         sys.stdout.flush()
         return
     atomic_io.make_folder(path.absolute().parent)

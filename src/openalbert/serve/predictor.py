@@ -297,8 +297,7 @@ class Predictor:
     def to(self, device: str) -> "Predictor":
         """Compute on another device from now on: cpu, cuda, cuda:1 or mps. On a CUDA device it is in bf16."""
         found = usable_device(device)
-        precision = "bf16" if found.type == "cuda" else "fp32"
-        self.backend = TorchBackend(self.module.to(found), Device(found, precision))
+        self.backend = TorchBackend(self.module.to(found), Device(found, "bf16" if found.type == "cuda" else "fp32"))
         return self
 
     # How it does it.
