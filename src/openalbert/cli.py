@@ -93,6 +93,7 @@ VERBS = {
         recipes="openalbert.interop.show",
     ),
     "convert": Verb("other people's models in, a model folder out", "openalbert.interop.convert", "Convert", "convert"),
+    "export": Verb("a model as ONNX, in fp32 or int8, for a CPU", "openalbert.serve.export", "Export", "export"),
     "fill": Verb("words for [MASK]", "openalbert.serve.fill", "Fill", "fill_texts"),
     "demo": Verb("all of it in minutes, on text of this machine", "openalbert.recipes.demo", "Demo", "demo"),
 }
@@ -103,7 +104,7 @@ GROUPS = {
     "Fine-tune": ("finetune", "evaluate"),
     "Use": ("predict", "embed", "search"),
     "Look": ("models", "show", "fill", "report"),
-    "Convert": ("convert",),
+    "Convert": ("convert", "export"),
 }
 
 

@@ -150,7 +150,7 @@ def stop_at(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MetricsLog, "record", stopping)
 
 
-@pytest.mark.parametrize("kind", [pytest.param("classification", marks=pytest.mark.slow), "multiple_choice"])
+@pytest.mark.parametrize("kind", [pytest.param("classification", marks=pytest.mark.slow), "multiple_choice", "tagging"])
 def test_a_run_that_is_stopped_and_resumes_learns_the_same_to_the_last_bit(
     kind: str, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -210,7 +210,8 @@ def runs(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path
     folder = tmp_path_factory.mktemp("similarity")
     for form in FORMS:
         file = pairs_file(form, folder / "data")
-        learn(tiny, "similarity", file, folder / form, "--steps 60 --batch-size 32 --evaluate-every 20")
+        steps = 120 if form == "scored" else 60
+        learn(tiny, "similarity", file, folder / form, f"--steps {steps} --batch-size 32 --evaluate-every 20")
     return {form: folder / form for form in FORMS}
 
 

@@ -137,6 +137,7 @@ HEADS = {
     "AlbertForQuestionAnswering": Head("span"),
     "AlbertForMultipleChoice": Head("multiple_choice"),
     "AlbertForMaskedLM": Head("masked_lm"),
+    "AlbertForTokenClassification": Head("tagging", ("O", "B-place", "I-place")),
 }
 
 

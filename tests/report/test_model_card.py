@@ -39,6 +39,8 @@ transformers.logging.disable_progress_bar()
 transformers.logging.set_verbosity_error()
 MICRO = replace(preset("albert-micro"), vocab_size=300)
 ALL = [*KINDS, "some_without_answer"]
+# What transformers says of every SentencePiece tokenizer where it joins pieces to words.
+pytestmark = pytest.mark.filterwarnings("ignore:Tokenizer does not support real words")
 
 
 def micro_run(folder: Path, config: AlbertConfig = MICRO, order: bool = True, **known: Any) -> tuple[AlbertModel, Path]:

@@ -13,7 +13,15 @@ from openalbert.model.albert import AlbertModel
 from openalbert.model.presets import preset
 from openalbert.tasks.metrics import Retrieved
 from openalbert.tasks.registry import TASKS, TaskSource, open_task
-from openalbert.tasks.task import ChoiceExample, Example, QuestionExample, SimilarityExample, Task, TextExample
+from openalbert.tasks.task import (
+    ChoiceExample,
+    Example,
+    QuestionExample,
+    SimilarityExample,
+    TaggingExample,
+    Task,
+    TextExample,
+)
 
 KINDS = {
     "classification": TextExample,
@@ -22,6 +30,7 @@ KINDS = {
     "multiple_choice": ChoiceExample,
     "question_answering": QuestionExample,
     "similarity": SimilarityExample,
+    "tagging": TaggingExample,
 }
 
 
@@ -35,7 +44,7 @@ def gold(example: Example) -> object:
         return example.answers[0].text if example.answers else ""
     if isinstance(example, SimilarityExample):
         return Retrieved(1, 1.0, 0.0)
-    return example.label
+    return example.tags if isinstance(example, TaggingExample) else example.label
 
 
 def wrong(task: Task, example: Example) -> object:
@@ -44,6 +53,8 @@ def wrong(task: Task, example: Example) -> object:
         return "nonsense"
     if isinstance(example, SimilarityExample):
         return Retrieved(1000, 0.0, 1.0)
+    if isinstance(example, TaggingExample):
+        return ("O",) * len(example.words)
     if task.kind == "multi_label":
         return tuple(number for number in range(len(task.labels)) if number not in example.label)
     if task.kind == "regression":
@@ -76,6 +87,9 @@ def test_labels_are_numbers_of_outputs_of_the_head(task: Task) -> None:
             assert len(set(example.texts)) == 3
         elif task.kind == "multiple_choice":
             assert 0 <= example.label < len(example.options)
+        elif task.kind == "tagging":
+            assert set(example.tags) <= set(task.labels)
+            assert len(example.tags) == len(example.words)
         else:
             assert all(example.passage.startswith(answer.text, answer.start) for answer in example.answers)
             assert task.may_have_no_answer or example.answers
@@ -90,7 +104,7 @@ def test_examples_of_the_test_split_have_no_labels(task: Task) -> None:
             assert not example.is_labelled
             assert example.negative is None
         else:
-            assert example.label is None
+            assert (example.tags if isinstance(example, TaggingExample) else example.label) is None
 
 
 def test_right_predictions_score_100_and_wrong_ones_less(task: Task) -> None:

@@ -9,7 +9,7 @@ from openalbert.interop.names import family_of
 from openalbert.interop.sentence_transformers import write_sentence_transformers_files
 from openalbert.model.pooling import Pooling
 from openalbert.settings import from_json, to_json
-from openalbert.tasks.task import MAX_ANSWER_TOKENS, AnswerFormat, Kind
+from openalbert.tasks.task import MAX_ANSWER_TOKENS, AnswerFormat, Kind, LongTexts
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,8 @@ class TaskInfo:
     """The longest answer to a question, in tokens."""
     pooling: Pooling | None = None
     """For similarity: how the embedding of a text is made from those of its tokens."""
+    long_texts: LongTexts = "truncate"
+    """Whether texts beyond `max_length` are cut, or read in windows whose logits are combined by mean or maximum."""
 
 
 def write_task_info(folder: Path, info: TaskInfo) -> None:

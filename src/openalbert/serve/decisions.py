@@ -7,8 +7,9 @@ import numpy as np
 from jaxtyping import Float64
 
 from openalbert.finetuning.encode import Encoding
-from openalbert.finetuning.predict import Outputs, decide, probabilities
+from openalbert.finetuning.predict import Outputs, decide, probabilities, tagged_words
 from openalbert.finetuning.span_decoding import best_answers
+from openalbert.finetuning.words import TaggedWords
 from openalbert.interop.task_json import TaskInfo
 from openalbert.serve.predictions import (
     AnswerPrediction,
@@ -16,9 +17,11 @@ from openalbert.serve.predictions import (
     ClassPrediction,
     LabelsPrediction,
     Prediction,
+    TagsPrediction,
     ValuePrediction,
 )
-from openalbert.tasks.task import MAX_ANSWER_TOKENS, ChoiceExample, Example, QuestionExample, Task
+from openalbert.tasks.tags import mark_entities
+from openalbert.tasks.task import MAX_ANSWER_TOKENS, ChoiceExample, Example, QuestionExample, TaggingExample, Task
 
 
 def predictions_of(
@@ -27,6 +30,9 @@ def predictions_of(
     """The predictions for examples of one task; `info` is the task.json of the model, where it has one."""
     if task.kind == "question_answering":
         return list(_answers(task, info, cast(Sequence[QuestionExample], examples), encoding, outputs))
+    if task.kind == "tagging":
+        tagged = zip(cast(Sequence[TaggingExample], examples), tagged_words(task, encoding, outputs), strict=True)
+        return [_tags(task, example, found) for example, found in tagged]
     decided = decide(task, encoding, outputs)
     if task.kind in ("regression", "similarity"):
         return [ValuePrediction(cast(float, one)) for one in decided]
@@ -41,6 +47,12 @@ def predictions_of(
         sets = [tuple(task.labels[number] for number in cast(tuple[int, ...], one)) for one in decided]
         return [LabelsPrediction(labels, of_one) for labels, of_one in zip(sets, by_label, strict=True)]
     return [most_probable(of_one) for of_one in by_label]
+
+
+def _tags(task: Task, example: TaggingExample, found: TaggedWords) -> TagsPrediction:
+    words = tuple(example.text[start:end] for start, end in example.words)
+    entities = tuple(found.entities(example)) if mark_entities(task.labels) else None
+    return TagsPrediction(words, found.tags, tuple(map(float, found.probabilities)), entities)
 
 
 def most_probable(probabilities: dict[str, float]) -> ClassPrediction:

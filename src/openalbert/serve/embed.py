@@ -18,8 +18,8 @@ from openalbert.formatting import counted, percent_of, were
 from openalbert.interop.huggingface import find_folder
 from openalbert.model.pooling import Pooling
 from openalbert.progress import Work
-from openalbert.serve.backend import Advance, TorchBackend, not_shown
-from openalbert.serve.embeddings import NpyWriter, choose_method
+from openalbert.serve.backend import Advance, not_shown
+from openalbert.serve.embeddings import NpyWriter
 from openalbert.serve.predict import open_given, open_output
 from openalbert.serve.predictor import Embedded, Predictor
 from openalbert.serve.row_writers import JsonRows
@@ -95,7 +95,7 @@ def open_model(name: str, speed: Speed) -> Iterator[Predictor]:
     find_folder(name)  # refuses a preset, which has no tokenizer
     with open_device(speed) as device:
         model = Predictor.load(name)
-        model.backend = TorchBackend(model.module.to(device.torch_device), device)
+        model.compute_on(device)
         yield model
 
 
@@ -104,7 +104,7 @@ class Job:
 
     def __init__(self, model: Predictor, how: HowToEmbed, normalize: bool = True) -> None:
         self.model, self.how, self.normalize = model, how, normalize
-        self.method = choose_method(model.kind, model.config, how.pooling, how.layer)
+        self.method = model.embedding_method(how.pooling, how.layer)
         self.column = TEXT
         self.num_rows = self.num_truncated = 0
         self.problems = Exclusions()

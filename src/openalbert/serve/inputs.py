@@ -8,14 +8,25 @@ from typing import Any, TypeAlias
 
 from openalbert.errors import UserError
 from openalbert.serve.predictions import Unpredictable
+from openalbert.tasks.custom.tagging import join_words, split_words
 from openalbert.tasks.data.tables import as_text, visible_characters
-from openalbert.tasks.task import ChoiceExample, Example, Kind, QuestionExample, SimilarityExample, TextExample
+from openalbert.tasks.task import (
+    ChoiceExample,
+    Example,
+    Kind,
+    QuestionExample,
+    SimilarityExample,
+    TaggingExample,
+    TextExample,
+)
 
 Input: TypeAlias = Mapping[str, Any]
-"""The values of one input by role: text and second, question and passage, or question, options and passage."""
+"""The values of one input by role: text and second, question and passage, or question, options and passage; a text to
+tag may be given as tokens, which are its words."""
 ROLES: dict[str, tuple[str, ...]] = {
     "question_answering": ("question", "passage"),
     "multiple_choice": ("question", "options", "passage"),
+    "tagging": ("text", "tokens"),
 }
 TEXT_ROLES = ("text", "second")
 SAME_ROLE = {"context": "passage", "choices": "options"}  # names that Hugging Face's datasets have
@@ -48,6 +59,8 @@ def expected(kind: Kind | None) -> str:
         return 'give tuples of question and passage, or dicts: {"question": …, "passage": …}'
     if kind == "multiple_choice":
         return 'give dicts: {"question": …, "options": […]}, and "passage" where there is one'
+    if kind == "tagging":
+        return "give texts, or lists of words"
     return "give tuples of two texts" if kind == "similarity" else "give texts, or tuples of two texts"
 
 
@@ -60,6 +73,8 @@ def _as_input(one: Any, kind: Kind | None, place: str) -> Input:
         return values
     if kind == "multiple_choice" or (kind == "question_answering" and isinstance(one, str)):
         raise UserError(f"{place} is a {type(one).__name__}: {expected(kind)}")
+    if isinstance(one, tuple | list) and kind == "tagging":
+        return {"tokens": one}
     if isinstance(one, tuple | list):
         if len(one) != len(roles):
             raise UserError(f"{place} has {len(one)} values, and not {len(roles)}: {expected(kind)}")
@@ -84,6 +99,8 @@ def as_example(given: Input, kind: Kind | None, number: int) -> Example | Unpred
             if not visible_characters(passage + question):
                 return Unpredictable("without a question")
             return ChoiceExample(name, passage, question, options, None)
+        if kind == "tagging":
+            return _text_to_tag(given, name)
         first = _visible(given, "text")
         second = _visible(given, "second") if "second" in given else None
     except UserError as error:
@@ -93,6 +110,16 @@ def as_example(given: Input, kind: Kind | None, number: int) -> Example | Unpred
     if kind == "similarity" and second is not None:
         return SimilarityExample(name, first, second, is_labelled=False)
     return TextExample(name, first, second, None)
+
+
+def _text_to_tag(given: Input, name: str) -> TaggingExample | Unpredictable:
+    """A text as it was given, since entities are characters of it; or the words of one."""
+    if given.get("tokens") is not None:
+        text, words = join_words([as_text(word, "whose word") for word in given["tokens"]])
+    else:
+        text = _text(given, "text")
+        words = split_words(text)
+    return TaggingExample(name, text, words, None) if words else Unpredictable("without a text")
 
 
 def _text(given: Input, role: str) -> str:

@@ -18,11 +18,12 @@ from openalbert.finetuning.predict import TOKENS_AT_A_TIME
 from openalbert.formatting import counted, percent_of, were
 from openalbert.interop.huggingface import find_folder
 from openalbert.progress import Work
-from openalbert.serve.backend import Advance, TorchBackend, not_shown
+from openalbert.serve.backend import Advance, not_shown
 from openalbert.serve.inputs import Input
 from openalbert.serve.predictions import (
     PROBABILITIES,
     PROBABILITY,
+    TAGS,
     CellKind,
     Prediction,
     Unpredictable,
@@ -58,7 +59,7 @@ class Predict:
     """A fine-tuned or pretrained model: a model folder, a run, the name of a bundled checkpoint, or `owner/name` on
     Hugging Face's hub."""
     texts: Annotated[Positional[tuple[str, ...]], arg(metavar="[TEXT ...|FILE|-]")] = ()
-    """Texts; or a file: CSV, TSV, JSONL, Parquet, or .txt with one text a line. Nothing, or -: standard input."""
+    """Texts; or a file: CSV, TSV, JSONL, Parquet, CoNLL, or .txt, a text a line. Nothing, or -: standard input."""
     out: Path | None = None
     """The file to write: with the ending of the input, or .jsonl. Not given: standard output."""
     all_probabilities: bool = False
@@ -73,6 +74,13 @@ class Predict:
     """The longest input in tokens. Not given: as in fine-tuning."""
     tokens_at_a_time: int = TOKENS_AT_A_TIME
     """How many tokens are computed together: fewer need less memory."""
+    depth: int | None = None
+    """How many layers are computed, for all inputs. Not given: all, or as many as each input needs where the model
+    was fine-tuned with --exits."""
+    speedup: float | None = None
+    """With --exits: compute at most 1 / SPEEDUP of the layers on average. Not given: as fitted in fine-tuning."""
+    deadline_ms: float | None = None
+    """An input leaves with what it has after so many milliseconds of computing."""
     speed: Speed = field(default_factory=Speed)
     """How fast it goes."""
 
@@ -82,7 +90,7 @@ def predict(settings: Predict) -> None:
     find_folder(settings.model)  # refuses a preset, which has no tokenizer
     with open_device(settings.speed) as device:
         model = Predictor.load(settings.model)
-        model.backend = TorchBackend(model.module.to(device.torch_device), device)
+        model.compute_on(device)
         rows = open_given(settings.texts, settings.out, lines_for(model), lambda words: words_for(model, words))
         form = _output_format(rows, settings.out)
         first = next(rows.chunks)
@@ -102,6 +110,8 @@ def predict(settings: Predict) -> None:
 
 
 def _reader(model: Predictor, rows: Rows, first: Chunk, columns: InputColumns) -> RowReader:
+    if rows.format == "conll" and model.kind != "tagging":
+        raise UserError(f"{rows.name} is a CoNLL file, whose words {model.name} does not tag: it is for {model.kind}")
     if rows.format == "text":
         return RowReader(lambda row: row.values)
     return find_roles(model, first_table(rows, first), columns)
@@ -111,6 +121,8 @@ def _added(model: Predictor, settings: Predict, form: Format) -> dict[str, CellK
     """The columns that are added. In JSONL all probabilities are one object, elsewhere a column for each label."""
     answer_format = model.task.answer_format if model.task is not None else None
     labels = model.labels if form != "jsonl" else ()
+    if form == "conll":
+        return {TAGS: "texts"}
     added = added_columns(model.kind, labels, answer_format, settings.all_probabilities)
     return {f"{settings.prefix}{name}": kind for name, kind in added.items()}
 
@@ -130,7 +142,8 @@ class _Job:
 
     def __init__(self, model: Predictor, settings: Predict, reader: RowReader, added: Mapping[str, CellKind]) -> None:
         self.model, self.settings, self.reader, self.added = model, settings, reader, added
-        self.num_rows = self.num_predicted = self.num_truncated = 0
+        self.leaving = model.leaving(depth=settings.depth, speedup=settings.speedup, deadline_ms=settings.deadline_ms)
+        self.num_rows = self.num_predicted = self.num_truncated = self.num_layers = 0
         self.problems = Exclusions()
 
     def cells(self, chunk: Chunk) -> list[Cells]:
@@ -150,6 +163,7 @@ class _Job:
             max_length=self.settings.max_length,
             tokens_at_a_time=self.settings.tokens_at_a_time,
             top=self.settings.top,
+            leaving=self.leaving,
         )
         for (place, _), one in zip(inputs.items(), found.predictions, strict=True):
             row = chunk.records[place].row
@@ -158,6 +172,7 @@ class _Job:
             else:
                 cells[place] = self._cells(one)
                 self.num_predicted += 1
+                self.num_layers += getattr(one, "depth", None) or 0
         self.num_rows += sum(not record.is_blank for record in chunk.records)
         self.num_truncated += found.num_truncated
         return cells
@@ -174,6 +189,9 @@ class _Job:
 
     def report(self, rows: Rows) -> None:
         """Log what was truncated or could not be predicted; nothing at all is an error."""
+        if self.num_layers:
+            mean = self.num_layers / self.num_predicted
+            _log(f"{mean:.1f} of {self.model.config.num_layers} layers were computed on average")
         if self.num_truncated:
             number, length = self.num_truncated, self.settings.max_length or self.model.max_length
             percent = percent_of(number, self.num_rows)
@@ -256,8 +274,13 @@ def _is_file(word: str) -> bool:
 
 def _output_format(rows: Rows, out: Path | None) -> Format:
     if out is None:
-        return rows.format if rows.format in ("csv", "tsv") else "jsonl"
+        return rows.format if rows.format in ("csv", "tsv", "conll") else "jsonl"
     form = ENDINGS.get(out.suffix.lower())
+    if (form == "conll") != (rows.format == "conll"):
+        raise UserError(
+            f"--out {out}: predictions for a CoNLL file are a column of it, and only for such a file: give --out the "
+            "ending of the input"
+        )
     if form is None or form == "text":
         raise UserError(f"--out {out}: its ending says no format to write: .csv, .tsv, .jsonl and .parquet do")
     return form

@@ -5,15 +5,17 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
+from openalbert.finetuning.words import FoundEntity
 from openalbert.tasks.race import letter
 from openalbert.tasks.task import AnswerFormat, Kind
 from openalbert.text.tokenizer import SPACE
 
 PREDICTION, PROBABILITY, PROBABILITIES = "prediction", "probability", "probabilities"
 START, END = "start", "end"
+TAGS = "tags"
 CellKind = Literal["text", "number", "whole number", "texts"]
 """What the cells of an added column hold."""
 IN_ORDER, SWAPPED = "in order", "swapped"
@@ -49,6 +51,8 @@ class ClassPrediction:
     """Its probability."""
     probabilities: Mapping[str, float]
     """Those of all classes, which sum to 1."""
+    depth: int | None = None
+    """The layers that were computed, where inputs may leave early."""
 
     def __repr__(self) -> str:
         return f"ClassPrediction({self.label!r}, probability={self.probability:.3f})"
@@ -70,6 +74,8 @@ class LabelsPrediction:
     """The labels that apply; there may be none."""
     probabilities: Mapping[str, float]
     """Those of all labels, each on its own."""
+    depth: int | None = None
+    """The layers that were computed, where inputs may leave early."""
 
     @property
     def probability(self) -> float:
@@ -94,6 +100,8 @@ class ValuePrediction:
     """The value of a text or a pair."""
 
     value: float
+    depth: int | None = None
+    """The layers that were computed, where inputs may leave early."""
 
     def __repr__(self) -> str:
         return f"ValuePrediction({self.value:.4g})"
@@ -167,6 +175,34 @@ class ChoicePrediction:
         return list(self.probabilities)
 
 
+@dataclass(frozen=True, repr=False)
+class TagsPrediction:
+    """The tags of a text's words, and the entities that they mark."""
+
+    words: tuple[str, ...]
+    tags: tuple[str, ...]
+    """One for each word."""
+    probabilities: tuple[float, ...]
+    """That of each tag."""
+    entities: tuple[FoundEntity, ...] | None
+    """In the order of the text, as its characters; None where tags mark no entities."""
+
+    def __repr__(self) -> str:
+        if self.entities is None:
+            return f"TagsPrediction({' '.join(map('/'.join, zip(self.words, self.tags, strict=True)))})"
+        shown = (f"{one.text!r} {one.label} {one.probability:.3f}" for one in self.entities)
+        return f"TagsPrediction({', '.join(shown)})"
+
+    def cells(self) -> dict[str, Any]:
+        """The entities, or the tags where they mark none; and the tags for a column of words."""
+        tags = list(self.tags)
+        return {PREDICTION: tags if self.entities is None else [asdict(one) for one in self.entities], TAGS: tags}
+
+    def all_probabilities(self) -> list[dict[str, float]]:
+        """That of the tag of each word."""
+        return [{tag: one} for tag, one in zip(self.tags, self.probabilities, strict=True)]
+
+
 @dataclass(frozen=True)
 class Guess:
     """A predicted piece for a [MASK]."""
@@ -218,6 +254,8 @@ def added_columns(
     prediction: CellKind = "text"
     if kind in ("regression", "similarity"):
         return {PREDICTION: "number"}
+    if kind == "tagging":
+        return {PREDICTION: "text", PROBABILITIES: "text"} if all_probabilities else {PREDICTION: "text"}
     if kind == "multi_label":
         prediction = "texts"
     elif kind == "multiple_choice" and answer_format in ("number from 0", "number from 1"):

@@ -13,6 +13,7 @@ from openalbert.serve.rows import TextLines
 from openalbert.tasks.custom.columns import SETTINGS, Columns, Layout, flag
 from openalbert.tasks.custom.multiple_choice import find_choice_columns, read_options
 from openalbert.tasks.custom.question_answering import find_question_columns
+from openalbert.tasks.custom.tagging import find_words
 from openalbert.tasks.custom.text import find_text_columns
 from openalbert.tasks.data.source import TaskSource
 from openalbert.tasks.data.tables import Row, Table
@@ -52,6 +53,9 @@ def find_roles(model: Predictor, table: Table, named: InputColumns) -> RowReader
     columns = {name: getattr(named, name) for name in InputColumns.__dataclass_fields__}
     source = TaskSource(**columns)
     layout = Layout(model.task.layout) if model.task is not None and model.task.layout else None
+    if model.kind == "tagging":
+        role, column = find_words(table, source, layout)
+        return RowReader(_reader({role: column}))
     if layout is not None:
         _check_columns(model, Columns(table, layout), columns)
     if model.kind == "question_answering":
@@ -120,7 +124,7 @@ def lines_for(model: Predictor) -> TextLines:
     roles = roles_of(model.kind)
     if model.kind == "multiple_choice":
         return TextLines(("question", "options"), lambda line: _fields(line.split(PAIR), "multiple_choice"))
-    if model.of_pairs is False:
+    if model.of_pairs is False or model.kind == "tagging":
         return TextLines(("text",), lambda line: {"text": line})
     if model.of_pairs or model.kind == "question_answering":
         return TextLines(roles, lambda line: dict(zip(roles, (*line.split(PAIR, 1), ""), strict=False)))

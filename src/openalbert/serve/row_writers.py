@@ -1,4 +1,4 @@
-"""Predictions next to the rows they are for: cells added to CSV and TSV, fields to JSONL, columns to Parquet.
+"""Predictions next to the rows they are for: cells added to CSV and TSV, fields to JSONL, columns to Parquet and CoNLL.
 
 What stood in a row stays as it was, to the byte where the format allows that.
 """
@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import IO, Any, Protocol, runtime_checkable
 
 from openalbert.errors import UserError
-from openalbert.serve.predictions import CellKind
+from openalbert.serve.predictions import TAGS, CellKind
 from openalbert.serve.rows import Chunk, Format, Record, Rows
+from openalbert.tasks.data.conll import ConllLines
 
 Cells = Mapping[str, Any]
 """The columns that are added to a row; a value is None where there is no prediction."""
@@ -44,7 +45,7 @@ def open_writer(file: IO[bytes], form: Format, rows: Rows, added: Mapping[str, C
         if rows.columns is None:
             raise UserError(f"{rows.name} is JSONL, whose rows may differ: give --out a name that ends in .jsonl")
         return DelimitedRows(file, form, rows, tuple(added))
-    return JsonRows(file, rows)
+    return JsonRows(file, rows) if rows.conll is None else ConllRows(file, rows.conll)
 
 
 class DelimitedRows:
@@ -129,6 +130,26 @@ class JsonRows:
                 raise UserError(f"{record.row.place} has a field '{name}' already: {OTHER_NAMES}")
         own = record.raw.strip().removesuffix("}").rstrip()
         return f"{own}{', ' if record.row.values else ''}{_json(added).removeprefix('{')}"
+
+
+class ConllRows:
+    """CoNLL: one more column, the predicted tag, in every line of a word; all other lines stay as they are."""
+
+    def __init__(self, file: IO[bytes], form: ConllLines) -> None:
+        self.file, self.form = file, form
+
+    def write(self, chunk: Chunk, cells: Sequence[Cells]) -> None:
+        """Write the sentences with their tags; one that cannot be predicted stays as it is."""
+        for record, added in zip(chunk.records, cells, strict=True):
+            tags = iter(added.get(TAGS) or ())
+            for line in record.raw.splitlines(keepends=True):
+                tag = next(tags, None) if self.form.fields(line) else None
+                text = line.rstrip("\r\n")
+                put = line if tag is None else f"{text}{self.form.separator}{tag}{line[len(text) :]}"
+                self.file.write(put.encode("utf-8", "surrogatepass"))
+
+    def close(self) -> None:
+        """Nothing is left to write."""
 
 
 class ParquetRows:

@@ -1,4 +1,4 @@
-"""Rows of CSV, TSV, JSONL, Parquet and text files, a chunk in memory at a time, each as it stands in its file.
+"""Rows of CSV, TSV, JSONL, Parquet, CoNLL and text files, a chunk in memory at a time, each as it stands in its file.
 
 Unlike `tasks.data.tables`, nothing is refused because of a single row: one that cannot be read keeps its place.
 """
@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from openalbert.errors import UserError
+from openalbert.tasks.data.conll import SAMPLE, ConllLines
 from openalbert.tasks.data.tables import Row, Table, check_is_there, find_encoding, table_blocks, table_of
 from openalbert.text.readers import MAGIC, STANDARD_INPUT, CorpusSource, Counts, byte_blocks
 from openalbert.text.records import LONGEST_ROW, ONE_COLUMN, TSV_SAMPLE, delimiter_of, misquoted, quotes_as_csv
 
-Format = Literal["csv", "tsv", "jsonl", "parquet", "text"]
+Format = Literal["csv", "tsv", "jsonl", "parquet", "text", "conll"]
 ENDINGS: dict[str, Format] = {
     ".csv": "csv",
     ".tsv": "tsv",
@@ -27,6 +28,11 @@ ENDINGS: dict[str, Format] = {
     ".ndjson": "jsonl",
     ".parquet": "parquet",
     ".txt": "text",
+    ".conll": "conll",
+    ".conllu": "conll",
+    ".bio": "conll",
+    ".iob": "conll",
+    ".iob2": "conll",
 }
 ROWS_AT_ONCE = 1024
 CHARACTERS_AT_ONCE = 1 << 22  # with more, a chunk ends: a row may hold a book
@@ -91,6 +97,8 @@ class Rows:
     """Whether it begins with a byte order mark, or comes from Excel, which needs one."""
     schema: Any = None
     """Of a Parquet file: its schema."""
+    conll: ConllLines | None = None
+    """Of a CoNLL file: how its lines are read."""
 
     @property
     def is_raw(self) -> bool:
@@ -119,6 +127,8 @@ def open_rows(path: Path, text_lines: TextLines) -> Rows:
     lines = _lines(table_blocks(path), encoding.name, str(path))
     if found in ("csv", "tsv"):
         return _delimited_rows(path, found, lines, encoding.num_lines, is_marked=encoding.name != "utf-8")
+    if found == "conll":
+        return _conll_rows(path, lines, encoding.num_lines)
     is_text = found == "text"
     records = _text_records(str(path), lines, text_lines) if is_text else _json_records(str(path), lines)
     columns = text_lines.roles if is_text else None
@@ -307,6 +317,40 @@ def _delimited_records(name: str, cut: Iterator[Line], columns: tuple[str, ...])
             other = f"with another number of columns than the {len(columns)} of the first line"
             problem = "whose quotes do not fit" if fields is None else other
             yield Record(raw, None, problem, f"{source} {number}")
+
+
+# CoNLL.
+
+
+def _conll_rows(path: Path, lines: Iterator[str], total: int) -> Rows:
+    first = list(itertools.islice(lines, SAMPLE))
+    form = ConllLines.of(path, first)
+    chunks = _chunks(_conll_records(str(path), itertools.chain(first, lines), form))
+    return Rows(str(path), "conll", form.columns, _some(chunks, str(path)), total, delimiter=form.separator, conll=form)
+
+
+def _conll_records(name: str, lines: Iterable[str], form: ConllLines) -> Iterator[Record]:
+    """A row for each sentence, with the lines above it that are none of its words."""
+    raw: list[str] = []
+    words: list[tuple[int, list[str]]] = []
+    for number, line in enumerate(lines, 1):
+        fields = form.fields(line)
+        raw.append(line)
+        if fields:
+            words.append((number, fields))
+        elif fields is not None and words:
+            yield _conll_record(name, "".join(raw), words, form)
+            raw, words = [], []
+    if raw:
+        yield _conll_record(name, "".join(raw), words, form)
+
+
+def _conll_record(name: str, raw: str, words: list[tuple[int, list[str]]], form: ConllLines) -> Record:
+    wrong = next((number for number, fields in words if len(fields) != form.width), None)
+    if wrong is not None:
+        problem = f"with another number of columns than the {form.width} of most lines"
+        return Record(raw, None, problem, f"{name}, line {wrong}")
+    return Record(raw, form.row(f"{name}, line", words) if words else None)
 
 
 # JSONL and Parquet.

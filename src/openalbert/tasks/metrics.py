@@ -16,7 +16,15 @@ from jaxtyping import Float64, Int64
 
 from openalbert.errors import UserError
 from openalbert.formatting import counted
-from openalbert.tasks.task import ChoiceExample, Example, QuestionExample, SimilarityExample, Task, TextExample
+from openalbert.tasks.task import (
+    ChoiceExample,
+    Example,
+    QuestionExample,
+    SimilarityExample,
+    TaggingExample,
+    Task,
+    TextExample,
+)
 
 Classes: TypeAlias = Int64[np.ndarray, "examples"]
 Values: TypeAlias = Float64[np.ndarray, "examples"]
@@ -197,6 +205,8 @@ def metric_names(task: Task, examples: Sequence[Example]) -> tuple[str, ...]:
         elif isinstance(example, SimilarityExample):
             best = Retrieved(1, 1.0, None if example.negative is None else 0.0)
             gold.append(best if example.score is None else example.score)
+        elif isinstance(example, TaggingExample):
+            gold.append(example.tags)
         else:
             gold.append(example.label)
     return (*task.measure(examples, gold), LOSS)

@@ -13,9 +13,20 @@ from jaxtyping import Int32, Int64
 
 from openalbert.model.config import Head
 
-Kind = Literal["classification", "regression", "multi_label", "multiple_choice", "question_answering", "similarity"]
+Kind = Literal[
+    "classification",
+    "regression",
+    "multi_label",
+    "multiple_choice",
+    "question_answering",
+    "similarity",
+    "tagging",
+]
 AnswerFormat = Literal["option text", "letter", "number from 0", "number from 1"]
 """How a file of multiple choice names the right option."""
+UNLABELLED = -100  # the target of a token that the loss ignores
+LongTexts = Literal["truncate", "mean", "max"]
+"""What becomes of texts that are longer than the input: they are cut, or read in windows whose scores are combined."""
 MAX_ANSWER_TOKENS = 30  # as in Google's SQuAD code
 
 
@@ -96,7 +107,21 @@ class SimilarityExample:
         return (self.first, self.second) if self.negative is None else (self.first, self.second, self.negative)
 
 
-Example: TypeAlias = TextExample | ChoiceExample | QuestionExample | SimilarityExample
+@dataclass(frozen=True)
+class TaggingExample:
+    """A text whose words have a tag each: its entities, or parts of speech."""
+
+    id: str
+    text: str
+    words: tuple[tuple[int, int], ...]
+    """Start and end of each word, in characters."""
+    tags: tuple[str, ...] | None
+    """The tag of each word, as BIO where tags mark entities; None where they are not known."""
+    row: int | None = field(default=None, repr=False, compare=False)
+    """As of a TextExample. In a CoNLL file it is the number of the sentence."""
+
+
+Example: TypeAlias = TextExample | ChoiceExample | QuestionExample | SimilarityExample | TaggingExample
 
 
 def are_pairs(examples: Sequence[Example]) -> bool | None:
@@ -122,6 +147,8 @@ class Reading:
     """The columns by role, in custom files."""
     separator: str | None = None
     """The separator between labels, where a cell has several."""
+    num_rows: int | None = None
+    """Rows of the file, those without an example included."""
 
     @property
     def origin(self) -> str:
@@ -157,8 +184,8 @@ class Task:
     """The examples of a split: `train`, one of `splits`, or `test`, whose examples need no labels."""
     measure: Callable[[Sequence[Example], Sequence[object]], dict[str, float]]
     """Metrics in percent, from examples and predictions in the same order. A prediction is a class number, a value, a
-    tuple of class numbers, the number of an option, the text of an answer ("" for none), or for similarity a cosine or
-    what was `Retrieved`."""
+    tuple of class numbers, the number of an option, the text of an answer ("" for none), a tuple of tags, or for
+    similarity a cosine or what was `Retrieved`."""
     main_metric: str
     """The metric used for selection; all metrics are better when higher."""
     may_have_no_answer: bool = False
@@ -187,18 +214,32 @@ class Sequences:
     """The position in each sequence where segment 1 starts; its length where it has one segment only."""
     example: Int64[np.ndarray, "sequences"]
     """The number of the example of each sequence, ascending. A choice has a sequence for each option, in their order; a
-    question has one for each window of its passage; of similarity each text is one."""
+    question has one for each window of its passage, a text whose words are tagged and a long text may have several; of
+    similarity each text is one."""
     targets: Mapping[str, np.ndarray]
     """By the kind of head, a row for each sequence: classification int64 class, regression float32 value, multi_label
     float32 0 or 1 for each class, multiple_choice int64 1 for the right option's sequence and 0 for the others, span
     int64 first and last token within the sequence (0 and 0 where the window has no answer), answerability float32 1
     where the window has none. Similarity has int64 numbers, equal for equal texts, and float32 scores under `score`
-    where there are any. Empty where the examples have no labels."""
+    where there are any. Only tagging has a row for each token: the int64 label, or UNLABELLED. Empty where the examples
+    have no labels."""
     num_examples: int
     num_truncated: int
     """Examples that were truncated to fit."""
+    long_texts: LongTexts = "truncate"
+    """How the scores of the windows over one text are combined; `truncate` where a text has one sequence."""
 
     @property
     def lengths(self) -> Int64[np.ndarray, "sequences"]:
         """Tokens of each sequence."""
         return np.diff(self.starts)
+
+    @property
+    def first_of_examples(self) -> Int64[np.ndarray, "examples"]:
+        """The first sequence of each example."""
+        return np.flatnonzero(np.diff(self.example, prepend=-1))
+
+    @property
+    def num_in_windows(self) -> int:
+        """Long texts that are read in several windows."""
+        return 0 if self.long_texts == "truncate" else int(np.count_nonzero(np.bincount(self.example) > 1))

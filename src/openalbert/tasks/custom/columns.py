@@ -31,12 +31,15 @@ COLUMN_NAMES = {
     "answer": ("answer", "answers", "label", "correct", "target", "gold", "answerkey"),
     "answer_start": ("answerstart", "start"),
     "negative": ("negative", "neg", "negativetext", "hardnegative", "hardneg"),
+    "tokens": ("tokens", "words", "token", "word"),
+    "tags": ("nertags", "tags", "biotags", "labels", "label", "ner", "postags", "upos", "xpos", "pos"),
+    "spans": ("spans", "entities", "labels", "label", "annotations"),
     "id": ("id", "idx", "index", "guid", "uid", "exampleid"),
 }  # fmt: skip
 SETTINGS = {"text": "text_column", "second": "second_column", "negative": "negative_column",
             "label": "label_column", "passage": "passage_column",
             "question": "question_column", "options": "options_columns", "answer": "answer_column",
-            "id": "id_column"}  # fmt: skip
+            "tokens": "text_column", "tags": "label_column", "spans": "label_column", "id": "id_column"}  # fmt: skip
 TEXT_WORDS = 4.0  # mean words of a cell from which a column is certainly text; names of people and places have fewer
 SHORT_TEXT_WORDS = 2.0
 LABEL_WORDS = 6.0  # mean words of a label at most
@@ -351,7 +354,7 @@ class Columns:
         if candidates:
             distinct = [f"{option(role, name)} ({self.profile(name).distinct:,} values)" for name in candidates]
             advice = f"name one with {' or '.join(distinct)}"
-        if role in ("label", "answer"):
+        if role in ("label", "answer", "tags", "spans"):
             advice += "; a file without any can be given as --test, to predict for"
         return UserError(f"{self.table.name}: which column is the {role}? {there_are}: {advice}")
 
