@@ -17,11 +17,10 @@ from torch.utils.checkpoint import checkpoint
 from openalbert.finetuning.batches import PackedBatch
 from openalbert.model.albert import AlbertModel
 from openalbert.model.pooling import embed_packed
-from openalbert.objectives.score import Score
 from openalbert.tasks.metrics import Retrieved
 from openalbert.tasks.task import Sequences
 from openalbert.train.device import Device
-from openalbert.train.loop import TrainingTask
+from openalbert.train.loop import Score, TrainingTask
 
 TEMPERATURE = 0.05  # of SimCSE; sentence-transformers' scale of 20
 ANCHORS_AT_ONCE = 1024  # compared with all other texts, in evaluation
