@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Int64
+from jaxtyping import Float, Int64
 from torch import Tensor
 
 from openalbert.errors import UserError
@@ -36,6 +36,8 @@ class PackedBatch:
     """Sequences of each unit: one, or one for each option of a choice."""
     targets: Mapping[str, Tensor]
     """As in `Sequences`, by the kind of head."""
+    states: Float[Tensor, "sequences hidden"] | None = None
+    """Where the encoder is frozen: what it gave for [CLS]."""
 
     def __len__(self) -> int:
         """The number of units."""
@@ -58,7 +60,8 @@ class PackedBatch:
             return (tensor.pin_memory() if device.type == "cuda" else tensor).to(device, non_blocking=True)
 
         targets = {kind: moved(tensor) for kind, tensor in self.targets.items()}
-        return PackedBatch(moved(self.tokens), moved(self.segments), self.lengths, self.options, targets)
+        # States are on the device already.
+        return PackedBatch(moved(self.tokens), moved(self.segments), self.lengths, self.options, targets, self.states)
 
 
 def filled(batch: PackedBatch) -> PackedBatch:
@@ -120,15 +123,19 @@ class Packing:
         units_at_a_time: int | None = None,
         device: torch.device | str = "cpu",
         fills: bool = False,
+        states: Float[Tensor, "sequences hidden"] | None = None,
     ) -> None:
-        """With `fills`, steps of a single micro-batch are padded to few sizes; it changes no gradient."""
+        """With `fills`, steps of a single micro-batch are padded to few sizes; it changes no gradient.
+
+        `states` are what a frozen encoder gave for each sequence.
+        """
         if batch_size < 1:
             raise UserError(f"batch_size is {batch_size}: a batch has at least 1 example")
         if not sequences.targets:
             raise UserError("the training examples have no labels: nothing can be learned from them")
         self.sequences, self.batch_size, self.seed = sequences, batch_size, seed
         self.device = torch.device(device)
-        self.units_at_a_time, self.fills = units_at_a_time, fills
+        self.units_at_a_time, self.fills, self.states = units_at_a_time, fills, states
         self._first = _first_of_units(sequences)
         self._options = np.diff(self._first, append=len(sequences.example))
         self.num_units = len(self._first)
@@ -183,6 +190,7 @@ class Packing:
             tuple(lengths.tolist()),
             tuple(self._options[units].tolist()),
             {kind: torch.from_numpy(rows_of[rows]) for kind, rows_of in sequences.targets.items()},
+            None if self.states is None else self.states[torch.from_numpy(rows).to(self.states.device)],
         )
 
     def stream(self, *, start: int, rank: int, world: int, micro_batches: int) -> Iterator[list[PackedBatch]]:

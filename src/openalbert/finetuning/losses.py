@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from openalbert.errors import UserError
 from openalbert.finetuning.batches import PackedBatch
+from openalbert.finetuning.frozen import pooled
 from openalbert.finetuning.predict import Outputs
 from openalbert.model.albert import AlbertModel
 from openalbert.objectives.score import Score, score
@@ -56,7 +57,9 @@ def finetuning_scores(
 ) -> dict[str, Score]:
     """The losses of a batch. Without a span head, the last layer computes [CLS] only."""
     encoded = None
-    if captured is not None and batch.is_filled:
+    if batch.states is not None:
+        encoded = pooled(model, batch.states)
+    elif captured is not None and batch.is_filled:
         encoded = captured.encode(batch.tokens, batch.segments, batch.lengths, depth)
     if encoded is None:
         at = None if "span" in model.heads else batch.tokens.new_empty(0)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from jaxtyping import Float, Float64, Int64
+from torch import Tensor
 
 from openalbert.errors import UserError
 from openalbert.finetuning.encode import Encoding, concatenate_ranges
@@ -138,6 +139,19 @@ def batches_by_length(lengths: Int64[np.ndarray, "n"], tokens_at_a_time: int) ->
         start = end
 
 
+def pack(
+    sequences: Sequences, chosen: Int64[np.ndarray, "_"], device: Device
+) -> tuple[Tensor, Tensor, Int64[np.ndarray, "_"]]:
+    """Tokens, segments and lengths of some sequences as one packed batch, on the device."""
+    lengths = sequences.lengths[chosen]
+    tokens = concatenate_ranges(sequences.starts[chosen], lengths)
+    positions = tokens - np.repeat(sequences.starts[chosen], lengths)
+    is_second = positions >= np.repeat(sequences.second[chosen], lengths)
+    ids = torch.from_numpy(sequences.ids[tokens]).to(device.torch_device, non_blocking=True)
+    segments = torch.from_numpy(is_second.astype(np.int64)).to(device.torch_device, non_blocking=True)
+    return ids, segments, lengths
+
+
 def _add_logits(
     model: AlbertModel,
     sequences: Sequences,
@@ -146,19 +160,14 @@ def _add_logits(
     logits: dict[str, np.ndarray],
     num_models: int,
 ) -> None:
-    lengths = sequences.lengths[chosen]
-    tokens = concatenate_ranges(sequences.starts[chosen], lengths)
-    positions = tokens - np.repeat(sequences.starts[chosen], lengths)
-    is_second = positions >= np.repeat(sequences.second[chosen], lengths)
-    ids = torch.from_numpy(sequences.ids[tokens]).to(device.torch_device, non_blocking=True)
-    segments = torch.from_numpy(is_second.astype(np.int64)).to(device.torch_device, non_blocking=True)
+    ids, segments, lengths = pack(sequences, chosen, device)
     # Without a span head, the last layer computes [CLS] alone.
     at = None if "span" in logits else torch.empty(0, dtype=torch.int64, device=device.torch_device)
     with device.autocast():
         encoded = model.encode_packed(ids, lengths.tolist(), segments, at=at)
         found = {kind: model.scores(kind, encoded) for kind in model.heads if kind in logits}  # type: ignore[arg-type]
     for kind, values in found.items():
-        rows = tokens if kind == "span" else chosen
+        rows = concatenate_ranges(sequences.starts[chosen], lengths) if kind == "span" else chosen
         logits[kind][rows] += values.float().cpu().numpy() / num_models
 
 

@@ -18,9 +18,11 @@ from openalbert.finetuning.data import TaskData, load_data
 from openalbert.finetuning.early_stopping import EarlyStopping, EvaluationHistory
 from openalbert.finetuning.error_analysis import analyze_errors
 from openalbert.finetuning.evaluation import evaluate_split, final_scores, write_outcome
+from openalbert.finetuning.frozen import FrozenStates, standardize_pooler
 from openalbert.finetuning.losses import finetuning
 from openalbert.finetuning.seeds import seeds_sentence, seeds_table, summarize
 from openalbert.finetuning.settings import FREE_TO_CHANGE, Finetune, of_seed, plan
+from openalbert.finetuning.trainable import describe, freeze, merge, resolve
 from openalbert.model.cost import training_flops_per_token
 from openalbert.optim.optimizer import make_optimizer
 from openalbert.optim.schedule import DepthSchedule, DepthStage
@@ -50,24 +52,31 @@ def finetune(settings: Finetune) -> None:
         task_data = load_data(settings)
         for remark in task_data.remarks:
             _log(device, remark)
+        settings, reason = resolve(settings, task_data, device)
+        frozen = None
+        if settings.trainable == "head":
+            encoder_of = task_data.make_model(settings.seed, settings.from_scratch)
+            frozen = FrozenStates(encoder_of, device, is_dry=settings.dry_run)
         if settings.dry_run:
-            FinetuningRun(settings, task_data, device).dry_run()
+            FinetuningRun(settings, task_data, device, reason=reason, frozen=frozen).dry_run()
             return
         if settings.seeds > 1 and not settings.fresh and (settings.out / METRICS).exists():
             raise UserError(f"{settings.out} holds a single run: give several seeds another --out, or --fresh")
         claim_folder(settings, device, FREE_TO_CHANGE, (SCORES, SEEDS, f"{SEED_PREFIX}*", REPORT, ERROR_ANALYSIS))
         # A folder that holds several seeds keeps doing so.
         if settings.seeds > 1 or seed_folders(settings.out):
-            _finetune_seeds(settings, task_data, device, stop)
+            _finetune_seeds(settings, task_data, device, stop, reason, frozen)
             return
-        run = FinetuningRun(settings, task_data, device)
+        run = FinetuningRun(settings, task_data, device, reason=reason, frozen=frozen)
         scores = run.train(stop)
         if device.is_main:
             print(final_scores(scores), flush=True)
         run.log_done()
 
 
-def _finetune_seeds(settings: Finetune, task_data: TaskData, device: Device, stop: Stop) -> None:
+def _finetune_seeds(
+    settings: Finetune, task_data: TaskData, device: Device, stop: Stop, reason: str, frozen: FrozenStates | None
+) -> None:
     """Train one run after another, each in a folder of its own, on the same tokenized examples."""
     peak = measure_matmul_peak(device) if device.is_cuda else None
     results = []
@@ -76,7 +85,7 @@ def _finetune_seeds(settings: Finetune, task_data: TaskData, device: Device, sto
         if device.is_main:
             one.out.mkdir(exist_ok=True)
         claim_folder(one, device, FREE_TO_CHANGE, (SCORES,))
-        run = FinetuningRun(one, task_data, device, peak)
+        run = FinetuningRun(one, task_data, device, peak, reason=reason, frozen=frozen)
         results.append(run.train(stop))
         run.log_done()
     if device.is_main:
@@ -114,10 +123,21 @@ class FinetuningRun(TrainingRun[Finetune, PackedBatch]):
 
     batches: Packing
 
-    def __init__(self, settings: Finetune, task_data: TaskData, device: Device, peak: float | None = None) -> None:
+    def __init__(
+        self,
+        settings: Finetune,
+        task_data: TaskData,
+        device: Device,
+        peak: float | None = None,
+        *,
+        reason: str = "",
+        frozen: FrozenStates | None = None,
+    ) -> None:
+        """`reason` is why these weights are trained; `frozen` holds what the encoder gave where the head is alone."""
         self.task_data, self.sequences = task_data, task_data.train.encoding.sequences
+        self.reason, self.frozen = reason, frozen
         self.baseline = baseline_loss(self.sequences, task_data.class_weights)
-        self.is_captured = is_encoder_captured(settings.speed, device)
+        self.is_captured = is_encoder_captured(settings.speed, device) and settings.trainable == "all"
         self.kept_step: int | None = None
         """The step whose weights became the model, once the run has ended."""
         length = max(1, round(len(self.sequences.ids) / len(self.sequences.example)))
@@ -178,6 +198,12 @@ class FinetuningRun(TrainingRun[Finetune, PackedBatch]):
         self.model = self.task_data.make_model(settings.seed, settings.from_scratch)
         self.model.encoder.recomputes_activations = settings.speed.recompute
         self.model.to(device.torch_device)
+        freeze(self.model, settings)
+        states = None
+        if self.frozen is not None:
+            states = self.frozen.of("train", self.sequences)
+            if not self.task_data.has_known_head:
+                standardize_pooler(self.model, states)
         weights = self.task_data.class_weights
         on_device = None if weights is None else torch.from_numpy(weights).float().to(device.torch_device)
         self.task = finetuning(self.model, CapturedEncoder(self.model) if self.is_captured else None, on_device)
@@ -191,6 +217,7 @@ class FinetuningRun(TrainingRun[Finetune, PackedBatch]):
             units_at_a_time=settings.speed.micro_batch,
             device=device.torch_device,
             fills=self.is_captured,
+            states=states,
         )
         self.loop_config = LoopConfig(
             self.plan.budget,
@@ -201,7 +228,7 @@ class FinetuningRun(TrainingRun[Finetune, PackedBatch]):
             settings.seed,
         )
         self.train_state = TrainState()
-        self.early_stopping = EarlyStopping(self.task_data, self.baseline, device, self.metrics_log)
+        self.early_stopping = EarlyStopping(self.task_data, self.baseline, device, self.metrics_log, self.frozen)
 
     def _train(self, stop: Stop) -> str | None:
         """Take steps until the budget is spent or the run ends early; returns the reason if it collapsed."""
@@ -260,7 +287,8 @@ class FinetuningRun(TrainingRun[Finetune, PackedBatch]):
         chosen = self.plan.sentence(self.settings, len(self.task_data.train.examples), self.batches.num_units)
         self.log(
             f"{self.task_data.task.name}, seed {self.settings.seed}: {self.model.num_parameters():,} parameters on "
-            f"{self.device.describe()}, {self.device.precision}; {chosen}; learning rate {self.rate:.3g}"
+            f"{self.device.describe()}, {self.device.precision}; {chosen}; learning rate {self.rate:.3g}; "
+            + describe(self.model, self.settings.trainable, self.reason)
         )
 
     def first_run_info(self) -> dict[str, Any]:
@@ -292,11 +320,12 @@ class FinetuningRun(TrainingRun[Finetune, PackedBatch]):
         """What the run takes if all its steps are like those that were taken; evaluations not counted."""
         budget, state = self.plan.budget, self.train_state
         steps = budget.steps or round((budget.minutes or 0.0) * 60 / step_seconds)
-        weights = 4 * self.model.num_parameters()
-        # A checkpoint is weights and two moments: the last, the best, and one being written.
-        disk = checkpoint_bytes(weights, 2 * weights, 3)
+        trained = 4 * sum(parameter.numel() for parameter in checkpoint.trained_parameters(self.model).values())
+        # A checkpoint is trained weights and two moments: the last, the best, and one being written.
+        disk = checkpoint_bytes(trained, 2 * trained, 3) + 4 * self.model.num_parameters() - trained
         tokens = round(steps * state.tokens / max(1, state.step))
-        return Needs(steps, tokens, steps * step_seconds / 3600, self.device.peak_memory(), disk)
+        seconds = steps * step_seconds + (self.frozen.seconds if self.frozen else 0.0)
+        return Needs(steps, tokens, seconds / 3600, self.device.peak_memory(), disk)
 
     def _start_over(self, reason: str) -> None:
         """Record a collapse and prepare the next attempt. The record is on disk before anything is removed."""
@@ -332,6 +361,7 @@ class FinetuningRun(TrainingRun[Finetune, PackedBatch]):
             checkpoint.load_weights(self.model, best.read()[0]["model"], str(best.folder))
             step = best.step
         kept = self.early_stopping.evaluation_at(self.model, step)
+        merge(self.model)
         if self.task_data.standardization is not None:
             self.task_data.standardization.fold_into(self.model)
         evaluations = {
@@ -345,6 +375,7 @@ class FinetuningRun(TrainingRun[Finetune, PackedBatch]):
                 null_threshold=kept.null_threshold,
                 threshold_origin=kept.threshold_origin,
                 class_weights=self.task_data.class_weights,
+                frozen=self.frozen,
             )
             for split, data in self.task_data.scored.items()
         }

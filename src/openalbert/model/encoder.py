@@ -91,10 +91,10 @@ class AlbertEncoder(nn.Module):
         if at is None:
             hidden = self._layer(depth - 1, hidden, layout, copies)
             states.append(hidden)
-            return Encoded(hidden, self._pool(layout.first(hidden)), tuple(states) if all_states else ())
+            return Encoded(hidden, self.pool(layout.first(hidden)), tuple(states) if all_states else ())
         rows = layout.first_and_asked(at)
         first, hidden = rows.split(self._layer(depth - 1, hidden, layout, copies, rows))
-        return Encoded(hidden, self._pool(first))
+        return Encoded(hidden, self.pool(first))
 
     def _bf16_copies(self, depth: int) -> dict[nn.Module, Bf16Copies]:
         if not (self.is_fused and torch.is_grad_enabled()):
@@ -117,5 +117,6 @@ class AlbertEncoder(nn.Module):
             return out
         return self.run_layer(*arguments)
 
-    def _pool(self, first: Tensor) -> Tensor:
+    def pool(self, first: Float[Tensor, "sequences hidden"]) -> Float[Tensor, "sequences hidden"]:
+        """The pooler on the last layer's [CLS] states."""
         return torch.tanh(self.pooler(first))

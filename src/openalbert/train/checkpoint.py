@@ -200,9 +200,14 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def trained_parameters(model: AlbertModel) -> dict[str, torch.nn.Parameter]:
+    """The parameters that a checkpoint holds; frozen ones are in the model that the run started from."""
+    return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+
+
 def load_weights(model: AlbertModel, tensors: dict[str, torch.Tensor], where: str) -> None:
     """Copy the weights of a checkpoint into a model."""
-    own = dict(model.named_parameters())
+    own = trained_parameters(model)
     if own.keys() != tensors.keys() or any(own[name].shape != tensors[name].shape for name in own):
         raise UserError(f"{where}: this checkpoint is of another model: give another --out, or --fresh")
     with torch.no_grad():
@@ -252,7 +257,7 @@ class Checkpointer:
                 **own,
             }
             tensors = {
-                "model": {name: parameter.detach() for name, parameter in self.model.named_parameters()},
+                "model": {name: parameter.detach() for name, parameter in trained_parameters(self.model).items()},
                 "optimizer": optimizer_tensors(self.optimizer, self.model),
             }
             folder = self.folder / CHECKPOINTS
