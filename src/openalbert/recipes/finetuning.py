@@ -64,7 +64,7 @@ MOST_EPOCHS = 10
 
 
 def own_files(kind: str) -> Finetune:
-    """For a user's own files: three epochs, but never too few steps; early stopping.
+    """For a user's own files: three epochs, of few examples up to ten; early stopping.
 
     The rate is the highest of Table 14. Too high a rate is noticed as a collapse and halved; too low a rate is not
     noticed.
@@ -80,7 +80,7 @@ def own_files(kind: str) -> Finetune:
         dropout=0.1 if choices else 0.0,
         classifier_dropout=0.1,
         max_length=384 if questions else 512,
-        patience=5,
+        patience=3,
     )
 
 
@@ -94,9 +94,9 @@ def effective(settings: Finetune) -> Effective:
     used = replace(settings, max_length=min(settings.max_length, _max_positions(settings.model)))
     heading = f"Settings that matter, as --task {settings.task} has them"
     if settings.task not in TABLE_14:
-        least = f", at least {recipe.least_steps} steps" if recipe.least_steps > 1 else ""
+        more = f", of few examples up to {recipe.most_epochs:g}" if recipe.least_steps > 1 else ""
         words = {
-            "epochs": f"{recipe.epochs:g}{least}",
+            "epochs": f"{recipe.epochs:g}{more}",
             "batch-size": f"{SMALLEST_BATCH} to {recipe.batch_size}, by the number of examples",
         }
         return Effective(used, words, heading)
