@@ -25,6 +25,7 @@ from openalbert.recipes.finetuning import defaults_for
 from openalbert.train.device import Device
 
 HEAD = "--trainable head --optimizer.learning-rate 0.01"
+CLS, SHORT = HEAD + " --head-pooling cls", HEAD + " --head-depth 1"
 LORA = "--trainable lora --optimizer.learning-rate 0.01"
 ON_CPU = Device(torch.device("cpu"), "fp32")
 
@@ -39,6 +40,8 @@ def data_of(kind: str, tiny: Path, folder: Path, *words: str) -> tuple[Finetune,
     ("kind", "words", "least"),
     [
         ("classification", HEAD, 75.0),  # a frozen encoder of random weights
+        ("classification", CLS, 75.0),
+        ("classification", SHORT, 75.0),
         ("regression", HEAD, 20.0),
         ("multi_label", HEAD, 60.0),
         ("multiple_choice", HEAD, 60.0),
@@ -57,9 +60,12 @@ def test_each_kind_is_learned_and_the_folder_is_an_ordinary_one(
     assert all("pooler" in name for name in changed - layers)
     assert len(layers) == (6 if words == LORA else 0)  # of one shared layer: query, key, value, output, up and down
     assert all(name.endswith("weight") for name in layers)
+    config = json.loads((tmp_path / "run" / "model" / "config.json").read_text())
+    shape = (config["num_hidden_layers"], config["num_hidden_groups"])
+    assert shape == {HEAD: (3, 2), CLS: (2, 1), SHORT: (2, 2), LORA: (2, 1)}[words]
 
 
-@pytest.mark.parametrize("words", [HEAD, LORA])
+@pytest.mark.parametrize("words", [HEAD, CLS, SHORT, LORA])
 def test_transformers_gives_the_same_logits(words: str, tiny: Path, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     learn(tiny, "classification", lesson("classification", tmp_path), tmp_path / "run", words + " --steps 30")
@@ -202,6 +208,8 @@ def test_the_learning_rate_is_that_of_what_is_trained_unless_one_is_given(tiny: 
         ("classification", "--trainable head --from-scratch", "keeps the pretrained weights"),
         ("classification", "--trainable lora --optimizer.kind muon", "give --optimizer.kind adamw"),
         ("classification", "--trainable lora --lora-rank 0", "lora_rank is 0: it must be at least 1"),
+        ("classification", "--trainable head --head-depth 3", "with 1 to 2 layers of this model"),
+        ("classification", "--trainable lora --head-depth 1", "--trainable is lora"),
         ("classification", "--trainable heads", "head"),
     ],
 )

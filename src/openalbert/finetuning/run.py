@@ -22,7 +22,7 @@ from openalbert.finetuning.frozen import FrozenStates, standardize_pooler
 from openalbert.finetuning.losses import finetuning
 from openalbert.finetuning.seeds import seeds_sentence, seeds_table, summarize
 from openalbert.finetuning.settings import FREE_TO_CHANGE, Finetune, of_seed, plan
-from openalbert.finetuning.trainable import describe, freeze, merge, resolve
+from openalbert.finetuning.trainable import describe, make_model, merge, resolve
 from openalbert.model.cost import training_flops_per_token
 from openalbert.optim.optimizer import make_optimizer
 from openalbert.optim.schedule import DepthSchedule, DepthStage
@@ -55,8 +55,7 @@ def finetune(settings: Finetune) -> None:
         settings, reason = resolve(settings, task_data, device)
         frozen = None
         if settings.trainable == "head":
-            encoder_of = task_data.make_model(settings.seed, settings.from_scratch)
-            frozen = FrozenStates(encoder_of, device, is_dry=settings.dry_run)
+            frozen = FrozenStates(make_model(task_data, settings), device, is_dry=settings.dry_run)
         if settings.dry_run:
             FinetuningRun(settings, task_data, device, reason=reason, frozen=frozen).dry_run()
             return
@@ -137,7 +136,7 @@ class FinetuningRun(TrainingRun[Finetune, PackedBatch]):
         self.task_data, self.sequences = task_data, task_data.train.encoding.sequences
         self.reason, self.frozen = reason, frozen
         self.baseline = baseline_loss(self.sequences, task_data.class_weights)
-        self.is_captured = is_encoder_captured(settings.speed, device) and settings.trainable == "all"
+        self.is_captured = is_encoder_captured(settings.speed, device) and settings.trainable not in ("head", "lora")
         self.kept_step: int | None = None
         """The step whose weights became the model, once the run has ended."""
         length = max(1, round(len(self.sequences.ids) / len(self.sequences.example)))
@@ -195,10 +194,9 @@ class FinetuningRun(TrainingRun[Finetune, PackedBatch]):
         if not self.run_info:
             self.run_info = read_run_info(self.folder)
         self.rate = settings.optimizer.learning_rate * RATE_FACTOR ** len(self._attempts)
-        self.model = self.task_data.make_model(settings.seed, settings.from_scratch)
+        self.model = make_model(self.task_data, settings)
         self.model.encoder.recomputes_activations = settings.speed.recompute
         self.model.to(device.torch_device)
-        freeze(self.model, settings)
         states = None
         if self.frozen is not None:
             states = self.frozen.of("train", self.sequences)

@@ -64,6 +64,11 @@ class Finetune:
     trainable: Trainable | None = None
     """The weights to train: all; `lora`, low-rank adapters of the layers, which become part of the weights at the end;
     or the `head` alone, in seconds, with the encoder run once. Not given: by the amount of data and the device."""
+    head_pooling: Literal["cls", "cls_mean"] = "cls_mean"
+    """What the head of --trainable head reads: the [CLS] state, or by one more layer the sum with the mean of all
+    tokens, which is more accurate. The folder then stores several copies of a shared layer."""
+    head_depth: int | None = None
+    """Layers that --trainable head runs; not given: all. The saved model has so many: fewer are faster ever after."""
     lora_rank: int = 8
     """Rank of the adapters of --trainable lora."""
     from_scratch: bool = False
@@ -136,6 +141,7 @@ class Finetune:
             "stride",
             "max_answer_tokens",
             "seeds",
+            "head_depth",
             "lora_rank",
             "evaluate_every",
             "patience",

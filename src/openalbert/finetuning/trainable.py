@@ -9,6 +9,7 @@ from openalbert.finetuning.batches import num_units
 from openalbert.finetuning.data import TaskData
 from openalbert.finetuning.settings import LEARNING_RATES, Finetune, Trainable, plan
 from openalbert.model.albert import AlbertModel
+from openalbert.model.averaging import with_depth
 from openalbert.model.cost import training_flops_per_token
 from openalbert.model.lora import add_adapters, merge_adapters
 from openalbert.tasks.task import Kind
@@ -30,6 +31,12 @@ def resolve(settings: Finetune, task_data: TaskData, device: Device) -> tuple[Fi
         raise UserError(
             f"--trainable head learns from one vector of each text, but {task_data.task.name} is of the kind {kind}, "
             "which needs one of each token: give --trainable lora or all"
+        )
+    layers = task_data.config.num_layers
+    if settings.head_depth is not None and (chosen != "head" or settings.head_depth > layers):
+        raise UserError(
+            f"--head-depth {settings.head_depth} is for --trainable head, with 1 to {layers} layers of this model, but "
+            f"--trainable is {chosen}: leave it out or change it"
         )
     rate = settings.optimizer.learning_rate
     if chosen in LEARNING_RATES and rate == settings.recipe.learning_rate:
@@ -68,16 +75,22 @@ def _minutes_of_all(settings: Finetune, task_data: TaskData) -> float:
     return tokens * training_flops_per_token(task_data.config, length, masked_fraction=0.0) / CPU_FLOPS / 60
 
 
-def freeze(model: AlbertModel, settings: Finetune) -> None:
-    """Leave only those weights to train that the settings ask for; `lora` gets its adapters."""
-    if settings.trainable == "all":
-        return
+def make_model(task_data: TaskData, settings: Finetune) -> AlbertModel:
+    """The model to train: only those weights have gradients that the settings ask for."""
+    model = task_data.make_model(settings.seed, settings.from_scratch)
+    if settings.trainable not in ("head", "lora"):
+        return model
+    # A head that is trained further keeps reading what it was trained on.
+    if settings.trainable == "head" and not task_data.has_known_head:
+        depth = settings.head_depth or model.config.num_layers
+        model = with_depth(model, depth, averages=settings.head_pooling == "cls_mean")
     model.encoder.requires_grad_(False)
     if settings.trainable == "lora":
         torch.manual_seed(settings.seed)
         add_adapters(model.encoder, settings.lora_rank)
     if settings.trainable == "head" or "span" not in model.heads or len(model.heads) > 1:
         model.encoder.pooler.requires_grad_(True)
+    return model
 
 
 def merge(model: AlbertModel) -> None:
