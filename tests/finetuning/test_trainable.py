@@ -207,6 +207,7 @@ def test_the_learning_rate_is_that_of_what_is_trained_unless_one_is_given(tiny: 
         ("question_answering", "--trainable head", "needs one of each token: give --trainable lora or all"),
         ("classification", "--trainable head --from-scratch", "keeps the pretrained weights"),
         ("classification", "--trainable lora --optimizer.kind muon", "give --optimizer.kind adamw"),
+        ("classification", "--trainable lora --speed.compile whole", "which needs --trainable all, not lora"),
         ("classification", "--trainable lora --lora-rank 0", "lora_rank is 0: it must be at least 1"),
         ("classification", "--trainable head --head-depth 3", "with 1 to 2 layers of this model"),
         ("classification", "--trainable lora --head-depth 1", "--trainable is lora"),

@@ -169,6 +169,8 @@ class Finetune:
                     f"--trainable {self.trainable} keeps the pretrained weights, and --from-scratch has none: "
                     "leave one of them out"
                 )
+            if self.speed.compile == "whole":
+                raise UserError(f"speed.compile is 'whole', which needs --trainable all, not {self.trainable}")
             if self.optimizer.kind == "muon":
                 raise UserError(
                     f"muon trains the matrices of the layers, and --trainable {self.trainable} keeps them: "
