@@ -201,6 +201,17 @@ def test_the_learning_rate_is_that_of_what_is_trained_unless_one_is_given(tiny: 
         assert given.optimizer.learning_rate == 0.004
 
 
+def test_the_head_is_trained_to_its_end_unless_another_patience_is_given(tiny: Path, tmp_path: Path) -> None:
+    _, data = data_of("classification", tiny, tmp_path)
+    own = defaults_for("classification")
+    head, _ = trainable.resolve(replace(own, trainable="head"), data, ON_CPU)
+    assert (head.patience, head.keep) == (None, "last")
+    given, _ = trainable.resolve(replace(own, trainable="head", patience=7, keep="best"), data, ON_CPU)
+    assert (given.patience, given.keep) == (7, "best")
+    all_weights, _ = trainable.resolve(replace(own, trainable="all"), data, ON_CPU)
+    assert (all_weights.patience, all_weights.keep) == (3, "best")
+
+
 @pytest.mark.parametrize(
     ("kind", "words", "message"),
     [

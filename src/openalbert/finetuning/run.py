@@ -354,7 +354,7 @@ class FinetuningRun(TrainingRun[Finetune, PackedBatch]):
     def _finish(self, collapsed: str | None) -> dict[str, Any]:
         """Score the best weights on every split; write model folder, scores and what the run took."""
         step, decisive, task = self.train_state.step, self.early_stopping.split, self.task_data.task
-        best = checkpoint.best(self.folder / CHECKPOINTS) if self.settings.keep == "best" else None
+        best = checkpoint.best(self.folder / CHECKPOINTS) if self.settings.keep != "last" else None
         if best is not None and best.step != step:
             checkpoint.load_weights(self.model, best.read()[0]["model"], str(best.folder))
             step = best.step

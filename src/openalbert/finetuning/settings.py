@@ -36,6 +36,8 @@ class Length:
     """How often a few examples are seen at most: more would only be learned by heart."""
     learning_rate: float | None = None
     """The recipe's own, for all weights."""
+    patience: int | None = None
+    """The recipe's own; the head alone is trained to its end, unless another is given."""
 
     @property
     def epochs(self) -> float:
@@ -119,8 +121,9 @@ class Finetune:
     For your own classes: accuracy, macro_f1, matthews, loss, and of two classes f1, which is that of the second."""
     patience: int | None = None
     """End the run when its score has risen, and then so many evaluations in a row were no better; not given: never."""
-    keep: Literal["best", "last"] = "best"
-    """Which weights the model folder gets: those of the best evaluation, or the last."""
+    keep: Literal["best", "last"] | None = None
+    """Which weights the model folder gets: those of the best evaluation, or the last.
+    Not given: the best; of --trainable head the last, for it converges, and a small dev set would choose by chance."""
     save_every: int | None = None
     """Steps between two checkpoints; not given: as often as it is evaluated."""
     log_every: int = 10

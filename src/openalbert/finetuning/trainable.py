@@ -41,7 +41,12 @@ def resolve(settings: Finetune, task_data: TaskData, device: Device) -> tuple[Fi
     rate = settings.optimizer.learning_rate
     if chosen in LEARNING_RATES and rate == settings.recipe.learning_rate:
         rate = LEARNING_RATES[chosen]
-    return replace(settings, trainable=chosen, optimizer=replace(settings.optimizer, learning_rate=rate)), reason
+    optimizer = replace(settings.optimizer, learning_rate=rate)
+    resolved = replace(settings, trainable=chosen, optimizer=optimizer, keep=settings.keep or "best")
+    if chosen == "head":
+        patience = None if settings.patience == settings.recipe.patience else settings.patience
+        resolved = replace(resolved, patience=patience, keep=settings.keep or "last")
+    return resolved, reason
 
 
 def _choose(settings: Finetune, task_data: TaskData, device: Device) -> tuple[Trainable, str]:

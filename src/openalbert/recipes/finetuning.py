@@ -60,6 +60,7 @@ TABLE_14 = {
 
 
 OWN_RATE = 5e-5  # the highest of Table 14
+OWN_PATIENCE = 3  # evaluations, of ten
 MOST_EPOCHS = 10
 
 
@@ -73,14 +74,16 @@ def own_files(kind: str) -> Finetune:
     return Finetune(
         task=kind,
         out=Path("runs") / kind,
-        recipe=Length(100_000, 32, 9_375, least_steps=400, most_epochs=MOST_EPOCHS, learning_rate=OWN_RATE),
+        recipe=Length(
+            100_000, 32, 9_375, least_steps=400, most_epochs=MOST_EPOCHS, learning_rate=OWN_RATE, patience=OWN_PATIENCE
+        ),
         optimizer=OptimizerSettings(kind="adamw", learning_rate=OWN_RATE),
         schedule=Schedule(warmup_fraction=0.1),
         standardize=kind == "regression",
         dropout=0.1 if choices else 0.0,
         classifier_dropout=0.1,
         max_length=384 if questions else 512,
-        patience=3,
+        patience=OWN_PATIENCE,
     )
 
 
