@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from openalbert.interop.names import family_of
 from openalbert.model.albert import AlbertModel
-from openalbert.model.averaging import with_depth
+from openalbert.model.averaging import MEAN_WEIGHT, with_depth
 from openalbert.model.config import Head, Sharing
 from openalbert.model.presets import PRESETS
 
@@ -25,14 +25,14 @@ def made(num_layers: int, sharing: Sharing) -> AlbertModel:
 @pytest.mark.parametrize("sharing", [Sharing(1, 1), Sharing(4, 4), Sharing(2, 1)])
 @pytest.mark.parametrize("depth", [1, 2, 3, 4])
 @pytest.mark.parametrize("averages", [True, False])
-def test_the_last_layer_gives_the_norm_of_first_token_plus_mean(sharing: Sharing, depth: int, averages: bool) -> None:
+def test_the_last_layer_gives_the_norm_of_a_token_plus_the_mean(sharing: Sharing, depth: int, averages: bool) -> None:
     model = made(4, sharing)
     changed = with_depth(model, depth, averages=averages)
     with torch.no_grad():
         states = model.encode_packed(IDS, LENGTHS, depth=depth).hidden.split(LENGTHS)
         found = changed.encode_packed(IDS, LENGTHS).hidden.split(LENGTHS)
     for before, after in zip(states, found, strict=True):
-        expected = F.layer_norm(before + before.mean(0), before.shape[1:]) if averages else before
+        expected = F.layer_norm(before + MEAN_WEIGHT * before.mean(0), before.shape[1:]) if averages else before
         torch.testing.assert_close(after, expected, atol=2e-5, rtol=1e-4)
 
 

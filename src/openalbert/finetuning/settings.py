@@ -67,8 +67,8 @@ class Finetune:
     """The weights to train: all; `lora`, low-rank adapters of the layers, which become part of the weights at the end;
     or the `head` alone, in seconds, with the encoder run once. Not given: by the amount of data and the device."""
     head_pooling: Literal["cls", "cls_mean"] = "cls_mean"
-    """What the head of --trainable head reads: the [CLS] state, or by one more layer the sum with the mean of all
-    tokens, which is more accurate. The folder then stores several copies of a shared layer."""
+    """What the head of --trainable head reads: the [CLS] state, or by one more layer the sum with twice the mean of
+    all tokens, which is more accurate. The folder then stores several copies of a shared layer."""
     head_depth: int | None = None
     """Layers that --trainable head runs; not given: all. The saved model has so many: fewer are faster ever after."""
     lora_rank: int = 8
@@ -231,7 +231,7 @@ def plan(settings: Finetune, num_examples: int, num_units: int) -> Plan:
         budget = Budget(steps=recipe.steps)
     else:
         # The recipe's steps already count the windows that long passages make of a question.
-        steps = round(recipe.epochs * num_examples / batch_size)
+        steps: float = round(recipe.epochs * num_examples / batch_size)
         if settings.trainable == "head":
             steps = max(steps, min(HEAD_STEPS, round(HEAD_EPOCHS * num_units / batch_size)))
         else:
