@@ -40,7 +40,7 @@ def data_of(kind: str, tiny: Path, folder: Path, *words: str) -> tuple[Finetune,
     ("kind", "words", "least"),
     [
         ("classification", HEAD, 75.0),  # a frozen encoder of random weights
-        ("classification", CLS, 75.0),
+        ("classification", CLS, 66.0),
         ("classification", SHORT, 75.0),
         ("regression", HEAD, 20.0),
         ("multi_label", HEAD, 60.0),

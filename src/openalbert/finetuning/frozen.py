@@ -44,9 +44,11 @@ class FrozenStates:
         model.eval()
         with torch.inference_mode(), self.device.autocast():
             encoded = pooled(model, self.of(name, sequences))
-            found = {head.kind: model.scores(head.kind, encoded).float().cpu().numpy() for head in model.head_list}
+            logits: dict[str, np.ndarray] = {
+                head.kind: model.scores(head.kind, encoded).float().cpu().numpy() for head in model.head_list
+            }
         model.train(was_training)
-        return Outputs(found)
+        return Outputs(logits)
 
     @torch.no_grad()
     def _encode(self, name: str, sequences: Sequences) -> Float[Tensor, "sequences hidden"]:
