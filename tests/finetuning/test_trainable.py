@@ -12,7 +12,6 @@ from sklearn.linear_model import LogisticRegression
 from tests.finetuning.made_lessons import command, learn, learned, lesson, weights
 from tests.finetuning.test_finetune import stop_at
 
-import openalbert
 from openalbert import cli
 from openalbert.finetuning import frozen, trainable
 from openalbert.finetuning.batches import Packing
@@ -20,6 +19,7 @@ from openalbert.finetuning.data import TaskData, load_data
 from openalbert.finetuning.frozen import FrozenStates, standardize_pooler
 from openalbert.finetuning.losses import finetuning_scores
 from openalbert.finetuning.settings import Finetune
+from openalbert.interop import huggingface
 from openalbert.interop.weights import read_tensors
 from openalbert.recipes.finetuning import defaults_for
 from openalbert.train.device import Device
@@ -71,7 +71,7 @@ def test_transformers_gives_the_same_logits(words: str, tiny: Path, tmp_path: Pa
     learn(tiny, "classification", lesson("classification", tmp_path), tmp_path / "run", words + " --steps 30")
     folder = tmp_path / "run" / "model"
     theirs = transformers.AutoModelForSequenceClassification.from_pretrained(folder).eval()
-    ours = openalbert.load(folder)
+    ours = huggingface.load(folder)
     ids = torch.tensor([[2, 55, 81, 15, 44, 9, 3]])
     with torch.no_grad():
         expected = theirs(input_ids=ids).logits

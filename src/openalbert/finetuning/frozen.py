@@ -66,10 +66,11 @@ class FrozenStates:
         return states
 
     def _first_states(self, sequences: Sequences, chosen: Int64[np.ndarray, "_"]) -> Float[Tensor, "sequences hidden"]:
-        ids, segments, lengths = pack(sequences, chosen, self.device)
-        firsts = torch.from_numpy(np.cumsum(lengths) - lengths).to(ids.device)
+        packed = pack(sequences, chosen, self.device)
+        lengths = sequences.lengths[chosen]
+        firsts = torch.from_numpy(np.cumsum(lengths) - lengths).to(packed.ids.device)
         with self.device.autocast():
-            return self.model.encode_packed(ids, lengths.tolist(), segments, at=firsts).hidden.float()
+            return self.model.encode_packed(packed.ids, packed.lengths, packed.segments, at=firsts).hidden.float()
 
 
 def pooled(model: AlbertModel, states: Float[Tensor, "sequences hidden"]) -> Encoded:

@@ -32,6 +32,8 @@ def resolve(settings: Finetune, task_data: TaskData, device: Device) -> tuple[Fi
             f"--trainable head learns from one vector of each text, but {task_data.task.name} is of the kind {kind}, "
             "which needs one of each token: give --trainable lora or all"
         )
+    if chosen != "all" and task_data.has_exits:
+        raise UserError(f"early exits are trained with all weights, but --trainable is {chosen}: leave one of them out")
     layers = task_data.config.num_layers
     if settings.head_depth is not None and (chosen != "head" or settings.head_depth > layers):
         raise UserError(
@@ -55,7 +57,7 @@ def _choose(settings: Finetune, task_data: TaskData, device: Device) -> tuple[Tr
     task = task_data.task
     if task.name != task.kind:
         return "all", "as in the paper"
-    if settings.from_scratch or settings.optimizer.kind == "muon":
+    if settings.from_scratch or settings.optimizer.kind == "muon" or task_data.has_exits:
         return "all", "the other settings need it"
     if device.is_cuda:
         return "all", "on a GPU that is fast"

@@ -37,11 +37,12 @@ MAGIC = {
     "zst": rb"\x28\xb5\x2f\xfd",
 }
 HEAD = 10  # bytes, the longest of these
+UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 STANDARD_INPUT = "-"
 
 
 @dataclass(frozen=True)
-class Reading:
+class CorpusReading:
     """How text files are read."""
 
     format: Literal["auto", "text", "jsonl", "csv", "tsv", "parquet", "datasets"] = "auto"
@@ -159,17 +160,25 @@ def decode(data: bytes, counts: Counts, final: bool = True) -> tuple[str, int]:
     return text, used
 
 
-def text_blocks(source: CorpusSource, counts: Counts) -> Iterator[str]:
-    """The clean text of a file in blocks that may end anywhere, even within a line."""
-    rest, held = b"", ""
+def decoded_blocks(source: CorpusSource, counts: Counts) -> Iterator[str]:
+    """The text of a file, not cleaned, in blocks that may end anywhere, even within a line."""
+    rest = b""
     for block in byte_blocks(source, counts):
-        data = rest + block
-        text, used = decode(data, counts, final=False)
-        rest, text = data[used:], held + text
+        text, used = decode(data := rest + block, counts, final=False)
+        rest = data[used:]
+        yield text
+    yield decode(rest, counts)[0]
+
+
+def text_blocks(source: CorpusSource, counts: Counts) -> Iterator[str]:
+    """The clean text of a file, in blocks that may end anywhere, even within a line."""
+    held = ""
+    for block in decoded_blocks(source, counts):
+        text = held + block
         # A carriage return at the end may be the first half of a line break.
         held = "\r" if text.endswith("\r") else ""
         yield clean(text.removesuffix("\r"), counts)
-    yield clean(held + decode(rest, counts)[0], counts)
+    yield clean(held, counts)
 
 
 @runtime_checkable
@@ -204,8 +213,8 @@ def _opened(source: CorpusSource) -> Iterator[_Readable]:
             yield file
 
 
-def byte_blocks(source: CorpusSource, counts: Counts) -> Iterator[bytes]:
-    """The decompressed bytes of a file; compression is recognized by its magic bytes."""
+def byte_blocks(source: CorpusSource, counts: Counts, takes_utf16: bool = False) -> Iterator[bytes]:
+    """The decompressed bytes of a file; compression is recognized by its magic bytes. Binary data is refused."""
     with _opened(source) as raw:
         file = _Counted(raw, counts)
         ending = Path(source.name).suffix.removeprefix(".")
@@ -219,7 +228,7 @@ def byte_blocks(source: CorpusSource, counts: Counts) -> Iterator[bytes]:
             first = True
             for block in _filled(_decompressor(file, compression, source.name)):
                 if first:
-                    _refuse_junk(block[:JUNK_SAMPLE], source.name)
+                    _refuse_junk(block[:JUNK_SAMPLE], source.name, takes_utf16)
                     first = False
                 yield block
         except (EOFError, zlib.error, lzma.LZMAError, OSError) as error:
@@ -286,8 +295,10 @@ def _filled(read: Callable[[int], bytes]) -> Iterator[bytes]:
         yield b"".join(parts)
 
 
-def _refuse_junk(sample: bytes, name: str) -> None:
-    if sample.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+def _refuse_junk(sample: bytes, name: str, takes_utf16: bool) -> None:
+    if sample.startswith(UTF16_MARKS):
+        if takes_utf16:
+            return
         raise UserError(f"{name}: this is UTF-16, but UTF-8 is read: iconv -f UTF-16 -t UTF-8 FILE converts it")
     found = Counts()
     text, _ = decode(sample, found, final=False)
