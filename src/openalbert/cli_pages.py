@@ -166,6 +166,7 @@ PAGES: dict[str, Page] = {
             "task": TASK,
             **FILES,
             "out": "Folder of the run.",
+            "trainable": "Only the head, fast on a CPU; adapters of low rank; or all; not given: by data and device.",
             "epochs": "Length of the run in epochs; or --steps, or --minutes.",
             "steps": "",
             "batch-size": "Examples of a step.",
