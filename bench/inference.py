@@ -439,8 +439,9 @@ take one batch padded to the longest. All numbers of each round are in rounds.js
 ## Limits
 
 The machine was busy with other work (load average {loads}), so the tables have processor time, the sum over threads. It
-hides what threads lose by waiting for each other. The wall times are in rounds.json; under this load they mean little. One machine, with AVX512-VNNI: without such
-instructions, 8-bit products gain less. Token ids are random, which changes no time.
+hides what threads lose by waiting for each other. The wall times are in rounds.json; under this load they mean little.
+One machine, with AVX512-VNNI: without such instructions, 8-bit products gain less. Token ids are random, which changes
+no time.
 """
 
 
