@@ -171,6 +171,7 @@ def finetune(
     metric: str | None = None,
     seed: int | None = None,
     seeds: int | None = None,
+    folds: int | None = None,
     device: str | None = None,
     fresh: bool = False,
     **settings: Any,
@@ -178,7 +179,8 @@ def finetune(
     """Fine-tune a model on a task, as `openalbert finetune` does. The same call again resumes the run.
 
     `model` is a model folder, a run or a name; or a whole `Finetune`. The defaults follow from `task`. `data` is the
-    folder of a published dataset; `train` and `dev` are files of your own. Other settings are given as to `pretrain`.
+    folder of a published dataset; `train` and `dev` are files of your own. `seeds` and `folds` are several runs: of
+    different seeds, or for cross-validation. Other settings are given as to `pretrain`.
 
         >>> import openalbert
         >>> run = openalbert.finetune("runs/mine", task="classification", train="mails.csv", out="runs/mails",
@@ -203,6 +205,7 @@ def finetune(
         metric=metric,
         seed=seed,
         seeds=seeds,
+        folds=folds,
         device=device,
         fresh=fresh or None,
     )

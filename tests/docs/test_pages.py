@@ -9,6 +9,7 @@ import pytest
 import torch
 from tests.docs import (
     test_add_a_task,
+    test_find_entities_guide,
     test_glue_squad_race,
     test_guides,
     test_own_file_guide,
@@ -58,6 +59,9 @@ RUN_BY = {
     "docs/guides/add-a-task.md": test_add_a_task.test_the_task_of_the_guide_is_read_scored_and_known_by_name,
     "docs/guides/fine-tune-your-own-file.md": (
         test_own_file_guide.test_the_commands_of_the_guide_make_the_models_it_speaks_of
+    ),
+    "docs/guides/find-entities.md": (
+        test_find_entities_guide.test_the_commands_of_the_guide_find_the_entities_it_speaks_of
     ),
     "docs/guides/glue-squad-race.md": (
         test_glue_squad_race.test_the_commands_of_the_guide_tune_score_and_write_what_it_speaks_of

@@ -22,7 +22,7 @@ KINDS = ("classification", "regression", "multi_label", "multiple_choice", "ques
 # A tiny model with wide first weights learns fast at a rate that would ruin a large one.
 SETTINGS = (
     "--steps 100 --batch-size 8 --optimizer.learning-rate 0.004 --schedule.warmup-fraction 0.1 --dropout 0 "
-    "--classifier-dropout 0 --speed.threads 1"
+    "--classifier-dropout 0 --speed.threads 1 --no-baselines"
 )
 
 

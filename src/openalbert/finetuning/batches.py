@@ -85,7 +85,7 @@ def _first_of_units(sequences: Sequences) -> Int64[np.ndarray, "units"]:
     """The first sequence of each unit."""
     if "multiple_choice" not in sequences.targets:
         return np.arange(len(sequences.example))
-    return np.flatnonzero(np.diff(sequences.example, prepend=-1))
+    return sequences.first_of_examples
 
 
 def fingerprint(sequences: Sequences) -> str:

@@ -17,8 +17,8 @@ from openalbert.finetuning.evaluation import Evaluation, evaluate_split, fit_nul
 from openalbert.model.albert import AlbertModel
 from openalbert.tasks.metrics import LOSS, ranking
 from openalbert.train.device import Device
+from openalbert.train.loop import TrainState
 from openalbert.train.metrics_log import MetricsLog
-from openalbert.train.state import TrainState
 
 
 @dataclass
@@ -109,7 +109,8 @@ class EarlyStopping:
 
     def _evaluate(self, model: AlbertModel) -> Evaluation:
         task_data = self.task_data
-        threshold, origin = fit_null_threshold(model, task_data.threshold, self.device)
+        questions = task_data.threshold if task_data.task.may_have_no_answer else None
+        threshold, origin = fit_null_threshold(model, questions, self.device)
         return evaluate_split(
             [model],
             task_data.task,

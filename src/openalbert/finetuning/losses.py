@@ -6,6 +6,7 @@ The losses are those of section 4.1 of the paper and its sources.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
+from typing import cast
 
 import numpy as np
 import torch
@@ -18,10 +19,9 @@ from openalbert.finetuning.batches import PackedBatch
 from openalbert.finetuning.predict import Outputs
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import TOKEN_HEADS
-from openalbert.objectives.score import Score, score
 from openalbert.tasks.task import UNLABELLED, Sequences, Task
 from openalbert.train.cuda_graphs import CapturedEncoder
-from openalbert.train.loop import TrainingTask
+from openalbert.train.loop import Score, TrainingTask, score
 
 ANSWERABILITY_WEIGHT = 0.5  # Google's: the loss is then as large as that of the span
 
@@ -58,6 +58,11 @@ def finetuning_scores(
     class_weights: Float[Tensor, "classes"] | None = None,
 ) -> dict[str, Score]:
     """The losses of a batch. Without a head that scores tokens, the last layer computes [CLS] only."""
+    if model.exits is not None:
+        states = model.encode_packed(batch.tokens, batch.lengths, batch.segments, all_states=True)
+        [kind] = model.heads
+        by_depth = [head_loss(kind, given, batch, class_weights) for given in model.depth_scores(states)]
+        return {kind: combine_depths(by_depth)}
     encoded = None
     if captured is not None and batch.is_filled:
         encoded = captured.encode(batch.tokens, batch.segments, batch.lengths, depth)
@@ -71,6 +76,16 @@ def finetuning_scores(
         real = given[:count]
         scores[head.kind] = head_loss(head.kind, real, batch, class_weights)
     return scores
+
+
+def combine_depths(scores: Sequence[Score]) -> Score:
+    """One loss of all depths, for early exit: the mean weighted by the depth (PABEE, arXiv 2006.04152).
+
+    Right are the decisions at full depth.
+    """
+    weights = range(1, len(scores) + 1)
+    weighted = torch.stack([weight * one.loss_sum for weight, one in zip(weights, scores, strict=True)]).sum()
+    return scores[-1]._replace(loss_sum=weighted / sum(weights))
 
 
 def head_loss(
@@ -235,7 +250,7 @@ class Standardization:
 
         `values` are the targets as they were read: as 32-bit numbers, times within one hour would be a few values only.
         """
-        targets = ((values - self.mean) / self.std).astype(np.float32)
+        targets = ((values - self.mean) / self.std).astype(np.float32)[sequences.example]
         return replace(sequences, targets={**sequences.targets, "regression": targets})
 
     def restore(self, outputs: Outputs) -> Outputs:
@@ -246,19 +261,19 @@ class Standardization:
     @torch.no_grad()
     def fold_into(self, model: AlbertModel) -> None:
         """Change the head from standardized to original values."""
-        head = _regression_head(model)
-        head.weight.mul_(self.std)
-        head.bias.mul_(self.std).add_(self.mean)
+        for head in _regression_heads(model):
+            head.weight.mul_(self.std)
+            head.bias.mul_(self.std).add_(self.mean)
 
     @torch.no_grad()
     def unfold_from(self, model: AlbertModel) -> None:
         """Change the head from original to standardized values."""
-        head = _regression_head(model)
-        head.weight.div_(self.std)
-        head.bias.sub_(self.mean).div_(self.std)
+        for head in _regression_heads(model):
+            head.weight.div_(self.std)
+            head.bias.sub_(self.mean).div_(self.std)
 
 
-def _regression_head(model: AlbertModel) -> nn.Linear:
-    head = model.heads["regression"].dense
-    assert isinstance(head, nn.Linear)
-    return head
+def _regression_heads(model: AlbertModel) -> list[nn.Linear]:
+    """The linear map of the head, and of every exit."""
+    modules = [model.heads["regression"], *(model.exits or ())]
+    return [cast(nn.Linear, module.dense) for module in modules]

@@ -3,6 +3,7 @@
 The paper's best results are of ensembles: "average the model predictions" (section 4.9), which here are the logits.
 """
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -84,7 +85,8 @@ class Outputs:
     """The float32 logits of every head of a task."""
 
     logits: dict[str, np.ndarray]
-    """By the kind of head: a row for each sequence; for heads that score tokens a row for each, in the order of ids."""
+    """By the kind of head: a row for each example, or for each option of a choice; for questions a row for each window.
+    Heads that score tokens have a row for each, in the order of ids."""
 
 
 def predict(
@@ -93,12 +95,15 @@ def predict(
     device: Device,
     *,
     kinds: Sequence[HeadKind] = (),
+    depth: int | None = None,
     tokens_at_a_time: int = TOKENS_AT_A_TIME,
     advance: Callable[[float], None] = lambda tokens: None,
 ) -> Outputs:
     """The logits of these sequences, the mean over the models; `advance` is called with the tokens of each batch.
 
     `kinds` are the heads that compute them; not given: all heads for a task, which the models must have in common.
+    `depth` is the number of layers; not given: all.
+    Where long texts have several windows, the logits of their windows are combined: there is a row for each example.
     """
     kinds = kinds or _common_heads(models)
     num_sequences, num_tokens = len(sequences.example), len(sequences.ids)
@@ -108,14 +113,37 @@ def predict(
         if head.kind in kinds
     }
     for model in models:
-        was_training = model.training
-        model.eval()
-        with torch.inference_mode():
+        with inference(model):
             for chosen in batches_by_length(sequences.lengths, tokens_at_a_time):
-                _add_logits(model, sequences, chosen, device, logits, len(models))
+                _add_logits(model, sequences, chosen, device, logits, len(models), depth)
                 advance(float(sequences.lengths[chosen].sum()))
+    return Outputs({kind: combine_windows(sequences, rows) for kind, rows in logits.items()})
+
+
+def combine_windows(sequences: Sequences, logits: Float[np.ndarray, "sequences outputs"]) -> np.ndarray:
+    """The logits of each example: mean or maximum of those of its windows, as the sequences say; else unchanged.
+
+    The mean is of logits, as it is over the models of an ensemble. A window that shows nothing has logits near those of
+    the label frequencies, so that one that shows much decides.
+    """
+    if sequences.long_texts == "truncate" or not len(logits):
+        return logits
+    combined = (np.add if sequences.long_texts == "mean" else np.maximum).reduceat(logits, sequences.first_of_examples)
+    if sequences.long_texts == "mean":
+        combined /= np.bincount(sequences.example)[:, None]
+    return combined
+
+
+@contextlib.contextmanager
+def inference(model: AlbertModel) -> Iterator[None]:
+    """Without dropout and gradients; a model in training is in training again after the block."""
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.inference_mode():
+            yield
+    finally:
         model.train(was_training)
-    return Outputs(logits)
 
 
 def _common_heads(models: Sequence[AlbertModel]) -> list[HeadKind]:
@@ -152,13 +180,14 @@ def _add_logits(
     device: Device,
     logits: dict[str, np.ndarray],
     num_models: int,
+    depth: int | None,
 ) -> None:
     packed = pack(sequences, chosen, device)
     # Without a head that scores tokens, the last layer computes [CLS] alone.
     scores_tokens = any(kind in logits for kind in TOKEN_HEADS)
     at = None if scores_tokens else torch.empty(0, dtype=torch.int64, device=device.torch_device)
     with device.autocast():
-        encoded = model.encode_packed(packed.ids, packed.lengths, packed.segments, at=at)
+        encoded = model.encode_packed(packed.ids, packed.lengths, packed.segments, at=at, depth=depth)
         found = {kind: model.scores(kind, encoded) for kind in model.heads if kind in logits}  # type: ignore[arg-type]
     for kind, values in found.items():
         rows = packed.tokens if kind in TOKEN_HEADS else chosen

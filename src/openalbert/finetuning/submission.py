@@ -129,11 +129,17 @@ def write_lines(
     _one_for_each(examples, predictions)
     lines = []
     for number, (example, prediction) in enumerate(zip(examples, predictions, strict=True)):
-        values: dict[str, object] = {"id": example.id, "prediction": format_prediction(task, prediction)}
-        if len(likely):
-            values |= _by_name(task, likely[number])
+        values = prediction_record(task, example, prediction, likely[number] if len(likely) else None)
         lines.append(json.dumps(values, ensure_ascii=False))
     return _written(file, "\n".join(lines) + "\n")
+
+
+def prediction_record(
+    task: Task, example: Example, prediction: object, likely: Float64[np.ndarray, "_"] | None
+) -> dict[str, object]:
+    """The id, the readable prediction and the probabilities of one example."""
+    values: dict[str, object] = {"id": example.id, "prediction": format_prediction(task, prediction)}
+    return values if likely is None else values | _by_name(task, likely)
 
 
 def _by_name(task: Task, likely: Float64[np.ndarray, "_"]) -> dict[str, object]:
@@ -156,6 +162,8 @@ def format_prediction(task: Task, prediction: object) -> str | float | list[str]
         return [task.labels[number] for number in cast("tuple[int, ...]", prediction)]
     if task.kind == "multiple_choice":
         return letter(int(cast("int", prediction)))
+    if task.kind == "tagging":
+        return list(cast("tuple[str, ...]", prediction))
     return str(prediction)
 
 

@@ -64,10 +64,10 @@ def align_words(examples: Sequence[TaggingExample], tokenizer: Tokenizer, room: 
         tokens.append(token_of_piece[of_word])
         pieces.append(np.array(encoding.ids, np.int32))
         num_pieces += len(encoding.ids)
-    of_window = np.array(windows, np.int64).reshape(-1, 3).T
+    firsts, lengths, numbers = np.array(windows, np.int64).reshape(-1, 3).T
     starts = np.cumsum([0, *(len(example.words) for example in examples)], dtype=np.int64)
     words = WordTokens(np.concatenate([np.empty(0, np.int64), *tokens]), starts)
-    return TaggedPieces(np.concatenate([np.empty(0, np.int32), *pieces]), *of_window, words)
+    return TaggedPieces(np.concatenate([np.empty(0, np.int32), *pieces]), firsts, lengths, numbers, words)
 
 
 def first_pieces(

@@ -15,6 +15,7 @@ from torch import Tensor
 from openalbert.atomic_io import new_folder
 from openalbert.errors import InputWarning, UserError, suggestion
 from openalbert.interop.config_json import OWN_SECTION, read_config, read_heads, write_config
+from openalbert.interop.exits import read_exit_heads, write_exit_heads
 from openalbert.interop.names import BUFFERS, EMBEDDING_MAP, TIED, Family, Pair, family_of, name_pairs
 from openalbert.interop.pretraining_json import Pretraining, write_pretraining
 from openalbert.interop.tokenizer_json import write_tokenizer_files
@@ -23,13 +24,12 @@ from openalbert.model.albert import AlbertModel, initialize
 from openalbert.model.config import PRETRAINING_HEADS, TOKEN_HEADS, AlbertConfig, Head
 from openalbert.model.presets import PRESETS, is_preset_or_recipe
 from openalbert.pretrained import bundled_folder, pretrained_names
-from openalbert.run_files import METRICS, MODEL, RUN, RUN_INFO
+from openalbert.run_files import MODEL, RUN
 from openalbert.text.tokenizer import Tokenizer
 
 CONFIG = "config.json"
 TASK = "task.json"  # the task of a fine-tuned model
 EXPORT = "export.json"  # of a folder that holds ONNX graphs instead of weights
-TAIL = 1 << 16  # bytes at the end of the metrics that are searched for the last record
 MOST_NAMED = 5  # neighbours of a missing folder that an error lists
 NEARLY_THE_SAME = 0.7  # similarity; with less, names of two or three letters match by chance
 Precision = Literal["float32", "bfloat16", "float16"]
@@ -80,26 +80,8 @@ def local_folder(name: str) -> Path | None:
     if (path / CONFIG).exists() or not (path / RUN).is_file():
         return path
     if not (path / MODEL / CONFIG).is_file():
-        raise UserError(f"{path} is a run that has no model yet: {_progress(path)}")
+        raise UserError(f"{path} is a run that has no model yet: run its command again to finish it, or name another")
     return path / MODEL
-
-
-def _progress(run: Path) -> str:
-    """How far an unfinished run is, and what to do."""
-    lines: list[bytes] = []
-    with contextlib.suppress(FileNotFoundError), (run / METRICS).open("rb") as file:
-        file.seek(max(0, (run / METRICS).stat().st_size - TAIL))
-        lines = file.read().splitlines()
-    state = "it has logged nothing"
-    for line in lines:
-        with contextlib.suppress(ValueError, KeyError, TypeError):
-            record = json.loads(line)
-            if record["kind"] == "train":
-                state = f"it is at step {record['step']:,}, {record['progress']:.1%} of its budget"
-    command = ""
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        command = f" (`{json.loads((run / RUN_INFO).read_text(encoding='utf-8'))['command']}`)"
-    return f"{state}; run its command again{command} to finish it, or name another model"
 
 
 def find_folder(name: str, fresh: tuple[str, ...] = ()) -> Path:
@@ -174,7 +156,9 @@ def read_model(folder: Path) -> tuple[AlbertModel, TensorReport]:
         )
     values = _read_config_file(folder)
     weights = folder / (WEIGHTS if (folder / WEIGHTS).exists() else INDEX)
-    return build(values, read_folder_tensors(folder), str(folder / CONFIG), str(weights))
+    model, report = build(values, read_folder_tensors(folder), str(folder / CONFIG), str(weights))
+    read_exit_heads(folder, model)
+    return model, report
 
 
 def read_folder_config(folder: Path) -> AlbertConfig:
@@ -335,7 +319,9 @@ def _check(tensors: dict[str, Tensor], pair: Pair, whole: torch.Size, where: str
 
 def hugging_face_tensors(model: AlbertModel) -> dict[str, Tensor]:
     """The model's parameters under the names in its folder."""
-    parameters = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    parameters = {
+        name: parameter.detach() for name, parameter in model.named_parameters() if not name.startswith("exits.")
+    }
     family = family_of(model.config)
     if family is None:
         return parameters
@@ -378,6 +364,8 @@ def save(
     tensors = {name: tensor.to(dtype) for name, tensor in hugging_face_tensors(model).items()}
     with new_folder(folder) as aside:
         write_tensors(aside / WEIGHTS, tensors)
+        if model.exits is not None:
+            write_exit_heads(aside, model, dtype)
         values = write_config(model.config, model.head_list, precision)
         (aside / CONFIG).write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
         (aside / "README.md").write_text(card or plain_card(model), encoding="utf-8")

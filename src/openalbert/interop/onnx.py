@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal
 from openalbert.atomic_io import new_folder
 from openalbert.errors import UserError
 from openalbert.interop.config_json import write_config
+from openalbert.interop.exits import copy_exits
 from openalbert.interop.huggingface import CONFIG, EXPORT
 from openalbert.interop.onnx_graph import (
     OPSET,
@@ -107,6 +108,7 @@ def write_export(model: AlbertModel, folder: Path, *, source: Path, int8: bool, 
         for name in COPIED:
             if (source / name).is_file():
                 shutil.copyfile(source / name, aside / name)
+        copy_exits(source, aside)
         sums = {path.name: _sha256(path) for path in sorted(aside.iterdir())}
         manifest = Manifest("int8" if int8 else "fp32", tuple(keep), config, heads, tuple(layers), sums)
         (aside / EXPORT).write_text(to_json(manifest), encoding="utf-8")

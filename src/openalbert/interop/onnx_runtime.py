@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Float32, Int64
 
 from openalbert.errors import UserError
+from openalbert.interop.exits import read_exit_arrays
 from openalbert.interop.onnx import EMBEDDING, POOLER, head_file, read_manifest, rows_graph_of
 from openalbert.interop.onnx_graph import IDS, MASK, SCORE_TOKENS, SEGMENTS
 from openalbert.model.config import AlbertConfig, Head, HeadKind
@@ -24,6 +25,7 @@ class ExportedModel:
         self.folder = folder
         self.manifest = read_manifest(folder)
         self.threads = threads or int(os.environ.get("OMP_NUM_THREADS") or 0)
+        self._exits = read_exit_arrays(folder)
         self._sessions: dict[str, InferenceSession] = {}
         self._session(EMBEDDING)  # a runtime that cannot read these graphs shows it at once
 
@@ -87,6 +89,20 @@ class ExportedModel:
     def scores(self, kind: HeadKind, hidden: Float32[np.ndarray, "rows hidden"]) -> Float32[np.ndarray, "rows outputs"]:
         """The logits of a head for the last hidden states of tokens, or of [CLS] where the head scores sequences."""
         return self._run(head_file(kind), {"vectors": hidden if kind in SCORE_TOKENS else self.pool(hidden)})
+
+    def depth_scores(
+        self, kind: HeadKind, first: Float32[np.ndarray, "rows hidden"], depths: Int64[np.ndarray, "rows"]
+    ) -> Float32[np.ndarray, "rows outputs"]:
+        """The logits for [CLS] after so many layers: by the exit of that depth, where there is one."""
+        if self._exits is None:
+            return self.scores(kind, first)
+        weight, bias = self._exits
+        pooled = self.pool(first)
+        own: np.ndarray = self._run(head_file(kind), {"vectors": pooled})
+        exits = np.minimum(depths, len(weight)) - 1
+        early = np.einsum("roh,rh->ro", weight[exits], pooled) + bias[exits]
+        found: np.ndarray = np.where((depths > len(weight))[:, None], own, early)
+        return found
 
     def _run(self, name: str, inputs: dict[str, np.ndarray]) -> np.ndarray:
         output: np.ndarray = self._session(name).run(None, inputs)[0]

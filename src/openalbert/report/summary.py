@@ -14,7 +14,7 @@ from openalbert.formatting import count, duration, number, percent, present
 from openalbert.interop.pretraining_json import NONE, Pretraining, PretrainingStage
 from openalbert.model.presets import PAPER_TOKENS
 from openalbert.report.run_reader import CONFIG, Records, RunRecord
-from openalbert.run_files import RUN_INFO
+from openalbert.run_files import CHECKPOINTS, RUN_INFO
 from openalbert.settings import from_dict
 
 
@@ -32,6 +32,12 @@ class Result:
 def last_step(run: RunRecord) -> int:
     """The last step that was logged."""
     return int(max(run.train.last("step") or 0, run.evaluation.last("step") or 0))
+
+
+def last_checkpoint(run: RunRecord) -> int | None:
+    """The step of the newest checkpoint in a run's folder; None where there is none."""
+    steps = (path.name.removeprefix("step-") for path in (run.folder / CHECKPOINTS).glob("step-*"))
+    return max((int(step) for step in steps if step.isdigit()), default=None)
 
 
 def tokens_seen(run: RunRecord) -> float | None:
@@ -62,8 +68,7 @@ def epochs(run: RunRecord) -> float | None:
 
 def earlier_data(run: RunRecord) -> list[dict[str, Any]]:
     """The datasets that a run was trained on before it was continued on another."""
-    found = run.info("earlier_data")
-    return [record for record in found if isinstance(record, dict)] if isinstance(found, list) else []
+    return list(run.run_info.get("earlier_data", ()))
 
 
 def runs_before(run_info: dict[str, Any]) -> tuple[PretrainingStage, ...]:
@@ -152,8 +157,7 @@ def hardware(run: RunRecord) -> str:
 
 def machines(run_info: dict[str, Any]) -> list[dict[str, Any]]:
     """The run info of each machine that a run was on, in order; the first is that of the run itself."""
-    moves = run_info.get("moves")
-    return [run_info, *[move for move in (moves if isinstance(moves, list) else []) if isinstance(move, dict)]]
+    return [run_info, *run_info.get("moves", ())]
 
 
 def over_all_starts(run_info: dict[str, Any], name: str) -> str | None:

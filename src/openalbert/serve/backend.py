@@ -4,16 +4,17 @@ Everything before it (tokens) and after it (what the logits mean) is the same fo
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from jaxtyping import Float32, Int64
 
-from openalbert.finetuning.predict import TOKENS_AT_A_TIME, Outputs, batches_by_length, pack, predict
+from openalbert.finetuning.predict import TOKENS_AT_A_TIME, Outputs, batches_by_length, inference, pack, predict
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import AlbertConfig, Head, HeadKind
+from openalbert.serve.early_exit import Pool, TorchPool
 from openalbert.tasks.task import Sequences
 from openalbert.train.device import Device
 
@@ -71,12 +72,25 @@ class Backend(Protocol):
         """
 
 
+@runtime_checkable
+class LayeredBackend(Backend, Protocol):
+    """A backend that can stop after any layer."""
+
+    def at_depth(self, depth: int) -> "LayeredBackend":
+        """The same model, computed through its first layers only."""
+
+    def pool(self) -> Pool:
+        """An empty pool for sequences that leave at different depths."""
+
+
 @dataclass(frozen=True)
 class TorchBackend:
     """An AlbertModel on a device, computing packed batches of similar lengths: nothing is computed for padding."""
 
     module: AlbertModel
     device: Device
+    depth: int | None = None
+    """The layers that are computed; None: all."""
 
     @property
     def config(self) -> AlbertConfig:
@@ -98,8 +112,22 @@ class TorchBackend:
     ) -> Outputs:
         """The logits of these heads."""
         return predict(
-            [self.module], sequences, self.device, kinds=kinds, tokens_at_a_time=tokens_at_a_time, advance=advance
+            [self.module],
+            sequences,
+            self.device,
+            kinds=kinds,
+            depth=self.depth,
+            tokens_at_a_time=tokens_at_a_time,
+            advance=advance,
         )
+
+    def at_depth(self, depth: int) -> "TorchBackend":
+        """The same model, computed through its first layers only."""
+        return replace(self, depth=depth)
+
+    def pool(self) -> TorchPool:
+        """An empty pool for sequences that leave at different depths."""
+        return TorchPool(self.module, self.device)
 
     def masked_pieces(
         self,
@@ -114,13 +142,15 @@ class TorchBackend:
         """The most probable pieces of masked tokens; the last layer and the head compute these tokens alone."""
         ids = np.zeros((len(masks), top), np.int64)
         probabilities = np.zeros((len(masks), top), np.float32)
-        with torch.inference_mode():
+        with inference(self.module):
             for chosen in batches_by_length(sequences.lengths, tokens_at_a_time):
                 packed = pack(sequences, chosen, self.device)
                 (asked,) = np.nonzero(np.isin(packed.tokens, masks))
                 at = torch.from_numpy(asked).to(self.device.torch_device)
                 with self.device.autocast():
-                    encoded = self.module.encode_packed(packed.ids, packed.lengths, packed.segments, at=at)
+                    encoded = self.module.encode_packed(
+                        packed.ids, packed.lengths, packed.segments, at=at, depth=self.depth
+                    )
                     scores = self.module.scores("masked_lm", encoded)[:, :num_pieces]
                 best = scores.float().softmax(-1).topk(top)
                 rows = np.searchsorted(masks, packed.tokens[asked])

@@ -1,14 +1,14 @@
 """Predictions of an exported model: padded batches of similar lengths, computed by ONNX Runtime on the CPU."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 from jaxtyping import Bool, Float32, Int64
 
 from openalbert.finetuning.encode import concatenate_ranges
-from openalbert.finetuning.predict import TOKENS_AT_A_TIME, Outputs, softmax
+from openalbert.finetuning.predict import PRETRAINING, TOKENS_AT_A_TIME, Outputs, combine_windows, softmax
 from openalbert.interop.onnx_graph import SCORE_TOKENS
 from openalbert.interop.onnx_runtime import ExportedModel
 from openalbert.model.config import AlbertConfig, Head, HeadKind
@@ -54,14 +54,65 @@ def alike(lengths: Int64[np.ndarray, "n"], tokens_at_a_time: int) -> Iterator[In
 def padded_batches(sequences: Sequences, tokens_at_a_time: int) -> Iterator[PaddedInputs]:
     """All sequences in batches of similar lengths, the longest first."""
     for chosen in alike(sequences.lengths, min(tokens_at_a_time, MOST_TOKENS)):
-        lengths = sequences.lengths[chosen]
-        positions = np.arange(lengths.max())
-        is_real = positions < lengths[:, None]
-        tokens = concatenate_ranges(sequences.starts[chosen], lengths)
-        ids = np.zeros(is_real.shape, np.int64)
-        ids[is_real] = sequences.ids[tokens]
-        segments = (positions >= sequences.second[chosen][:, None]) & is_real
-        yield PaddedInputs(chosen, ids, segments.astype(np.int64), is_real, tokens)
+        yield pad(sequences, chosen)
+
+
+def pad(sequences: Sequences, chosen: Int64[np.ndarray, "batch"]) -> PaddedInputs:
+    """Some of the sequences, padded to the longest."""
+    lengths = sequences.lengths[chosen]
+    positions = np.arange(lengths.max())
+    is_real = positions < lengths[:, None]
+    tokens = concatenate_ranges(sequences.starts[chosen], lengths)
+    ids = np.zeros(is_real.shape, np.int64)
+    ids[is_real] = sequences.ids[tokens]
+    segments = (positions >= sequences.second[chosen][:, None]) & is_real
+    return PaddedInputs(chosen, ids, segments.astype(np.int64), is_real, tokens)
+
+
+class OnnxPool:
+    """Sequences that leave at different depths, padded to the longest of them."""
+
+    most_tokens = MOST_TOKENS
+
+    def __init__(self, model: ExportedModel) -> None:
+        [head] = [one for one in model.heads if one.kind not in PRETRAINING]
+        self.model, self.head, self.num_outputs = model, head.kind, head.num_outputs
+        self.num_layers = model.config.num_layers
+        self.mixes_depths = len(set(model.manifest.layers)) == 1
+        self.clear()
+
+    def clear(self) -> None:
+        """Remove all sequences."""
+        self.hidden = np.empty((0, 0, self.model.config.hidden_size), np.float32)
+        self.lengths = np.empty(0, np.int64)
+        self.layer = 0
+
+    def join(self, sequences: Sequences, chosen: Int64[np.ndarray, "_"]) -> None:
+        """Embed sequences, and add them."""
+        new = pad(sequences, chosen)
+        if not len(self.lengths):
+            self.layer = 0
+        embedded = self.model.embed(new.ids, new.segments)
+        longest = max(self.hidden.shape[1], embedded.shape[1])
+        self.hidden = np.concatenate([_widened(one, longest) for one in (self.hidden, embedded)])
+        self.lengths = np.concatenate([self.lengths, sequences.lengths[chosen]])
+
+    def decide(self, depths: Int64[np.ndarray, "active"]) -> Float32[np.ndarray, "active outputs"]:
+        """The next layer of all tokens, or of [CLS] alone where it is the last one; its logits."""
+        mask = (np.arange(self.hidden.shape[1]) < self.lengths[:, None]).astype(np.int64)
+        rows = np.zeros((len(depths), 1), np.int64) if (depths == self.num_layers).all() else None
+        self.hidden = self.model.layer(0 if self.mixes_depths else self.layer, self.hidden, mask, rows)
+        return self.model.depth_scores(self.head, self.hidden[:, 0], depths)
+
+    def advance(self, stays: Bool[np.ndarray, "active"]) -> None:
+        """Remove the sequences that leave."""
+        self.layer += 1
+        self.lengths = self.lengths[stays]
+        self.hidden = self.hidden[stays, : self.lengths.max(initial=0)]
+
+
+def _widened(hidden: Float32[np.ndarray, "batch length hidden"], length: int) -> np.ndarray:
+    return np.pad(hidden, ((0, 0), (0, length - hidden.shape[1]), (0, 0)))
 
 
 @dataclass(frozen=True)
@@ -80,6 +131,14 @@ class OnnxBackend:
     def heads(self) -> tuple[Head, ...]:
         """Its heads, with their labels."""
         return self.model.heads
+
+    def at_depth(self, depth: int) -> "OnnxBackend":
+        """The same model, computed through its first layers only."""
+        return replace(self, depth=depth)
+
+    def pool(self) -> OnnxPool:
+        """An empty pool for sequences that leave at different depths."""
+        return OnnxPool(self.model)
 
     def logits(
         self,
@@ -106,7 +165,7 @@ class OnnxBackend:
                 else:
                     found[kind][batch.chosen] = self.model.scores(kind, hidden[:, 0])
             advance(float(len(batch.tokens)))
-        return Outputs(found)
+        return Outputs({kind: combine_windows(sequences, rows) for kind, rows in found.items()})
 
     def masked_pieces(
         self,

@@ -73,6 +73,13 @@ class Predict:
     """The longest input in tokens. Not given: as in fine-tuning."""
     tokens_at_a_time: int = TOKENS_AT_A_TIME
     """How many tokens are computed together: fewer need less memory."""
+    depth: int | None = None
+    """How many layers are computed, for all inputs. Not given: all, or as many as each input needs where the model
+    was fine-tuned with --exits."""
+    speedup: float | None = None
+    """With --exits: compute at most 1 / SPEEDUP of the layers on average. Not given: as fitted in fine-tuning."""
+    deadline_ms: float | None = None
+    """An input leaves with what it has after so many milliseconds of computing."""
     speed: Speed = field(default_factory=Speed)
     """How fast it goes."""
 
@@ -134,7 +141,8 @@ class _Job:
 
     def __init__(self, model: Predictor, settings: Predict, reader: RowReader, added: Mapping[str, CellKind]) -> None:
         self.model, self.settings, self.reader, self.added = model, settings, reader, added
-        self.num_rows = self.num_predicted = self.num_truncated = 0
+        self.leaving = model.leaving(depth=settings.depth, speedup=settings.speedup, deadline_ms=settings.deadline_ms)
+        self.num_rows = self.num_predicted = self.num_truncated = self.num_layers = 0
         self.problems = Exclusions()
 
     def cells(self, chunk: Chunk) -> list[Cells]:
@@ -154,6 +162,7 @@ class _Job:
             max_length=self.settings.max_length,
             tokens_at_a_time=self.settings.tokens_at_a_time,
             top=self.settings.top,
+            leaving=self.leaving,
         )
         for (place, _), one in zip(inputs.items(), found.predictions, strict=True):
             row = chunk.records[place].row
@@ -162,6 +171,7 @@ class _Job:
             else:
                 cells[place] = self._cells(one)
                 self.num_predicted += 1
+                self.num_layers += getattr(one, "depth", None) or 0
         self.num_rows += sum(not record.is_blank for record in chunk.records)
         self.num_truncated += found.num_truncated
         return cells
@@ -178,6 +188,9 @@ class _Job:
 
     def report(self, rows: Rows) -> None:
         """Log what was truncated or could not be predicted; nothing at all is an error."""
+        if self.num_layers:
+            mean = self.num_layers / self.num_predicted
+            _log(f"{mean:.1f} of {self.model.config.num_layers} layers were computed on average")
         if self.num_truncated:
             number, length = self.num_truncated, self.settings.max_length or self.model.max_length
             percent = percent_of(number, self.num_rows)

@@ -51,6 +51,8 @@ class ClassPrediction:
     """Its probability."""
     probabilities: Mapping[str, float]
     """Those of all classes, which sum to 1."""
+    depth: int | None = None
+    """The layers that were computed, where inputs may leave early."""
 
     def __repr__(self) -> str:
         return f"ClassPrediction({self.label!r}, probability={self.probability:.3f})"
@@ -72,6 +74,8 @@ class LabelsPrediction:
     """The labels that apply; there may be none."""
     probabilities: Mapping[str, float]
     """Those of all labels, each on its own."""
+    depth: int | None = None
+    """The layers that were computed, where inputs may leave early."""
 
     @property
     def probability(self) -> float:
@@ -96,6 +100,8 @@ class ValuePrediction:
     """The value of a text or a pair."""
 
     value: float
+    depth: int | None = None
+    """The layers that were computed, where inputs may leave early."""
 
     def __repr__(self) -> str:
         return f"ValuePrediction({self.value:.4g})"

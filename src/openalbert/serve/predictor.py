@@ -4,21 +4,22 @@ import contextlib
 import os
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Integer
+from jaxtyping import Bool, Float, Int64, Integer
 from torch import Tensor
 
 from openalbert.errors import InputWarning, UserError
 from openalbert.finetuning.encode import MIN_LENGTH, STRIDE, encode
-from openalbert.finetuning.predict import PRETRAINING, TOKENS_AT_A_TIME, Outputs, softmax
+from openalbert.finetuning.predict import PRETRAINING, TOKENS_AT_A_TIME, Outputs, combine_windows, softmax
 from openalbert.formatting import counted
 from openalbert.interop import huggingface
+from openalbert.interop.exits import ExitInfo, read_exit_info, weights_of, write_exit_info
 from openalbert.interop.onnx import is_exported
 from openalbert.interop.onnx_runtime import ExportedModel
 from openalbert.interop.pretraining_json import Pretraining, read_pretraining
@@ -26,10 +27,12 @@ from openalbert.interop.task_json import TaskInfo, read_task_info, write_task_in
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import AlbertConfig, Head, HeadKind
 from openalbert.model.encoder import Encoded
+from openalbert.model.heads import EXIT_KINDS
 from openalbert.model.presets import PRESETS
 from openalbert.progress import Work
-from openalbert.serve.backend import Advance, Backend, TorchBackend, not_shown
+from openalbert.serve.backend import Advance, Backend, LayeredBackend, TorchBackend, not_shown
 from openalbert.serve.decisions import most_probable, predictions_of
+from openalbert.serve.early_exit import Leaving, choose_leaving, run_with_exits
 from openalbert.serve.inputs import Input, as_example, as_inputs, expected, is_one
 from openalbert.serve.masks import MASK, encode_masked, masked_sequences
 from openalbert.serve.onnx_backend import OnnxBackend
@@ -62,6 +65,17 @@ KIND_OF_HEAD: dict[HeadKind, Kind] = {
 
 
 @dataclass(frozen=True)
+class Computing:
+    """How predictions are computed."""
+
+    tokens_at_a_time: int
+    leaving: Leaving | None = None
+    """At which depth inputs leave; None: all layers are computed."""
+    shows: bool = False
+    """Whether long work shows its progress."""
+
+
+@dataclass(frozen=True)
 class Predicted:
     """The predictions for some inputs, in their order."""
 
@@ -88,6 +102,7 @@ class Predictor:
         backend: Backend,
         tokenizer: Tokenizer | None,
         task: TaskInfo | None = None,
+        exits: ExitInfo | None = None,
         *,
         name: str = "this model",
         pretraining: Pretraining | None = None,
@@ -98,6 +113,8 @@ class Predictor:
         self._tokenizer, self._pretraining, self._card = tokenizer, pretraining, card
         self.task = task
         """The task.json of a fine-tuned model; None for a pretrained one, and one that was fine-tuned elsewhere."""
+        self.exits = exits
+        """When inputs leave early, where the model was fine-tuned with exits."""
         self.name = name
 
     @classmethod
@@ -118,6 +135,7 @@ class Predictor:
             backend,
             Tokenizer.load(folder) if (folder / MODEL_FILE).is_file() else None,
             read_task_info(folder),
+            read_exit_info(folder),
             name=name,
             pretraining=read_pretraining(folder),
             card=card.read_text(encoding="utf-8") if heads is None and card.is_file() else None,
@@ -206,15 +224,34 @@ class Predictor:
         """Hidden states of token ids, as `AlbertModel.encode` gives them."""
         return self.module.encode(ids, segments, mask, **options)
 
-    def predict(self, texts: Any, *, max_length: int | None = None, tokens_at_a_time: int = TOKENS_AT_A_TIME) -> Any:
+    def predict(
+        self,
+        texts: Any,
+        *,
+        max_length: int | None = None,
+        tokens_at_a_time: int = TOKENS_AT_A_TIME,
+        depth: int | None = None,
+        speedup: float | None = None,
+        deadline_ms: float | None = None,
+    ) -> Any:
         """The prediction for a text, or a list of them for several: a list, a pandas Series or any iterable.
 
         A pair is a tuple of two texts; a question on a passage a tuple or a dict; a choice is a dict with `question`,
         `options` and perhaps `passage`. A pretrained model fills in `[MASK]`, and of a pair it predicts the order. An
         input without text has the prediction None, with a warning.
+
+        With exits (`finetune --exits`), each input leaves at the depth that it needs, by the rule that was fitted;
+        `speedup` chooses a faster or a better one. `depth` is the number of layers for all inputs. `deadline_ms` lets
+        an input leave with what it has, counted from when its batch was begun.
         """
         inputs = as_inputs(texts, self.kind)
-        found = self.predict_inputs(inputs, max_length=max_length, tokens_at_a_time=tokens_at_a_time, shows=True)
+        found = self.predict_inputs(
+            inputs,
+            max_length=max_length,
+            tokens_at_a_time=tokens_at_a_time,
+            leaving=self.leaving(depth=depth, speedup=speedup, deadline_ms=deadline_ms),
+            shows=True,
+        )
         if is_one(texts):
             [only] = found.predictions
             if isinstance(only, Unpredictable):
@@ -240,7 +277,7 @@ class Predictor:
         """The most probable pieces for each `[MASK]` of a text, the best first; a list of them for several texts."""
         self._check_masked_lm()
         texts = [text] if isinstance(text, str) else list(text)
-        found = self._fill(texts, top, TOKENS_AT_A_TIME, shows=True)
+        found = self._fill(texts, top, Computing(TOKENS_AT_A_TIME, shows=True))
         for one, given in zip(found, texts, strict=True):
             if isinstance(one, Unpredictable):
                 shortened = given if len(given) <= 60 else given[:59] + "…"
@@ -254,6 +291,8 @@ class Predictor:
         huggingface.save(self.module, target, self._tokenizer, card=self._card, pretraining=self._pretraining)
         if self.task is not None:
             write_task_info(target, self.task)
+        if self.exits is not None:
+            write_exit_info(target, replace(self.exits, weights=weights_of(target)))
 
     def to(self, device: str) -> "Predictor":
         """Compute on another device from now on: cpu, cuda, cuda:1 or mps. On a CUDA device it is in bf16."""
@@ -275,11 +314,13 @@ class Predictor:
         max_length: int | None = None,
         tokens_at_a_time: int = TOKENS_AT_A_TIME,
         top: int = TOP,
+        leaving: Leaving | None = None,
         shows: bool = False,
     ) -> Predicted:
         """The predictions for inputs by role, in their order; one that cannot be predicted has its reason there.
 
-        `shows`: whether long work shows its progress.
+        `leaving`: at which depth inputs leave; None: all layers are computed. `shows`: whether long work shows its
+        progress.
         """
         length = self._checked_length(max_length)
         if tokens_at_a_time < 1:
@@ -291,13 +332,13 @@ class Predictor:
         predictions: list[Prediction | Unpredictable] = [
             one if isinstance(one, Unpredictable) else Unpredictable("") for one in found
         ]
-        made, num_truncated = self._predict(examples, length, top, tokens_at_a_time, shows)
+        made, num_truncated = self._predict(examples, length, top, Computing(tokens_at_a_time, leaving, shows))
         for place, one in zip(places, made, strict=True):
             predictions[place] = one
         return Predicted(predictions, num_truncated)
 
     def _predict(
-        self, examples: list[Example], max_length: int, top: int, tokens_at_a_time: int, shows: bool
+        self, examples: list[Example], max_length: int, top: int, how: "Computing"
     ) -> tuple[list[Prediction | Unpredictable], int]:
         """The predictions for examples that have text, and how many of them were truncated."""
         if not examples:
@@ -306,36 +347,36 @@ class Predictor:
             heads = [head.kind for head in self.backend.heads if head.kind not in PRETRAINING]
             task = _task(self.kind, self.labels, may_have_no_answer="answerability" in heads)
             stride = self.task.stride if self.task is not None else STRIDE
-            encoding = encode(task, examples, self.tokenizer, max_length, stride=stride)
-            outputs = self._logits(encoding.sequences, heads, tokens_at_a_time, shows)
-            return [*predictions_of(task, self.task, examples, encoding, outputs)], encoding.sequences.num_truncated
+            long_texts = self.task.long_texts if self.task is not None else "truncate"
+            encoding = encode(task, examples, self.tokenizer, max_length, stride=stride, long_texts=long_texts)
+            outputs, depths = self._logits(encoding.sequences, heads, how)
+            predictions = predictions_of(task, self.task, examples, encoding, outputs)
+            if depths is not None:
+                predictions = with_depths(predictions, encoding.sequences, depths)
+            return [*predictions], encoding.sequences.num_truncated
         found: dict[int, Prediction | Unpredictable] = {}
         texts = {place: one.first for place, one in enumerate(examples) if are_pairs([one]) is False}  # type: ignore[union-attr]
         if texts:
             self._check_masked_lm()
-            found |= zip(texts, self._fill(list(texts.values()), top, tokens_at_a_time, shows), strict=True)
+            found |= zip(texts, self._fill(list(texts.values()), top, how), strict=True)
         pairs = {place: one for place, one in enumerate(examples) if place not in texts}
         num_truncated = 0
         if pairs:
-            predicted, num_truncated = self._order(list(pairs.values()), max_length, tokens_at_a_time, shows)
+            predicted, num_truncated = self._order(list(pairs.values()), max_length, how)
             found |= zip(pairs, predicted, strict=True)
         return [found[place] for place in range(len(examples))], num_truncated
 
-    def _order(
-        self, pairs: list[Example], max_length: int, tokens_at_a_time: int, shows: bool
-    ) -> tuple[list[ClassPrediction], int]:
+    def _order(self, pairs: list[Example], max_length: int, how: "Computing") -> tuple[list[ClassPrediction], int]:
         """Whether the texts of each pair are in order, by the sentence-order head (paper, section 3.1)."""
         if not self._has("sentence_order"):
             raise UserError(f"{self.name} has no sentence-order head, so it cannot read pairs: {self._what_it_can()}")
         labels = (IN_ORDER, SWAPPED)
         sequences = encode(_task("classification", labels), pairs, self.tokenizer, max_length).sequences
-        outputs = self._logits(sequences, ["sentence_order"], tokens_at_a_time, shows)
+        outputs, _ = self._logits(sequences, ["sentence_order"], how)
         likely = softmax(outputs.logits["sentence_order"]).tolist()
         return [most_probable(dict(zip(labels, one, strict=True))) for one in likely], sequences.num_truncated
 
-    def _fill(
-        self, texts: Sequence[str], top: int, tokens_at_a_time: int, shows: bool
-    ) -> list[Prediction | Unpredictable]:
+    def _fill(self, texts: Sequence[str], top: int, how: "Computing") -> list[Prediction | Unpredictable]:
         """The most probable pieces for each [MASK] of each text, by the masked-LM head (paper, section 3.1)."""
         tokenizer, longest = self.tokenizer, self.config.max_positions
         if not 1 <= top <= tokenizer.vocab_size:
@@ -343,9 +384,9 @@ class Predictor:
         encoded = [encode_masked(tokenizer, text) if MASK in text else [] for text in texts]
         fits = [MASK in text and len(ids) + 2 <= longest for text, ids in zip(texts, encoded, strict=True)]
         sequences, masks = masked_sequences(tokenizer, [ids for ids, fit in zip(encoded, fits, strict=True) if fit])
-        with self._work(sequences, shows) as advance:
-            best = self.backend.masked_pieces(
-                sequences, masks, top, tokenizer.vocab_size, tokens_at_a_time=tokens_at_a_time, advance=advance
+        with self._work(sequences, how.shows) as advance:
+            best = self._backend(how).masked_pieces(
+                sequences, masks, top, tokenizer.vocab_size, tokens_at_a_time=how.tokens_at_a_time, advance=advance
             )
         guesses = [
             tuple(map(Guess, tokenizer.pieces(ids), ids, likely))
@@ -359,9 +400,35 @@ class Predictor:
             for text, fit in zip(texts, fits, strict=True)
         ]
 
-    def _logits(self, sequences: Sequences, kinds: Sequence[HeadKind], tokens_at_a_time: int, shows: bool) -> Outputs:
-        with self._work(sequences, shows) as advance:
-            return self.backend.logits(sequences, kinds, tokens_at_a_time=tokens_at_a_time, advance=advance)
+    def leaving(
+        self, *, depth: int | None = None, speedup: float | None = None, deadline_ms: float | None = None
+    ) -> Leaving | None:
+        """At which depth inputs leave: as asked for, else by the fitted rule; None where all layers are computed."""
+        found = choose_leaving(self.exits, depth=depth, speedup=speedup, deadline_ms=deadline_ms)
+        if deadline_ms is not None and self.kind not in EXIT_KINDS:
+            raise UserError(f"a deadline is for {', '.join(EXIT_KINDS)}: {self.name} is {self._describe()}")
+        return found
+
+    def _logits(
+        self, sequences: Sequences, kinds: Sequence[HeadKind], how: "Computing"
+    ) -> tuple[Outputs, Int64[np.ndarray, "sequences"] | None]:
+        """The logits of these heads, and the depth at which each sequence left, where they may leave early."""
+        backend = self._backend(how)
+        with self._work(sequences, how.shows) as advance:
+            if how.leaving is not None and kinds[0] in EXIT_KINDS and isinstance(backend, LayeredBackend):
+                left = run_with_exits(
+                    backend.pool(), sequences, how.leaving, tokens_at_a_time=how.tokens_at_a_time, advance=advance
+                )
+                return Outputs({kinds[0]: combine_windows(sequences, left.logits)}), left.depths
+            return backend.logits(sequences, kinds, tokens_at_a_time=how.tokens_at_a_time, advance=advance), None
+
+    def _backend(self, how: "Computing") -> Backend:
+        depth = how.leaving.max_depth if how.leaving is not None else None
+        return (
+            self.backend
+            if depth is None or not isinstance(self.backend, LayeredBackend)
+            else self.backend.at_depth(depth)
+        )
 
     @contextlib.contextmanager
     def _work(self, sequences: Sequences, shows: bool) -> Iterator[Advance]:
@@ -415,6 +482,15 @@ class Predictor:
         if self.backend.heads:
             return f"it is a pretrained model, for fill(text) with {MASK}; fine-tune it with `openalbert finetune`"
         return "it gives hidden states, by encode(ids); fine-tune it with `openalbert finetune`"
+
+
+def with_depths(
+    predictions: Sequence[Prediction], sequences: Sequences, depths: Int64[np.ndarray, "sequences"]
+) -> list[Prediction]:
+    """The predictions with the layers computed for each: of several windows, the most."""
+    most = np.zeros(len(predictions), np.int64)
+    np.maximum.at(most, sequences.example, depths)
+    return [replace(one, depth=int(depth)) for one, depth in zip(predictions, most, strict=True)]  # type: ignore[call-arg]
 
 
 def _task(kind: Kind, labels: tuple[str, ...], may_have_no_answer: bool = False) -> Task:

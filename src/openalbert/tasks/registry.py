@@ -63,4 +63,6 @@ def open_task(name: str, source: TaskSource, metadata: TaskMetadata | None = Non
     """
     if name not in TASKS:
         raise UserError(f"'{name}' is not a task: {suggestion(name, TASKS)}")
+    if source.positive_class is not None and name != "classification":
+        raise UserError(f"--positive-class is for two classes of your own, but the task is {name}: leave it out")
     return TASKS[name].open(source, metadata or TaskMetadata())

@@ -17,6 +17,8 @@ Kind = Literal["classification", "regression", "multi_label", "multiple_choice",
 AnswerFormat = Literal["option text", "letter", "number from 0", "number from 1"]
 """How a file of multiple choice names the right option."""
 UNLABELLED = -100  # the target of a token that the loss ignores
+LongTexts = Literal["truncate", "mean", "max"]
+"""What becomes of texts that are longer than the input: they are cut, or read in windows whose scores are combined."""
 MAX_ANSWER_TOKENS = 30  # as in Google's SQuAD code
 
 
@@ -111,6 +113,8 @@ class Reading:
     """The columns by role, in custom files."""
     separator: str | None = None
     """The separator between labels, where a cell has several."""
+    num_rows: int | None = None
+    """Rows of the file, those without an example included."""
 
     @property
     def origin(self) -> str:
@@ -173,7 +177,7 @@ class Sequences:
     """The position in each sequence where segment 1 starts; its length where it has one segment only."""
     example: Int64[np.ndarray, "sequences"]
     """The number of the example of each sequence, ascending. A choice has a sequence for each option, in their order; a
-    question has one for each window of its passage, and so has a text whose words are tagged."""
+    question has one for each window of its passage, a text whose words are tagged and a long text may have several."""
     targets: Mapping[str, np.ndarray]
     """By the kind of head, a row for each sequence: classification int64 class, regression float32 value, multi_label
     float32 0 or 1 for each class, multiple_choice int64 1 for the right option's sequence and 0 for the others, span
@@ -183,8 +187,20 @@ class Sequences:
     num_examples: int
     num_truncated: int
     """Examples that were truncated to fit."""
+    long_texts: LongTexts = "truncate"
+    """How the scores of the windows over one text are combined; `truncate` where a text has one sequence."""
 
     @property
     def lengths(self) -> Int64[np.ndarray, "sequences"]:
         """Tokens of each sequence."""
         return np.diff(self.starts)
+
+    @property
+    def first_of_examples(self) -> Int64[np.ndarray, "examples"]:
+        """The first sequence of each example."""
+        return np.flatnonzero(np.diff(self.example, prepend=-1))
+
+    @property
+    def num_in_windows(self) -> int:
+        """Long texts that are read in several windows."""
+        return 0 if self.long_texts == "truncate" else int(np.count_nonzero(np.bincount(self.example) > 1))

@@ -175,6 +175,8 @@ def open_classification(source: TaskSource, metadata: TaskMetadata) -> Task:
         if "train" not in opened:
             raise UserError("classification has no labels yet: give the training file with --train")
         labels = _find_classes(opened["train"](), source)
+    if source.positive_class is not None:
+        labels = _with_positive_class(labels, source.positive_class, is_fixed=metadata.labels is not None)
     numbers = ClassNumbers(labels)
     is_binary = len(labels) == 2
     positive = (describe_positive_class(labels[1]),) if is_binary else ()
@@ -201,6 +203,18 @@ def open_classification(source: TaskSource, metadata: TaskMetadata) -> Task:
         labels=labels,
         has_labels=lambda table: has_labels(table, layout),
     )
+
+
+def _with_positive_class(labels: tuple[str, ...], name: str, is_fixed: bool) -> tuple[str, ...]:
+    """Two classes with the positive one second: f1 is that of the second, here and wherever the model is evaluated."""
+    known = ", ".join(labels)
+    if len(labels) != 2:
+        raise UserError(f"--positive-class is for two classes, which f1 is defined for, but these are {known}")
+    if name not in labels:
+        raise UserError(f"--positive-class is '{name}', which is not a class: give one of {known}")
+    if is_fixed and labels[1] != name:
+        raise UserError(f"--positive-class is '{name}', but the model was fine-tuned with '{labels[1]}': leave it out")
+    return labels if labels[1] == name else labels[::-1]
 
 
 def _find_classes(table: Table, source: TaskSource) -> tuple[str, ...]:
