@@ -208,7 +208,7 @@ class Packing:
                 kind: torch.from_numpy(targets[tokens if kind == "tagging" else rows])
                 for kind, targets in sequences.targets.items()
             },
-            None if self.states is None else self.states[torch.from_numpy(rows).to(self.states.device)],
+            states=None if self.states is None else self.states[torch.from_numpy(rows).to(self.states.device)],
         )
 
     def stream(self, *, start: int, rank: int, world: int, micro_batches: int) -> Iterator[list[PackedBatch]]:
