@@ -23,6 +23,7 @@ from openalbert.interop.pretraining_json import NONE, Pretraining, read_pretrain
 from openalbert.interop.task_json import read_task_info
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import AlbertConfig
+from openalbert.objectives.keyed_random import Stream, bits, root
 from openalbert.tasks.data.source import hold_out
 from openalbert.tasks.data.tables import Exclusions
 from openalbert.tasks.label_checks import (
@@ -236,6 +237,9 @@ def load_data(settings: Finetune) -> TaskData:
         number = len(held.examples)
         held_out = f"{counted(number, 'training question')} {are(number)} held out to fit the null threshold"
         remarks.append(held_out + few_questions_note(number))
+    if settings.train_examples is not None and settings.train_examples < len(reading.examples):
+        remarks.append(f"train: {settings.train_examples:,} of {counted(len(reading.examples), 'example')} are used")
+        reading = _some_of(reading, settings.train_examples, settings.source.heldout_seed)
     readings = {split: task.read(split) for split in task.splits}
 
     decisive = next(iter(readings.values())).examples
@@ -284,6 +288,12 @@ def load_data(settings: Finetune) -> TaskData:
         separator=train.reading.separator,
         remarks=tuple(remarks),
     )
+
+
+def _some_of(reading: Reading, count: int, seed: int) -> Reading:
+    """So many of the examples, in their order."""
+    drawn = bits(root(seed, 0, Stream.ORDER), np.arange(len(reading.examples), dtype=np.int64))
+    return replace(reading, examples=tuple(reading.examples[number] for number in np.sort(np.argsort(drawn)[:count])))
 
 
 def _check_differ(task: Task, train: Reading, scored: Mapping[str, Reading]) -> None:
