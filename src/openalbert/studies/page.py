@@ -220,7 +220,11 @@ def speed_table(results: Results) -> Table:
                 row.speed["device"],
             ]
         )
-    note = f"Of a run of its own, with heads, nothing else at the same time; speed-up over {REFERENCE}."
+    first = next(row.speed for row in results.rows if row.speed)
+    note = (
+        f"Of a run of its own, {first['batch_size']} x {first['length']} tokens a step, heads counted, nothing else at "
+        f"the same time; speed-up over {REFERENCE}."
+    )
     head = ["variant", "parameters", "tokens/s", "peak memory", "speed-up", "by FLOPs", "speed-up, paper", "on"]
     return Table("Speed", head, rows, note)
 
@@ -262,9 +266,9 @@ def setup(results: Results) -> list[str]:
         "same order, and where they mask alike with the same masks.",
         scale_sentence(results.base),
         f"Held-out accuracies: up to {intrinsic.examples:,} examples, the same for all variants. MLM accuracy is on "
-        "text in its natural order, 15 % masked in n-grams. SOP and NSP accuracy of a model that was not trained on the "
-        f"task is that of a fresh pooler and linear head on the frozen encoder, after {intrinsic.probe_steps:,} steps of "
-        f"{intrinsic.probe_batch} examples.",
+        "text in its natural order, 15 % masked in n-grams. SOP and NSP accuracy of a model that was not trained on "
+        "the task is that of a fresh pooler and linear head on the frozen encoder, after "
+        f"{intrinsic.probe_steps:,} steps of {intrinsic.probe_batch} examples.",
         results.study.remark,
     ]
     for settings in units[0].finetune:
@@ -279,8 +283,8 @@ def limits(results: Results) -> list[str]:
     """What the numbers do not show."""
     seeds = max((len(row.by_seed) for row in results.rows), default=0)
     found = [
-        "The paper's numbers are after 262 G tokens or more, on whole training sets: only orderings can be compared, not "
-        "values."
+        "The paper's numbers are after 262 G tokens or more, on whole training sets: only orderings can be compared, "
+        "not values."
     ]
     if seeds < 2:
         found.append("One seed: the intervals hold the noise of the examples alone, not that between runs.")

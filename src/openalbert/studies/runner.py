@@ -17,8 +17,10 @@ from typing import Any
 from openalbert import atomic_io
 from openalbert.errors import UserError, suggestion
 from openalbert.formatting import count, counted, duration
+from openalbert.model.config import AlbertConfig
 from openalbert.model.cost import training_flops_per_token
 from openalbert.pretraining.run import PretrainingRun
+from openalbert.pretraining.settings import Pretrain
 from openalbert.run_files import CHECKPOINTS, MODEL
 from openalbert.settings import from_dict, to_dict, to_json
 from openalbert.studies.budgets import Budget
@@ -30,6 +32,7 @@ from openalbert.studies.settings import RunStudy, resolved_budget
 from openalbert.studies.study import Study, Variant
 from openalbert.studies.units import UNIT, Unit, check_heldout, failures, is_done, make_units
 from openalbert.tasks.registry import open_task
+from openalbert.text.shards import read_manifest
 from openalbert.text.workers import connected_ray
 from openalbert.train.device import open_device
 from openalbert.train.signals import Stop
@@ -323,7 +326,7 @@ def estimate_study(plan: Plan, measure: Callable[[Unit], tuple[float, float]] | 
     rows, total = [["variant", "runs left", "tokens", "FLOPs", "minutes a run", "minutes"]], 0.0
     for name in dict.fromkeys(unit.variant for unit in waiting):
         own = [unit for unit in waiting if unit.variant == name]
-        run = own[0].pretrain
+        run = replace(own[0].pretrain, model=_with_vocabulary(own[0].pretrain))
         minutes, tokens = run.budget.minutes, run.budget.tokens
         per_token = training_flops_per_token(run.model, run.objective.max_length)
         if run.budget.steps is not None:
@@ -353,9 +356,13 @@ def measure_first(unit: Unit) -> tuple[float, float]:
     run = replace(unit.pretrain, dry_run=True, warm_start="")
     with contextlib.redirect_stdout(io.StringIO()), open_device(run.speed) as device:
         needs = PretrainingRun(run, device).dry_run()
-    per_token = training_flops_per_token(run.model, run.objective.max_length)
+    per_token = training_flops_per_token(_with_vocabulary(run), run.objective.max_length)
     fill = needs.tokens / max(1, needs.steps) / run.batch_size / run.objective.max_length
     return needs.tokens * per_token / (3600 * needs.hours), fill
+
+
+def _with_vocabulary(run: Pretrain) -> AlbertConfig:
+    return replace(run.model, vocab_size=read_manifest(run.data).vocab_size)
 
 
 def _measured_stages(plan: Plan) -> list[str]:
