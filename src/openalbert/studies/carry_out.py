@@ -67,12 +67,12 @@ def carry_out(unit: Unit, notice: Notice = lambda sentence: None) -> None:
         atomic_io.write_text(unit.folder / UNIT, to_json(unit))
         (unit.folder / FAILED).unlink(missing_ok=True)
 
-        def notify(sentence: str) -> None:
-            notice(f"{unit.variant}, seed {unit.seed}: {sentence}")
-
+        notices: list[str] = []
         with _logged(unit):
-            for stage, reason in _stages(unit, notify).items():
+            for stage, reason in _stages(unit, notices.append).items():
                 record_failure(unit, reason, stage)
+        for sentence in notices:
+            notice(f"{unit.variant}, seed {unit.seed}: {sentence}")
 
 
 def record_failure(unit: Unit, reason: str, stage: str = PRETRAINING) -> None:

@@ -76,7 +76,7 @@ def _chart(title: str, unit: str, lines: Mapping[int, Sequence[float]], names: S
     axis.append(element("text", "layer", x=(LEFT + RIGHT) / 2, y=HEIGHT - 8, text_anchor="middle"))
     paths = []
     for number, line in lines.items():
-        places = [f"{x.place(layer):.1f} {y.place(value):.1f}" for layer, value in enumerate(line, 1)]
+        places = [f"{x.place(float(layer)):.1f} {y.place(value):.1f}" for layer, value in enumerate(line, 1)]
         paths.append(element("path", class_=f"{look(number)} held-out", d="M" + "L".join(places)))
         paths.append(element("path", class_=f"{look(number)} dots", d="".join(f"M{place}h0" for place in places)))
     words = "; ".join(f"{names[number]}, from {line[0]:.3g} to {line[-1]:.3g}" for number, line in lines.items())
