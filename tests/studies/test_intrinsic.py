@@ -1,4 +1,4 @@
-"""What a model knows, against independent computations: the evaluation of pretraining, and transformers' hidden states."""
+"""What a model knows, against independent computations: pretraining's evaluation, transformers' hidden states."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -96,7 +96,7 @@ def test_layer_distances_are_those_of_the_hidden_states_of_transformers(
     from transformers import AlbertModel as Theirs
 
     settings = Intrinsic(SETTINGS.objective, layer_examples=24)
-    found = layer_distances(model, heldout, settings, CPU)
+    found = layer_distances(model, heldout, settings, CPU).of_layers()
     huggingface.save(model, tmp_path / "model", Tokenizer.load(heldout.tokenizer_folder))
     theirs = Theirs.from_pretrained(tmp_path / "model").eval()
     objective = replace(
@@ -117,5 +117,5 @@ def test_layer_distances_are_those_of_the_hidden_states_of_transformers(
         ]
         distance = np.mean([np.sqrt(((after - before) ** 2).sum()) for before, after in pairs])
         cosines = [a @ b / np.sqrt((a @ a) * (b @ b)) for a, b in pairs]
-        assert found.distance[layer] == pytest.approx(distance, rel=1e-4)
-        assert found.angle[layer] == pytest.approx(np.degrees(np.arccos(cosines)).mean(), rel=1e-4)
+        assert found["distance"][layer] == pytest.approx(distance, rel=1e-4)
+        assert found["angle"][layer] == pytest.approx(np.degrees(np.arccos(cosines)).mean(), rel=1e-4)

@@ -1,4 +1,4 @@
-"""The studies hold the paper's tables: its parameter counts, its numbers, and variants that differ in what is studied."""
+"""The studies hold the paper's tables: its parameter counts, its numbers, and what its variants differ in."""
 
 from dataclasses import replace
 from pathlib import Path

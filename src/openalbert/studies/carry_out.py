@@ -193,9 +193,11 @@ def measure_intrinsic(unit: Unit) -> Measured:
     values: dict[str, Any] = {"mlm": tokens.accuracy}
     values |= {task: 100 * float(right.mean()) for task, right in pairs.items()}
     values |= {"examples": len(tokens.total), "trained_on": trained_on}
-    values |= {"layers": {"distance": layers.distance.tolist(), "angle": layers.angle.tolist()}}
-    right = {task: found.astype(np.uint8) for task, found in pairs.items()}
-    return Measured(values, {"mlm_right": tokens.right, "mlm_total": tokens.total, **right})
+    values["layers"] = layers.of_layers()
+    arrays: dict[str, np.ndarray] = {"mlm_right": tokens.right, "mlm_total": tokens.total, **layers.of_examples()}
+    for task, right in pairs.items():
+        arrays[task] = right.astype(np.uint8)
+    return Measured(values, arrays)
 
 
 def measure_task(unit: Unit, settings: Finetune) -> Measured:

@@ -44,12 +44,27 @@ class MaskedTokens:
 
 @dataclass(frozen=True)
 class LayerDistances:
-    """Means over all tokens, a value for each layer."""
+    """How far each layer moves its input: means over the tokens of each example."""
 
-    distance: Float64[np.ndarray, "layers"]
+    distances: Float64[np.ndarray, "examples layers"]
     """L2 distance between input and output."""
-    angle: Float64[np.ndarray, "layers"]
+    angles: Float64[np.ndarray, "examples layers"]
     """Angle between input and output, in degrees."""
+    tokens: Int64[np.ndarray, "examples"]
+
+    def of_layers(self) -> dict[str, list[float]]:
+        """Means over all tokens, for each layer."""
+        found = {"distance": self.distances, "angle": self.angles}
+        return {name: np.average(values, axis=0, weights=self.tokens).tolist() for name, values in found.items()}
+
+    def of_examples(self) -> dict[str, Float64[np.ndarray, "examples"]]:
+        """Means over the layers, and how much the distance changes from layer to layer."""
+        change = np.abs(np.diff(self.distances, axis=1))
+        return {
+            "distance": self.distances.mean(1),
+            "angle": self.angles.mean(1),
+            "roughness": change.mean(1) if change.shape[1] else np.zeros(len(change)),
+        }
 
 
 def _objective(settings: Intrinsic, task: Literal["sop", "nsp", "none"]) -> Objective:
@@ -137,14 +152,16 @@ def layer_distances(model: AlbertModel, heldout: ShardSet, settings: Intrinsic, 
     """Figure 1 of the paper, on held-out text of which nothing is masked, in fp32."""
     objective = _objective(settings, "none")
     unmasked = replace(objective, masked_lm=NgramMasking(mask_fraction=0.0, random_fraction=0.0))
-    sums = torch.zeros(2, model.config.num_layers, dtype=torch.float64)
-    tokens = 0
+    distances, angles, tokens = [], [], []
     for batch in _batches(heldout, unmasked, settings.layer_examples, device):
         states = model.encode(batch.ids, batch.segments, batch.mask, all_states=True).states
-        tokens += int(batch.mask.sum())
-        for layer, (before, after) in enumerate(pairwise(states)):
-            here, there = before[batch.mask].double(), after[batch.mask].double()
-            angle = torch.rad2deg(torch.arccos(F.cosine_similarity(here, there, dim=-1).clamp(-1, 1)))
-            sums[:, layer] += torch.stack([(there - here).norm(dim=-1).sum(), angle.sum()]).cpu()
-    means = (sums / max(1, tokens)).numpy()
-    return LayerDistances(means[0], means[1])
+        real = batch.mask.double() / batch.lengths[:, None]
+        tokens.append(batch.lengths.cpu().numpy())
+        moved, turned = [], []
+        for before, after in pairwise(state.double() for state in states):
+            cosine = F.cosine_similarity(before, after, dim=-1).clamp(-1, 1)
+            moved.append(((after - before).norm(dim=-1) * real).sum(1))
+            turned.append((torch.rad2deg(torch.arccos(cosine)) * real).sum(1))
+        distances.append(torch.stack(moved, 1).cpu().numpy())
+        angles.append(torch.stack(turned, 1).cpu().numpy())
+    return LayerDistances(np.concatenate(distances), np.concatenate(angles), np.concatenate(tokens))

@@ -26,6 +26,7 @@ from openalbert.studies.study import scale_sentence
 MARKDOWN, HTML, JSON = "report.md", "report.html", "results.json"
 TITLES = {"mlm": "MLM", "sop": "SOP", "nsp": "NSP", "sst2": "SST-2", "cola": "CoLA", "mnli": "MNLI", "rte": "RTE"}
 TITLES |= {"squad1": "SQuAD 1.1", "squad2": "SQuAD 2.0", "race": "RACE", "average": "Avg", "mrpc": "MRPC"}
+TITLES |= {"distance": "L2 distance", "angle": "angle, degrees"}
 REFERENCE = "bert-large"  # of which the paper gives the other models' speed
 
 
@@ -43,13 +44,20 @@ class Table:
         lines = [f"| {' | '.join(row)} |" for row in (self.head, ["---"] * len(self.head), *self.rows)]
         return "\n".join([f"### {self.title}", "", *([self.note, ""] if self.note else []), *lines])
 
+    numbers_from: int = 1
+    """The first column of numbers."""
+    is_folded: bool = False
+
     def html(self, swatches: bool = False) -> Markup:
         """As a section of the page."""
         rows = [
             [joined(swatch(number), row[0]) if swatches else row[0], *row[1:]] for number, row in enumerate(self.rows)
         ]
         note = [element("p", self.note)] if self.note else []
-        return element("section", element("h2", self.title), *note, table(self.head, rows))
+        whole = table(self.head, rows, self.numbers_from)
+        if self.is_folded:
+            whole = element("details", element("summary", f"All {len(rows)} intervals"), whole)
+        return element("section", element("h2", self.title), *note, whole)
 
 
 def write_reports(results: Results, folder: Path) -> None:
@@ -67,8 +75,8 @@ def markdown(results: Results, pictures: Sequence[str]) -> str:
     alts = {CURVES: "Held-out MLM accuracy of all variants against tokens", LAYERS: "Distance and angle of each layer"}
     pieces = [f"# {heading(results)}", "## Result", results.sentence()]
     pieces += [f"**{sentence}**" for sentence in state(results)]
-    pieces += [one.markdown() for one in tables(results)]
-    pieces += [f"![{alts[name]}]({name})" for name in pictures]
+    main, *others = [one.markdown() for one in tables(results)]
+    pieces += [main, *(f"![{alts[name]}]({name})" for name in pictures), *others]
     pieces += ["## Setup", *setup(results), "## Limits", *(f"- {sentence}" for sentence in limits(results))]
     return "\n\n".join(pieces).replace("\n\n- ", "\n- ").replace("## Limits\n- ", "## Limits\n\n- ") + "\n"
 
@@ -79,10 +87,10 @@ def html_page(results: Results) -> str:
     figures, values = charts.draw(runs)
     main, *others = tables(results)
     sections = [main.html(swatches=all(row.runs for row in results.rows))]
+    sections.append(curves_section(runs, figures))
     if results.study.draws_layers and (drawn := layer_charts(results)):
         sections.append(element("section", element("h2", "Layers"), element("div", *drawn, class_="charts")))
     sections += [one.html() for one in others]
-    sections.append(curves_section(runs, figures))
     text = [element("p", sentence) for sentence in setup(results)]
     sections.append(element("section", element("h2", "Setup"), *text))
     listed = element("ul", *(element("li", sentence) for sentence in limits(results)))
@@ -117,12 +125,12 @@ def state(results: Results) -> list[str]:
 
 def tables(results: Results) -> list[Table]:
     """All tables, the one like the paper's first."""
-    found = [main_table(results), interval_table(results)]
+    found = [main_table(results)]
     if results.claims:
         found.append(claim_table(results))
     if any(row.speed for row in results.rows):
         found.append(speed_table(results))
-    return [*found, cost_table(results)]
+    return [*found, cost_table(results), interval_table(results)]
 
 
 def _title(metric: str) -> str:
@@ -167,7 +175,7 @@ def interval_table(results: Results) -> Table:
                 rows.append([row.variant.name, _title(name), *ends])
     note = "95 % intervals of a bootstrap over seeds and examples."
     head = ["variant", "metric", "mean", "low", "high", "standard deviation between seeds"]
-    return Table("Intervals", head, rows, note)
+    return Table("Intervals", head, rows, note, numbers_from=2, is_folded=True)
 
 
 def claim_table(results: Results) -> Table:
@@ -191,7 +199,7 @@ def claim_table(results: Results) -> Table:
         f"the margin that the claim names; below {LEAST_MLM_ACCURACY:g} % MLM accuracy nothing is decided."
     )
     head = ["claim", "metric", "difference, paper", "difference", "low", "high", "verdict"]
-    return Table("The paper's ordering", head, rows, note)
+    return Table("The paper's ordering", head, rows, note, numbers_from=2)
 
 
 def speed_table(results: Results) -> Table:

@@ -24,6 +24,14 @@ from openalbert.studies.bootstrap import (
 from openalbert.studies.study import AVERAGE, INTRINSIC, Base, Claim, Study, Variant
 from openalbert.studies.units import PRETRAINING, Measured, Unit, failures, read_measured, title_of
 
+LAYER_METRICS = ("distance", "angle", "roughness")
+"""Of Figure 1, in their own units."""
+
+
+def _means(values: np.ndarray) -> Observations:
+    """A metric that is the mean of a value of each example."""
+    return Observations("ratio", np.full(len(values), 100.0), values.astype(float))
+
 
 @dataclass(frozen=True)
 class UnitResult:
@@ -50,10 +58,11 @@ class UnitResult:
                 for task in INTRINSIC[1:]:
                     right = arrays[task].astype(float)
                     found[task] = Observations("accuracy", np.ones(len(right)), right)
+                found |= {name: _means(arrays[name]) for name in LAYER_METRICS}
             elif "label" in arrays:
                 found[title] = Observations(measured.values["metric"], arrays["label"], arrays["prediction"])
             elif "value" in arrays:
-                found[title] = Observations("ratio", np.full(len(arrays["value"]), 100.0), arrays["value"])
+                found[title] = _means(arrays["value"])
         return found
 
     @property
@@ -204,7 +213,8 @@ class Results:
     @property
     def metrics(self) -> tuple[str, ...]:
         """The columns: accuracies on held-out text, tasks, and their average where there are several."""
-        return (*INTRINSIC, *self.tasks, *((AVERAGE,) if len(self.tasks) > 1 else ()))
+        layers = LAYER_METRICS if self.study.draws_layers else ()
+        return (*INTRINSIC, *layers, *self.tasks, *((AVERAGE,) if len(self.tasks) > 1 else ()))
 
 
 def read_results(study: Study, base: Base, variants: Sequence[Variant], units: Sequence[Unit]) -> Results:

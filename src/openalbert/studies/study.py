@@ -1,6 +1,6 @@
 """What a study is: named variants of a base run, the paper's numbers for them, and the orderings that it claims."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -85,7 +85,7 @@ class Study:
     title: str
     source: str
     """Where the paper has it; empty for a study of one's own."""
-    variants: Callable[[Base], Sequence[Variant]]
+    variants: Callable[[Base], Iterable[Variant]]
     claims: tuple[Claim, ...] = ()
     remark: str = ""
     """What a reader has to know about the comparison."""

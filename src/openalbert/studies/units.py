@@ -65,7 +65,8 @@ class Unit:
     @property
     def stages(self) -> dict[str, str]:
         """What is measured, by the name of its file: its title for the log."""
-        found = {f"intrinsic-{_name(to_dict(self.intrinsic))}": "intrinsic"}
+        intrinsic = {**to_dict(self.intrinsic), "version": VERSION}
+        found = {f"intrinsic-{_name(intrinsic)}": "intrinsic"}
         found |= {self.task_stage(settings): title_of(settings) for settings in self.finetune}
         if self.speed is not None:
             found[self.speed_stage] = "speed"

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from openalbert.model.config import Sharing
-from openalbert.studies.study import Base, Study, Variant
+from openalbert.studies.study import Base, Claim, Study, Variant
 
 
 def variants(base: Base) -> Iterator[Variant]:
@@ -23,6 +23,11 @@ STUDY = Study(
     title="The input and the output of each layer",
     source="Figure 1",
     variants=variants,
+    claims=(
+        Claim("BERT's layers move their input further than ALBERT's", "BERT", "ALBERT", "distance"),
+        Claim("BERT's layers turn their input further than ALBERT's", "BERT", "ALBERT", "angle"),
+        Claim("The distance changes more from layer to layer in BERT", "BERT", "ALBERT", "roughness"),
+    ),
     remark="In the paper ALBERT's distances and angles are smaller and smoother than BERT's, and do not go to 0.",
     draws_layers=True,
 )
