@@ -48,8 +48,7 @@ class Observations:
             return 100 * _correlation(*pair, weights)
         right = prediction if self.metric == "ratio" else (label == prediction).astype(np.float64)
         total = label if self.metric == "ratio" else np.ones(len(label))
-        score: Float64[np.ndarray, "resamples"] = 100 * (weights @ right) / np.maximum(weights @ total, 1e-12)
-        return score
+        return np.asarray(100 * (weights @ right) / np.maximum(weights @ total, 1e-12))
 
     @property
     def value(self) -> float:
@@ -63,8 +62,7 @@ def _by_confusion(
     tp, tn = (weights @ (label & prediction).astype(float), weights @ (~label & ~prediction).astype(float))
     fp, fn = (weights @ (~label & prediction).astype(float), weights @ (label & ~prediction).astype(float))
     if metric == "f1":
-        f1: Float64[np.ndarray, "resamples"] = 100 * 2 * tp / np.maximum(2 * tp + fp + fn, 1e-12)
-        return f1
+        return np.asarray(100 * 2 * tp / np.maximum(2 * tp + fp + fn, 1e-12))
     bottom = np.sqrt((tp + fp) * (tp + fn) * (tn + fp) * (tn + fn))
     return np.where(bottom > 0, 100 * (tp * tn - fp * fn) / np.where(bottom > 0, bottom, 1.0), 0.0)
 

@@ -102,10 +102,10 @@ def tiny() -> Budget:
         schedule=Schedule(kind="linear", warmup_fraction=0.06),
         batch_size=8,
         reference_batch=8,
-        evaluate_every=4,
+        evaluate_every=6,
         evaluation_examples=32,
         save_every=1_000_000,
-        log_every=4,
+        log_every=6,
     )
     base = Base(
         "tiny",
@@ -138,9 +138,10 @@ def small() -> Budget:
         schedule=Schedule(kind="linear", warmup_fraction=0.06),
         batch_size=128,
         reference_batch=128,
-        evaluate_every=500,
+        # Each evaluation that is the best so far writes a checkpoint: many of them would take as long as training.
+        evaluate_every=1200,
         evaluation_examples=1024,
-        save_every=2000,
+        save_every=2400,
         keep_last=1,
         log_every=100,
     )

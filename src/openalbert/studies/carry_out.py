@@ -24,8 +24,8 @@ import torch
 
 from openalbert import atomic_io
 from openalbert.errors import UserError
-from openalbert.finetuning.evaluate import Evaluate, score_models
-from openalbert.finetuning.evaluation import Evaluation
+from openalbert.finetuning.data import load_data
+from openalbert.finetuning.evaluation import Evaluation, evaluate_split
 from openalbert.finetuning.run import finetune
 from openalbert.finetuning.settings import Finetune
 from openalbert.interop import huggingface
@@ -204,13 +204,15 @@ def measure_task(unit: Unit, settings: Finetune) -> Measured:
     """Fine-tune the model, and keep what it predicts for each example of the first split that is scored."""
     out = unit.folder / TASKS / unit.task_stage(settings)
     atomic_io.make_folder(out.parent)
-    finetune(replace(settings, model=str(unit.run_folder), out=out, speed=unit.pretrain.speed))
+    settings = replace(settings, model=str(unit.run_folder), out=out, speed=unit.pretrain.speed)
+    finetune(settings)
     scores = json.loads((out / SCORES).read_text(encoding="utf-8"))
-    split = next(iter(scores["scores"]))
-    asked = Evaluate(
-        (str(out),), task=settings.task, source=settings.source, splits=(split,), speed=unit.pretrain.speed
-    )
-    _, _, [(evaluation, _)] = score_models(asked)
+    task_data = load_data(settings)
+    split, data = next(iter(task_data.scored.items()))
+    with open_device(settings.speed) as device:
+        model = huggingface.load(out).to(device.torch_device)
+        threshold = scores["null_threshold"]
+        evaluation = evaluate_split([model], task_data.task, data, device, null_threshold=threshold)
     values = {
         "task": settings.task,
         "metric": evaluation.task.main_metric,

@@ -38,15 +38,14 @@ class Table:
     head: list[str]
     rows: list[list[str]]
     note: str = ""
+    numbers_from: int = 1
+    """The first column of numbers."""
+    is_folded: bool = False
 
     def markdown(self) -> str:
         """As Markdown."""
         lines = [f"| {' | '.join(row)} |" for row in (self.head, ["---"] * len(self.head), *self.rows)]
         return "\n".join([f"### {self.title}", "", *([self.note, ""] if self.note else []), *lines])
-
-    numbers_from: int = 1
-    """The first column of numbers."""
-    is_folded: bool = False
 
     def html(self, swatches: bool = False) -> Markup:
         """As a section of the page."""
