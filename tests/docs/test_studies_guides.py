@@ -52,5 +52,5 @@ def test_the_guide_on_own_variants_compares_masking_rates_and_fine_tunes_on_a_fi
     assert results.tasks == ("classification mails",)
     assert done.stdout.count("Interval(value=") == 3
     report = (own_shards / "studies" / "rates" / "report.md").read_text()
-    assert "How much to mask on my text: a study of our own" in report
+    assert "# How much to mask on my text\n" in report
     assert "30 % is better than 15 %" in report

@@ -63,8 +63,6 @@ class Budget:
     """What is changed in the recipe of every task: its fields that are not at their defaults."""
     tasks: tuple[str, ...]
     seeds: int
-    speed_steps: int
-    """Steps of the run that measures the speed of a model."""
 
 
 def _scaled(name: str, layers: int, hidden: int, heads: int, embedding: int, positions: int) -> AlbertConfig:
@@ -117,7 +115,7 @@ def tiny() -> Budget:
         minutes=0.01,
     )
     finetune = Finetune(steps=4, batch_size=8, max_length=32, log_every=2)
-    return Budget(base, Intrinsic(objective, 64, 8, 16, 0.001, 16), finetune, ("sst2", "cola", "mnli"), 1, 4)
+    return Budget(base, Intrinsic(objective, 64, 8, 16, 0.001, 16), finetune, ("sst2", "cola", "mnli"), 1)
 
 
 def small() -> Budget:
@@ -167,7 +165,7 @@ def small() -> Budget:
         evaluate_every=1_000_000,
         log_every=50,
     )
-    return Budget(base, Intrinsic(objective), finetune, ("sst2", "cola", "mnli"), 3, 40)
+    return Budget(base, Intrinsic(objective), finetune, ("sst2", "cola", "mnli"), 3)
 
 
 def paper() -> Budget:
@@ -183,7 +181,7 @@ def paper() -> Budget:
         minutes=34 * 60.0,
     )
     tasks = ("squad1", "squad2", "mnli", "sst2", "race")
-    return Budget(base, Intrinsic(run.objective), Finetune(), tasks, 1, 40)
+    return Budget(base, Intrinsic(run.objective), Finetune(), tasks, 1)
 
 
 BUDGETS = {"tiny": tiny, "small": small, "paper": paper}

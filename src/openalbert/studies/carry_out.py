@@ -29,9 +29,9 @@ from openalbert.finetuning.evaluation import Evaluation, evaluate_split
 from openalbert.finetuning.run import finetune
 from openalbert.finetuning.settings import Finetune
 from openalbert.interop import huggingface
-from openalbert.pretraining.run import pretrain
+from openalbert.pretraining.run import PretrainingRun, pretrain
 from openalbert.report.run_reader import read_run
-from openalbert.run_files import CHECKPOINTS, MODEL, RUN_INFO, SCORES
+from openalbert.run_files import CHECKPOINTS, MODEL, SCORES
 from openalbert.settings import from_json, to_json
 from openalbert.studies.intrinsic import SentenceTask, layer_distances, masked_lm, sentence_task
 from openalbert.studies.units import (
@@ -167,7 +167,7 @@ def _logged(unit: Unit) -> Iterator[None]:
 def _pretrain(unit: Unit) -> None:
     if not run_dir.is_done(unit.run_folder):
         pretrain(unit.pretrain)
-        torch._dynamo.reset()
+        _forget_compiled()
     huggingface.load(unit.run_folder)  # weights that are damaged are found here
     # Several times as large as the model, and of no use any more.
     shutil.rmtree(unit.run_folder / CHECKPOINTS, ignore_errors=True)
@@ -235,26 +235,28 @@ def _by_example(evaluation: Evaluation) -> dict[str, np.ndarray]:
 
 
 def measure_speed(unit: Unit) -> Measured:
-    """Tokens a second and memory of a training step, in a run whose model is thrown away."""
+    """Tokens a second and memory of a training step: a few steps, of which nothing is kept."""
     assert unit.speed is not None
-    out = unit.folder / "speed"
-    shutil.rmtree(out, ignore_errors=True)
-    pretrain(replace(unit.speed, out=out))
-    torch._dynamo.reset()
-    run, info = read_run(out), json.loads((out / RUN_INFO).read_text(encoding="utf-8"))
-    rates = run.train.columns["tokens_per_second"]
-    shutil.rmtree(out)
-    return Measured(
-        {
-            # The first record has the first steps in it, which wait for compilation.
-            "tokens_per_second": float(np.median(rates[1:] if len(rates) > 1 else rates)),
-            "memory_bytes": info["actual"]["memory_bytes"],
-            "parameters": info["parameters"],
-            "batch_size": unit.speed.batch_size,
-            "length": unit.speed.objective.max_length,
-            "device": info["device"],
+    settings = replace(unit.speed, dry_run=True, out=unit.folder / "speed")
+    with open_device(settings.speed) as device:
+        run = PretrainingRun(settings, device)
+        needs = run.dry_run()
+        values = {
+            "tokens_per_second": needs.tokens / (3600 * needs.hours),
+            "memory_bytes": device.peak_memory(),
+            "parameters": run.model.num_parameters(),
+            "batch_size": settings.batch_size,
+            "length": settings.objective.max_length,
+            "device": device.describe(),
         }
-    )
+    _forget_compiled()
+    return Measured(values)
+
+
+def _forget_compiled() -> None:
+    """What was compiled for one model is of no use to the next. Where nothing was, torch's compiler is not loaded."""
+    if "torch._dynamo" in sys.modules:
+        torch._dynamo.reset()
 
 
 def _end_with_parent() -> None:

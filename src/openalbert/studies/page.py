@@ -101,7 +101,7 @@ def html_page(results: Results) -> str:
 def heading(results: Results) -> str:
     """The title of the report."""
     study = results.study
-    return f"{study.title}: {study.source + ' of the paper' if study.source else 'a study of our own'}"
+    return f"{study.title}: {study.source} of the paper" if study.source else study.title
 
 
 def state(results: Results) -> list[str]:
@@ -159,7 +159,7 @@ def main_table(results: Results) -> Table:
             found = [row.interval(name, results.tasks) for name in results.metrics]
             cells += [*(_number(one.value if one else None) for one in found), str(len(row.by_seed))]
         rows.append(cells)
-    return Table("The paper's numbers and ours", head, rows)
+    return Table("The paper's numbers and ours" if of_paper else "Variants", head, rows)
 
 
 def interval_table(results: Results) -> Table:
@@ -198,7 +198,9 @@ def claim_table(results: Results) -> Table:
         f"the margin that the claim names; below {LEAST_MLM_ACCURACY:g} % MLM accuracy nothing is decided."
     )
     head = ["claim", "metric", "difference, paper", "difference", "low", "high", "verdict"]
-    return Table("The paper's ordering", head, rows, note, numbers_from=2)
+    return Table(
+        "The paper's ordering" if results.study.source else "The expected ordering", head, rows, note, numbers_from=2
+    )
 
 
 def speed_table(results: Results) -> Table:
@@ -264,8 +266,8 @@ def setup(results: Results) -> list[str]:
     machines = sorted({f"{one.info('device')}, torch {one.info('torch')}" for row in results.rows for one in row.runs})
     rate = f"{run.learning_rate:.4g}"
     sentences = [
-        f"`openalbert study {results.study.name} --budget {results.base.budget}`, "
-        f"{counted(max(unit.seed for unit in units), 'seed')}; {'; '.join(machines) or 'nothing was trained yet'}.",
+        f"`{results.command}`, {counted(max(unit.seed for unit in units), 'seed')}; "
+        f"{'; '.join(machines) or 'nothing was trained yet'}.",
         f"Base run: {run.model.num_layers} layers, H = {run.model.hidden_size}, E = {run.model.embedding_size}, "
         f"{run.budget}, batches of {run.batch_size}, length {run.objective.max_length}, "
         f"{run.optimizer.kind} at {rate}, "
@@ -289,17 +291,19 @@ def setup(results: Results) -> list[str]:
 def limits(results: Results) -> list[str]:
     """What the numbers do not show."""
     seeds = max((len(row.by_seed) for row in results.rows), default=0)
-    found = [
-        "The paper's numbers are after 262 G tokens or more, on whole training sets: only orderings can be compared, "
-        "not values."
-    ]
+    found = []
+    if any(row.variant.paper for row in results.rows):
+        found.append(
+            "The paper's numbers are after 262 G tokens or more, on whole training sets: only orderings can be "
+            "compared, not values."
+        )
     if seeds < 2:
         found.append("One seed: the intervals hold the noise of the examples alone, not that between runs.")
     elif seeds < 5:
         found.append(f"{seeds} seeds: intervals over so few are somewhat too narrow.")
     found.append("One learning rate for all variants, chosen for the base run; each might do better with its own.")
     if not results.tasks:
-        found.append("Nothing was fine-tuned: MLM accuracy stands for the paper's averages over tasks.")
+        found.append("Nothing was fine-tuned: MLM accuracy stands for averages over tasks.")
     return found
 
 

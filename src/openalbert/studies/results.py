@@ -162,6 +162,8 @@ class Results:
     """The tasks that models were fine-tuned on."""
     remarks: tuple[str, ...] = field(default=())
     """What could not be read."""
+    command: str = ""
+    """How it was asked for."""
 
     @cached_property
     def claims(self) -> list[ClaimResult]:
@@ -184,8 +186,9 @@ class Results:
         """Whether the paper's ordering was reproduced."""
         failed = [row.variant.name for row in self.rows if row.failure]
         tail = f" Failed: {', '.join(failed)}." if failed else ""
+        whose = "The paper's" if self.study.source else "The expected"
         if not self.claims:
-            return f"The paper claims no ordering here that is compared.{tail}"
+            return f"No ordering is expected here.{tail}"
         count = {word: sum(one.verdict == word for one in self.claims) for word in ("reproduced", "contradicted")}
         total, open_ = len(self.claims), len(self.claims) - sum(count.values())
         if count["reproduced"] == total:
@@ -197,7 +200,7 @@ class Results:
         else:
             word = "was reproduced as far as it is decidable"
         return (
-            f"The paper's ordering {word}: of {total} comparisons {count['reproduced']} reproduced, "
+            f"{whose} ordering {word}: of {total} comparisons {count['reproduced']} reproduced, "
             f"{count['contradicted']} contradicted, {open_} not decidable.{tail}"
         )
 

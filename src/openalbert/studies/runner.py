@@ -83,6 +83,7 @@ def run_study(settings: RunStudy, own: Study | None = None) -> Results | None:
     if not settings.report_only:
         train_units(plan.units, settings)
     results = read_results(plan.study, plan.budget.base, plan.variants, plan.units)
+    results = replace(results, command=settings.command_line)
     write_reports(results, settings.folder)
     return results
 
@@ -259,7 +260,19 @@ def _absolute(unit: Unit) -> Unit:
         heldout=unit.pretrain.heldout.absolute() if unit.pretrain.heldout is not None else None,
         warm_start=str(Path(unit.pretrain.warm_start).absolute()) if unit.after else unit.pretrain.warm_start,
     )
-    return replace(unit, pretrain=pretrain, heldout=unit.heldout.absolute(), store=unit.store.absolute())
+    places = ("data", "train", "dev", "test")
+    finetune = []
+    for settings in unit.finetune:
+        given = {name: path.absolute() for name in places if (path := getattr(settings.source, name)) is not None}
+        finetune.append(replace(settings, source=replace(settings.source, **given)))
+    return replace(
+        unit,
+        pretrain=pretrain,
+        heldout=unit.heldout.absolute(),
+        store=unit.store.absolute(),
+        finetune=tuple(finetune),
+        speed=replace(unit.speed, data=unit.speed.data.absolute()) if unit.speed is not None else None,
+    )
 
 
 def _carry_out_chain(units: Sequence[Unit]) -> list[tuple[Unit, float, list[str]]]:

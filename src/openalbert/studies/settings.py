@@ -1,6 +1,7 @@
 """The settings of `openalbert study`."""
 
 import json
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -89,6 +90,20 @@ class RunStudy:
     def variants_folder(self) -> Path:
         """Where the variants are trained."""
         return self.store if self.store is not None else self.folder.parent / "variants"
+
+    @property
+    def command_line(self) -> str:
+        """The command that gives the same numbers, with the names of folders alone; how fast it goes is left out."""
+        words = ["openalbert", "study", self.study, "--budget", self.budget]
+        for name in ("data", "heldout", "more_data", "seeds", "tasks", "task_data", "only", "set"):
+            value = getattr(self, name)
+            if value is not None and value != ():
+                several = value if isinstance(value, tuple) else (value,)
+                words += [
+                    f"--{name.replace('_', '-')}",
+                    *(one.name if isinstance(one, Path) else str(one) for one in several),
+                ]
+        return shlex.join(words)
 
 
 def defaults_for(budget: str) -> RunStudy:

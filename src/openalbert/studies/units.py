@@ -48,7 +48,7 @@ class Unit:
     after: str = ""
     """The key of the unit that it is initialized from."""
     speed: Pretrain | None = None
-    """A short run that measures the speed."""
+    """The run of which a few steps measure the speed."""
     is_timed: bool = False
     store: Path = Path("variants")
 
@@ -132,28 +132,14 @@ def make_units(
                     heldout=pretrain.heldout or budget.base.pretrain.data,
                     finetune=tuple(replace(one, seed=seed) for one in finetune),
                     after=after,
-                    speed=_speed_run(variant, budget) if variant.measures_speed and seed == 1 else None,
+                    speed=replace(pretrain, model=variant.speed_model or pretrain.model)
+                    if variant.measures_speed and seed == 1
+                    else None,
                     is_timed=variant.is_timed,
                     store=store,
                 )
             )
     return units
-
-
-def _speed_run(variant: Variant, budget: Budget) -> Pretrain:
-    """A few steps of the model whose speed is asked for, without an evaluation."""
-    model = variant.speed_model or variant.pretrain.model
-    return replace(
-        variant.pretrain,
-        model=model,
-        steps=budget.speed_steps,
-        tokens=None,
-        minutes=None,
-        schedule=replace(variant.pretrain.schedule, warmup_fraction=0.0, warmup_steps=None),
-        log_every=max(1, budget.speed_steps // 4),
-        save_every=1_000_000,
-        evaluate_every=1_000_000,
-    )
 
 
 def content_of(shards: Path) -> str:
