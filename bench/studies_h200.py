@@ -35,6 +35,7 @@ ORDER = "sharing layers embedding sentence dropout masking optimizer depth sizes
 EXTREMES = ("E = 128, all shared", "E = 768, none shared")
 RATES = (0.002, 0.003, 0.0045)
 WEIGHTS = ("model", "checkpoints")
+PAGES = ("report.html", "error_analysis.json")  # of single fine-tuning runs
 GRACE = 60  # seconds that runs have to write their checkpoints
 
 
@@ -126,7 +127,9 @@ def pack(arguments: argparse.Namespace) -> None:
     with tarfile.open(target, "w:gz") as archive:
         for path in sorted(arguments.work.rglob("*")):
             inside = path.relative_to(arguments.work)
-            if path.is_file() and inside.parts[0] not in ("shards", "heldout") and not set(inside.parts) & {*WEIGHTS}:
+            is_text = inside.parts[0] in ("shards", "heldout")
+            is_page = "tasks" in inside.parts and path.name in PAGES
+            if path.is_file() and not (is_text or is_page or {*WEIGHTS} & {*inside.parts}):
                 archive.add(path, str(inside))
     print(f"{target}: {target.stat().st_size / 2**20:.1f} MiB")
 
