@@ -41,7 +41,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     torch.manual_seed(0)
-    model = openalbert.load(arguments.preset)
+    model = openalbert.load(arguments.preset).module
     rows = []
     for name, lengths in LENGTHS.items():
         ids = torch.randint(5, model.config.vocab_size, (len(lengths), max(lengths)))

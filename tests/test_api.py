@@ -84,6 +84,7 @@ def test_the_example_in_every_docstring_gives_what_it_shows(home: Path, tmp_path
         "open_run",
         "Run",
         "finetune",
+        "Predictor",
         "evaluate",
     ):
         offered = getattr(openalbert, name)
@@ -119,7 +120,7 @@ def test_pretrain_runs_what_the_command_line_runs(pretrained: openalbert.Run, ho
     words = f"pretrain albert-micro --data {home / 'shards'} --out {tmp_path / 'cli'} --steps 10 {AS_WORDS}"
     cli.main(words.split())
     assert settings_of(tmp_path / "cli") == settings_of(pretrained.folder)
-    same = openalbert.load(tmp_path / "cli").state_dict()
+    same = openalbert.load(tmp_path / "cli").module.state_dict()
     assert all(torch.equal(same[name], tensor) for name, tensor in pretrained.model().state_dict().items())
 
 
@@ -360,6 +361,6 @@ def test_every_verb_takes_a_model_folder_a_run_and_a_name(line: str, form: str, 
 @pytest.mark.parametrize("form", ["runs/first/model", "runs/first", "first"])
 def test_python_takes_a_model_folder_a_run_and_a_name(form: str, at_home: Path, pretrained: openalbert.Run) -> None:
     for given in (form, Path(form)) if "/" in form else (form,):
-        loaded = openalbert.load(given).state_dict()
+        loaded = openalbert.load(given).module.state_dict()
         assert all(torch.equal(loaded[name], tensor) for name, tensor in pretrained.model().state_dict().items())
         assert openalbert.Tokenizer.load(given).vocab_size == 300

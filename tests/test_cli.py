@@ -127,7 +127,7 @@ def test_the_names_of_presets_and_recipes_win_over_folders_of_the_current_direct
     ):
         cli.main(["show", *words])
         assert f": {layers} layers" in capsys.readouterr().out
-    assert len(openalbert.load("albert-base").encoder.attention) == 1
+    assert len(openalbert.load("albert-base").module.encoder.attention) == 1
     assert openalbert.load("albert-base").config.num_layers == 12
     assert openalbert.load(Path("albert-base")).config.num_layers == 2
     for name, is_model in (("albert-demo", False), ("./albert-demo", True)):
@@ -181,7 +181,7 @@ def test_show_lists_the_heads_that_a_model_has_and_no_others(
         assert {head for head in ALL_HEADS if head in table} == heads
         cli.main(["show", str(tmp_path / name), "--length", "8", "--json"])
         totals[name] = json.loads(capsys.readouterr().out)["parameters"]["with_heads"]
-        assert totals[name] == openalbert.load(tmp_path / name).num_parameters()
+        assert totals[name] == openalbert.load(tmp_path / name).module.num_parameters()
     save(AlbertModel(preset("albert-micro")), tmp_path / "bare")
     capsys.readouterr()
     cli.main(["show", str(tmp_path / "bare")])

@@ -15,7 +15,6 @@ from openalbert.errors import UserError
 from openalbert.interop.huggingface import find_folder
 from openalbert.interop.pretraining_json import read_pretraining
 from openalbert.pretrained import PRETRAINED, pretrained_names
-from openalbert.serve.fill import fill
 from openalbert.text.normalization import Normalization
 from openalbert.text.shards import open_shards
 from openalbert.text.tokenizer import Tokenizer
@@ -51,14 +50,14 @@ def test_the_help_of_a_verb_that_takes_it_says_so(verb: str, capsys: pytest.Capt
 
 
 def test_it_fills_in_words_that_make_sense() -> None:
-    model, tokenizer = openalbert.load(NAME), Tokenizer.load(find_folder(NAME))
+    model = openalbert.load(NAME)
     for text, word in {
         "She opened the [MASK] and walked into the room.": "door",
         "The ship sailed across the [MASK] for forty days.": "atlantic",
         "He was born in [MASK] in 1879.": "london",
         "It was a dark and stormy [MASK].": "night",
     }.items():
-        [guesses] = fill(model, tokenizer, text, top=5)
+        [guesses] = model.fill(text, top=5).masks
         assert word in [guess.reading for guess in guesses]
 
 
@@ -77,7 +76,7 @@ def test_text_of_ones_own_is_prepared_with_its_vocabulary_by_its_name_and_read_b
     assert open_shards(Path("shards")).manifest.tokenizer == Tokenizer.load(NAME).fingerprint
     words = ["--objective.max-length", "16", "--batch-size", "2", "--optimizer.learning-rate", "0"]
     cli.main(["pretrain", NAME, "--data", "shards", "--out", "run", "--steps", "1", *words])
-    before, after = (dict(openalbert.load(name).named_parameters()) for name in (NAME, "run/model"))
+    before, after = (dict(openalbert.load(name).module.named_parameters()) for name in (NAME, "run/model"))
     assert all(torch.equal(before[name], after[name]) for name in before)
 
 
@@ -96,7 +95,7 @@ def test_its_card_tells_the_figures_of_its_run() -> None:
     for name in ("mlm_acc", "sop_acc"):
         assert f"| {100 * last[name]:.1f} % |" in card
     assert f"| {last['mlm_loss']:.3f} |" in card
-    assert f"{openalbert.load(NAME).num_parameters():,} parameters" in card
+    assert f"{openalbert.load(NAME).module.num_parameters():,} parameters" in card
 
 
 def test_transformers_loads_it_as_it_is() -> None:
@@ -105,7 +104,7 @@ def test_transformers_loads_it_as_it_is() -> None:
     theirs = transformers.AlbertForPreTraining.from_pretrained(folder, dtype=torch.float32).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     texts = tokenizer("It was a dark and stormy [MASK].", "The rain fell in torrents.", return_tensors="pt")
-    model = openalbert.load(NAME)
+    model = openalbert.load(NAME).module
     with torch.no_grad():
         expected = theirs(**texts)
         encoded = model.encode(texts["input_ids"], texts["token_type_ids"], texts["attention_mask"])

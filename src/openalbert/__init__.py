@@ -17,10 +17,12 @@ if TYPE_CHECKING:
     from openalbert.finetuning.settings import Finetune as Finetune
     from openalbert.pretraining.settings import Pretrain as Pretrain
     from openalbert.run import Run as Run
+    from openalbert.serve.predictor import Predictor as Predictor
     from openalbert.text.tokenizer import Tokenizer as Tokenizer
 
 __all__ = [
     "Finetune",
+    "Predictor",
     "Pretrain",
     "Run",
     "Tokenizer",
@@ -37,6 +39,7 @@ __all__ = [
 # torch takes seconds to import, and the command line's help must not wait for it: each name is imported on first use.
 _MODULES = {
     "Finetune": "openalbert.finetuning.settings",
+    "Predictor": "openalbert.serve.predictor",
     "Pretrain": "openalbert.pretraining.settings",
     "Run": "openalbert.run",
     "Tokenizer": "openalbert.text.tokenizer",

@@ -14,14 +14,13 @@ from typing import Any, TypeAlias
 from openalbert.finetuning.evaluate import Evaluate, score_models
 from openalbert.finetuning.run import finetune as run_finetuning
 from openalbert.finetuning.settings import Finetune
-from openalbert.interop import huggingface
-from openalbert.model.albert import AlbertModel
 from openalbert.model.config import Head
 from openalbert.model.presets import is_preset_or_recipe
 from openalbert.pretraining.run import pretrain as run_pretraining
 from openalbert.pretraining.settings import Pretrain
 from openalbert.recipes import finetuning, pretraining
 from openalbert.run import Run, Scores
+from openalbert.serve.predictor import Predictor
 from openalbert.settings import changed
 from openalbert.text.prepare import Prepare
 from openalbert.text.prepare import prepare as make_shards
@@ -34,18 +33,21 @@ PathLike: TypeAlias = str | os.PathLike[str]
 SHORT_NAMES = {"learning_rate": "optimizer__learning_rate", "device": "speed__device"}
 
 
-def load(model: PathLike, heads: Sequence[Head] | None = None) -> AlbertModel:
+def load(model: PathLike, heads: Sequence[Head] | None = None) -> Predictor:
     """A model by its folder, by that of its run, or by name: a bundled checkpoint, a preset (random weights), or
     `owner/name` on Hugging Face's hub.
 
     The model has the heads that its folder holds; `heads` asks for others, of which the missing are drawn at random.
-    It is in eval mode, and its weights are fp32.
+    It is in eval mode, and its weights are fp32. A preset has no tokenizer: it takes ids, but no texts.
 
         >>> import openalbert
-        >>> openalbert.load("runs/mine").config.num_layers
+        >>> model = openalbert.load("runs/mine")
+        >>> model.config.num_layers
+        2
+        >>> len(model.fill("the [MASK] and the [MASK]", top=3).masks)
         2
     """
-    return huggingface.load(model if isinstance(model, str) else Path(model), heads)
+    return Predictor.load(_name(model), heads)
 
 
 def train_tokenizer(
@@ -158,6 +160,7 @@ def finetune(
     metric: str | None = None,
     seed: int | None = None,
     seeds: int | None = None,
+    folds: int | None = None,
     device: str | None = None,
     fresh: bool = False,
     **settings: Any,
@@ -165,7 +168,8 @@ def finetune(
     """Fine-tune a model on a task, as `openalbert finetune` does. The same call again resumes the run.
 
     `model` is a model folder, a run or a name; or a whole `Finetune`. The defaults follow from `task`. `data` is the
-    folder of a published dataset; `train` and `dev` are files of your own. Other settings are given as to `pretrain`.
+    folder of a published dataset; `train` and `dev` are files of your own. `seeds` and `folds` are several runs: of
+    different seeds, or for cross-validation. Other settings are given as to `pretrain`.
 
         >>> import openalbert
         >>> run = openalbert.finetune("runs/mine", task="classification", train="mails.csv", out="runs/mails",
@@ -190,6 +194,7 @@ def finetune(
         metric=metric,
         seed=seed,
         seeds=seeds,
+        folds=folds,
         device=device,
         fresh=fresh or None,
     )
@@ -220,8 +225,8 @@ def evaluate(
     """The metrics of a fine-tuned model, or of several averaged, by split; in percent.
 
     `data` is the folder of a published dataset, `dev` a file of your own to score on. Without `task` it is the one that
-    the model was fine-tuned for, without `splits` all that have labels. `predictions` is a folder for what the model
-    predicts, which is all there is for a file without labels (`test=…, splits="test"`). `report` is a page on errors.
+    the model was fine-tuned for, without `splits` all that have labels. A file given as `test` needs none: it is scored
+    where it has them. `predictions` is a folder for what the model predicts, `report` a page on errors.
 
         >>> import openalbert
         >>> openalbert.evaluate("runs/mails", dev="new-mails.csv")["dev"]["accuracy"] > 0

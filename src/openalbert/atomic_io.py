@@ -7,6 +7,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 from openalbert.errors import UserError
 
@@ -68,10 +69,17 @@ def check_writable(folder: Path) -> None:
 
 def write_bytes(path: Path, data: bytes) -> None:
     """Write a file so that a reader sees the old content or the new, never a mixture."""
+    with new_file(path) as file:
+        file.write(data)
+
+
+@contextlib.contextmanager
+def new_file(path: Path) -> Iterator[IO[bytes]]:
+    """A file to write piece by piece; it gets its name when the block succeeds, and is removed otherwise."""
     aside = path.with_name(path.name + PARTIAL)
     try:
         with aside.open("wb") as file:
-            file.write(data)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         aside.replace(path)

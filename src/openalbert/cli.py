@@ -81,6 +81,12 @@ VERBS = {
         named_by="--budget",
         first="study",
     ),
+    "predict": Verb(
+        "what a model predicts for texts, or for the rows of a file",
+        "openalbert.serve.predict",
+        "Predict",
+        "predict",
+    ),
     "report": Verb("curves and scores of runs, as one page", "openalbert.report.report", "Report", "report"),
     "models": Verb(
         "every model that has a name, its size and what it is for",
@@ -96,6 +102,7 @@ VERBS = {
         recipes="openalbert.interop.show",
     ),
     "convert": Verb("other people's models in, a model folder out", "openalbert.interop.convert", "Convert", "convert"),
+    "export": Verb("a model as ONNX, in fp32 or int8, for a CPU", "openalbert.serve.export", "Export", "export"),
     "fill": Verb("words for [MASK]", "openalbert.serve.fill", "Fill", "fill_texts"),
     "demo": Verb("all of it in minutes, on text of this machine", "openalbert.recipes.demo", "Demo", "demo"),
 }
@@ -104,9 +111,10 @@ GROUPS = {
     "Text": ("tokenizer train", "tokenizer encode", "tokenizer decode", "prepare", "verify", "inspect"),
     "Pretrain": ("pretrain", "demo"),
     "Fine-tune": ("finetune", "evaluate"),
+    "Use": ("predict",),
     "Reproduce": ("study",),
     "Look": ("models", "show", "fill", "report"),
-    "Convert": ("convert",),
+    "Convert": ("convert", "export"),
 }
 
 

@@ -25,7 +25,7 @@ READING = {
 }
 TASK = (
     "sst2, mnli, squad2, race …, or for your own files classification, regression, multi_label, multiple_choice, "
-    "question_answering."
+    "question_answering, tagging."
 )
 WARM_UP = {"schedule.warmup": "Fraction of the run over which the learning rate rises from 0."}
 FILES = {
@@ -172,9 +172,12 @@ PAGES: dict[str, Page] = {
             "optimizer.learning-rate": "The highest learning rate.",
             **WARM_UP,
             "max-length": "The longest input in tokens; what is longer is cut.",
+            "long-texts": "Longer texts: cut, or mean or max over windows.",
             "evaluate-every": "",
-            "patience": "End the run after so many evaluations without a better score; not given: never.",
-            "seeds": "",
+            "patience": "End after so many evaluations without a better score; not given: never.",
+            "seeds": "So many runs; their median, mean and spread are shown.",
+            "folds": "Cross-validation over so many folds, then a model of all data.",
+            "exits": "Train a head after every layer too: easy examples leave early when predicting.",
             "dry-run": "Take a few steps, print what the run would take, and leave nothing behind.",
             "fresh": "",
             **DEVICE,
@@ -185,7 +188,7 @@ PAGES: dict[str, Page] = {
         "Score a fine-tuned model, or several as an ensemble, on a task; or predict for a file without labels.",
         (
             "openalbert evaluate runs/sst2 --data glue",
-            "openalbert evaluate runs/reviews --test new.csv --splits test --predictions predictions",
+            "openalbert evaluate runs/reviews --test labelled.csv --predictions predictions",
             "openalbert evaluate runs/rte/seed-1 runs/rte/seed-2 --data glue --report runs/rte-ensemble.html",
         ),
         {
@@ -231,6 +234,37 @@ PAGES: dict[str, Page] = {
             "report-only": "Write the report of the results that are there.",
             "dry-run": "Print how many minutes each variant takes, and train nothing.",
             **DEVICE,
+        },
+    ),
+    "predict": Page(
+        "MODEL [TEXT ...|FILE|-] [--out PATH] [SETTINGS]",
+        "Predict with a fine-tuned model for texts, standard input, or a CSV, TSV, JSONL, Parquet or text file of any "
+        "size. Rows and columns stay as they are; prediction and probability are added. A pretrained model fills in "
+        "[MASK], and of two texts it predicts whether they are in order.",
+        (
+            'openalbert predict runs/mails "Please send me the invoice again."',
+            "openalbert predict runs/mails new-mails.csv --out predicted.csv --all-probabilities",
+            'openalbert predict runs/squad "Who wrote the letter?" "Anna wrote it in May, and Tom read it."',
+        ),
+        {
+            "MODEL": f"A model folder, a run, {BUNDLED}, or {HUB}.",
+            "[TEXT ...|FILE|-]": "Texts (a pair, a question and its passage, or a question and its options are words "
+            "in this order; tabs on standard input), or a file.",
+            "out": "",
+            "all-probabilities": "",
+            "prefix": "",
+            "text-column": "",
+            "second-column": "",
+            "question-column": "",
+            "passage-column": "",
+            "options-columns": "",
+            "top": "",
+            "max-length": "",
+            "tokens-at-a-time": "",
+            "depth": "How many layers are computed; not given: all, or with exits as many as each input needs.",
+            "speedup": "With exits: compute at most 1 / FLOAT of the layers on average.",
+            "deadline-ms": "",
+            "speed.device": "auto (a GPU if there is one), cpu, cuda, cuda:1 or mps.",
         },
     ),
     "report": Page(
@@ -296,6 +330,27 @@ PAGES: dict[str, Page] = {
             "openalbert convert runs/mine --out models/mine --precision bfloat16",
         ),
         {"SOURCE": "", "out": "", "precision": "", "classifier": "", "fresh": ""},
+    ),
+    "export": Page(
+        "MODEL --out PATH [SETTINGS]",
+        "Write a model as ONNX graphs, which run on a CPU with and without openalbert, and compare them with the "
+        "original.",
+        (
+            "openalbert export runs/sst2 --int8 --out exported/sst2 --data glue",
+            "openalbert export runs/mails --int8 --keep-fp32 down --out exported/mails --dev more-mails.csv",
+            "openalbert export albert-base-wikibooks --out exported/albert --dev text.txt",
+        ),
+        {
+            "MODEL": f"A model folder, a run, {BUNDLED}, or {HUB}.",
+            "out": "",
+            "int8": "",
+            "keep-fp32": "Parts that stay in fp32 with --int8: embedding, attention, up, down, heads.",
+            "data": FILES["data"] + " Scores before and after.",
+            "dev": "Your own file to score on; for a pretrained model a text, for MLM accuracy.",
+            "task": "The task to score on; not given: what the model was fine-tuned for.",
+            "fresh": "",
+            "json": "",
+        },
     ),
     "demo": Page(
         "[SETTINGS]",

@@ -10,7 +10,15 @@ from openalbert.errors import UserError
 from openalbert.interop import huggingface
 from openalbert.model.albert import AlbertModel
 from openalbert.report.charts import plot_run
-from openalbert.report.run_reader import RunRecord, is_finetuning, read_finetuning_runs, read_run
+from openalbert.report.run_reader import (
+    RunRecord,
+    fold_folders,
+    is_finetuning,
+    read_finetuning_runs,
+    read_run,
+    read_values,
+)
+from openalbert.run_files import SCORES
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -27,7 +35,7 @@ class Run:
 
         >>> import openalbert
         >>> run = openalbert.open_run("runs/mine")
-        >>> run.model().num_parameters() == openalbert.load(run).num_parameters()
+        >>> run.model().num_parameters() == openalbert.load(run).module.num_parameters()
         True
         >>> [int(step) for step in run.metrics["step"]]
         [5, 10, 10]
@@ -44,7 +52,7 @@ class Run:
         return huggingface.load(self.folder)
 
     def records(self) -> list[RunRecord]:
-        """All that the folder holds: one record, or one for each seed."""
+        """All that the folder holds: one record, or one for each seed or fold."""
         return read_finetuning_runs([self.folder]) if is_finetuning(self.folder) else [read_run(self.folder)]
 
     @property
@@ -71,8 +79,10 @@ class Run:
     @property
     def scores(self) -> Scores:
         """Metrics by split: of the last evaluation in pretraining, of the model that was kept in fine-tuning, where
-        several seeds give their median. Empty as long as there are none.
+        several seeds give their median and folds their mean. Empty as long as there are none.
         """
+        if fold_folders(self.folder):
+            return dict(read_values(self.folder / SCORES).get("scores", {}))
         runs = self.records()
         ended = [run.by_split for run in runs if run.by_split]
         if ended:

@@ -168,7 +168,7 @@ def test_the_python_guide_runs_from_text_to_a_fine_tuned_model(own_text: Path) -
     lesson("classification", own_text, 60).rename(own_text / "mails.csv")
     lesson("classification", own_text, 20, seed=1).rename(own_text / "more-mails.csv")
     blocks = commands("python.md")
-    assert [kind for kind, _ in blocks] == ["python"] * 7
+    assert [kind for kind, _ in blocks] == ["python"] * 8
     for kind, block in blocks:
         done = run(kind, block, own_text)
         assert done.returncode == 0, f"{block}\n{done.stderr}"
@@ -178,6 +178,7 @@ def test_the_python_guide_runs_from_text_to_a_fine_tuned_model(own_text: Path) -
     with contextlib.chdir(own_text):
         assert names["scores"]["dev"].keys() == names["task"].scores["dev"].keys()
     assert names["vectors"].shape == (2, 64)
+    assert set(names["labels"]) <= {"cold", "warm"}
     assert (own_text / "runs" / "mine.png").stat().st_size > 1000
 
 

@@ -7,7 +7,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.docs import test_add_a_task, test_glue_squad_race, test_guides, test_own_file_guide, test_studies_guides
+from tests.docs import (
+    test_add_a_task,
+    test_find_entities_guide,
+    test_glue_squad_race,
+    test_guides,
+    test_own_file_guide,
+    test_studies_guides,
+    test_use_your_model,
+)
 from tests.docs.test_guides import ROOT, commands, namespace, run
 from tests.finetuning.made_lessons import lesson
 
@@ -55,6 +63,9 @@ RUN_BY = {
     "docs/guides/fine-tune-your-own-file.md": (
         test_own_file_guide.test_the_commands_of_the_guide_make_the_models_it_speaks_of
     ),
+    "docs/guides/find-entities.md": (
+        test_find_entities_guide.test_the_commands_of_the_guide_find_the_entities_it_speaks_of
+    ),
     "docs/guides/glue-squad-race.md": (
         test_glue_squad_race.test_the_commands_of_the_guide_tune_score_and_write_what_it_speaks_of
     ),
@@ -62,6 +73,7 @@ RUN_BY = {
         test_guides.test_the_commands_of_the_guides_on_pretraining_make_the_models_they_speak_of
     ),
     "docs/guides/python.md": test_guides.test_the_python_guide_runs_from_text_to_a_fine_tuned_model,
+    "docs/guides/use-your-model.md": test_use_your_model.test_the_commands_and_the_python_of_the_guide_predict,
     "docs/guides/your-own-text.md": test_guides.test_the_commands_of_your_own_text_make_the_shards_it_speaks_of,
 }
 

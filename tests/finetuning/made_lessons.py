@@ -18,11 +18,11 @@ from openalbert.text.tokenizer import Tokenizer
 
 TELLING = ("good", "war", "water", "school", "great", "key")
 PLAIN = [word for word in WORDS if word.isalpha() and word.islower() and word not in TELLING]
-KINDS = ("classification", "regression", "multi_label", "multiple_choice", "question_answering")
+KINDS = ("classification", "regression", "multi_label", "multiple_choice", "question_answering", "tagging")
 # A tiny model with wide first weights learns fast at a rate that would ruin a large one.
 SETTINGS = (
     "--steps 100 --batch-size 8 --optimizer.learning-rate 0.004 --schedule.warmup-fraction 0.1 --dropout 0 "
-    "--classifier-dropout 0 --speed.threads 1"
+    "--classifier-dropout 0 --speed.threads 1 --no-baselines"
 )
 
 
@@ -70,6 +70,10 @@ def lesson(kind: str, folder: Path, num_examples: int = 400, seed: int = 0, may_
         data = [_article(number, dice, may_have_no_answer) for number in range(num_examples // 4)]
         path.write_text(json.dumps({"data": data}))
         return path
+    if kind == "tagging":
+        path = folder / "words.conll"
+        path.write_text("\n".join(_sentence(dice) for _ in range(num_examples)))
+        return path
     path = folder / f"{kind}.csv"
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
@@ -107,6 +111,18 @@ def _choice(dice: random.Random) -> dict[str, Any]:
     right = dice.randrange(len(options))
     options[right] += " good"
     return {"question": " ".join(dice.choices(PLAIN, k=4)), "options": options, "answer": right}
+
+
+def _sentence(dice: random.Random) -> str:
+    """CoNLL: `water` and `school` are places, and `key` is a thing together with the word after it."""
+    words = dice.choices(PLAIN, k=6) + dice.choices(("water", "school", "key"), k=2)
+    dice.shuffle(words)
+    lines, is_after_key = [], False
+    for word in words:
+        tag = "B-place" if word in ("water", "school") else "B-thing" if word == "key" else "O"
+        lines.append(f"{word}\t{'I-thing' if is_after_key and tag == 'O' else tag}\n")
+        is_after_key = word == "key"
+    return "".join(lines)
 
 
 def _article(number: int, dice: random.Random, may_have_no_answer: bool) -> dict[str, Any]:

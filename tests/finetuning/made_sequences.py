@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from openalbert.tasks.task import Sequences
+from openalbert.tasks.task import UNLABELLED, Sequences
 
 VOCABULARY = 1000
 
@@ -41,6 +41,9 @@ def _targets(kind: str, outputs: int, counts: Any, sizes: Any, dice: np.random.G
         right = np.zeros(count, np.int64)
         right[np.cumsum(counts) - counts + dice.integers(0, counts)] = 1
         return right
+    if kind == "tagging":
+        labels = dice.integers(0, outputs, sizes.sum())
+        return np.where(dice.random(sizes.sum()) < 0.4, UNLABELLED, labels)
     if kind == "span":
         first = dice.integers(0, sizes)
         return np.stack([first, dice.integers(first, sizes)], axis=1)

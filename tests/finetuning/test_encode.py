@@ -10,10 +10,17 @@ from tests.tasks.made_tasks import EXAMPLES, made_task, without_label
 
 from openalbert.errors import UserError
 from openalbert.finetuning.encode import encode, fill_blank, option_pairs, truncate_pairs
-from openalbert.tasks.task import ChoiceExample, Kind, Sequences, TextExample
+from openalbert.tasks.task import ChoiceExample, Kind, Sequences, TaggingExample, TextExample
 from openalbert.text.tokenizer import Tokenizer
 
-KINDS: tuple[Kind, ...] = ("classification", "regression", "multi_label", "multiple_choice", "question_answering")
+KINDS: tuple[Kind, ...] = (
+    "classification",
+    "regression",
+    "multi_label",
+    "multiple_choice",
+    "question_answering",
+    "tagging",
+)
 
 
 def rows(sequences: Sequences) -> list[list[int]]:
@@ -133,13 +140,15 @@ def test_a_text_of_a_hundred_thousand_characters_is_cut_or_read_in_windows(kind:
     task, long = made_task(kind), "some people like it. " * 5_000
     if kind == "question_answering":
         examples = [*EXAMPLES[kind], EXAMPLES[kind][2].__class__("z", long, "who likes it?", ())]
+    elif kind == "tagging":
+        examples = [*EXAMPLES[kind], TaggingExample("z", long, ((0, 4), (99_990, 99_994)), ("O", "B-bad"))]
     elif kind == "multiple_choice":
         examples = [*EXAMPLES[kind], ChoiceExample("z", long, "Who?", ("a", "b"), 0)]
     else:
         examples = [*EXAMPLES[kind], TextExample("z", long, long, EXAMPLES[kind][0].label)]  # type: ignore[union-attr]
     sequences = encode(task, examples, small, 128).sequences
     assert sequences.lengths.max() == 128
-    assert sequences.num_truncated == (0 if kind == "question_answering" else 1)
+    assert sequences.num_truncated == (0 if kind in ("question_answering", "tagging") else 1)
 
 
 def test_an_example_of_another_kind_is_refused_not_passed_over(small: Tokenizer) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.finetuning.made_lessons import KINDS, imbalanced, learn
+from tests.finetuning.made_lessons import KINDS, imbalanced, learn, lesson
 from tests.finetuning.micro_models import micro_model
 from tests.report.parsed_page import Page
 from tests.tasks.made_tasks import made_task
@@ -172,6 +172,7 @@ def test_predictions_are_written_one_for_each_example_in_words(
         "multi_label": lambda line: set(line) <= {"war", "water", "school"},
         "multiple_choice": lambda line: line in "ABCD",
         "question_answering": lambda line: isinstance(line, str),
+        "tagging": lambda line: {entity["label"] for entity in line} <= {"place", "thing"},
     }
     assert all(found[task](line["prediction"]) for line in lines)
     if task == "question_answering":
@@ -221,6 +222,14 @@ def test_predictions_come_with_how_likely_they_are(kind: str, quick_runs: dict[s
                 rest -= none
             scores = torch.tensor([candidate.score for candidate in answers.candidates], dtype=torch.float64)
             assert line["answer_probability"] == pytest.approx(rest * scores.softmax(0)[0].item(), rel=1e-4)
+    elif kind == "tagging":
+        words = found.data.encoding.words
+        likely = torch.from_numpy(found.outputs.logits[name][words.token]).double().softmax(1).max(1).values
+        for line, example, start in zip(lines, found.data.examples, words.starts, strict=False):
+            for entity in line["prediction"]:
+                assert example.text[entity["start"] : entity["end"]] == entity["text"]
+                inside = [n for n, (begin, _) in enumerate(example.words) if entity["start"] <= begin < entity["end"]]
+                assert entity["probability"] == pytest.approx(likely[start + np.array(inside)].mean().item(), rel=1e-5)
     else:
         scores = torch.from_numpy(found.outputs.logits[name]).double()
         start = 0
@@ -242,6 +251,28 @@ def test_predictions_come_with_how_likely_they_are(kind: str, quick_runs: dict[s
             assert told == pytest.approx(wanted.tolist(), rel=1e-5)
 
 
+@pytest.mark.parametrize("kind", ["classification", "regression", "multi_label", "multiple_choice"])
+def test_a_test_file_with_labels_is_scored_as_a_dev_file_is(
+    kind: str, quick_runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = lesson(kind, tmp_path, 20, seed=5)
+    by_dev = printed(capsys, quick_runs[kind], "--dev", file)["splits"]["dev"]
+    assert by_dev["scores"]
+    assert printed(capsys, quick_runs[kind], "--test", file)["splits"]["test"] == by_dev
+
+
+def test_a_test_file_whose_labels_are_not_all_there_is_predicted_and_not_scored(
+    quick_runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for label in ("", "?"):
+        (tmp_path / "new.csv").write_text(f"text,label\nthe good time,warm\nthe old war,{label}\n")
+        main(["evaluate", str(quick_runs["classification"]), "--test", str(tmp_path / "new.csv"), "--json"])
+        out, err = capsys.readouterr()
+        assert json.loads(out)["splits"]["test"]["examples"] == 2
+        assert json.loads(out)["splits"]["test"]["scores"] == {}
+        assert "the labels are not used, for not all are there" in err
+
+
 def test_examples_without_labels_are_predicted_and_not_scored(
     quick_runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -249,9 +280,7 @@ def test_examples_without_labels_are_predicted_and_not_scored(
     words = ["--test", tmp_path / "new.csv", "--splits", "test", "--predictions", tmp_path / "out"]
     found = printed(capsys, quick_runs["classification"], *words)
     assert found["splits"]["test"] == {"examples": 2, "truncated": 0, "excluded": {}, "scores": {}}
-    only_test = Evaluate((str(quick_runs["classification"]),), source=TaskSource(test=tmp_path / "new.csv"))
-    with pytest.raises(UserError, match="nothing with labels here to score on: predict for it with --splits test"):
-        evaluate(only_test)
+    assert printed(capsys, quick_runs["classification"], "--test", tmp_path / "new.csv") == found
     assert len((tmp_path / "out" / "classification.test.jsonl").read_text().splitlines()) == 2
     asked = Evaluate(
         (str(quick_runs["classification"]),),

@@ -43,7 +43,7 @@ def test_a_tiny_model_learns_every_kind_of_task(kind: str, tiny: Path, tmp_path:
     assert (tuned.task, tuned.kind, tuned.scores) == (name, name, scores["scores"]["dev"])
     assert (tuned.null_threshold is not None) == ("," in kind)
     assert not (tmp_path / "run" / "checkpoints").exists()  # no longer needed: the model is there
-    kinds = [head.kind for head in openalbert.load(tmp_path / "run" / "model").head_list]
+    kinds = [head.kind for head in openalbert.load(tmp_path / "run" / "model").module.head_list]
     of_questions = ["span", "answerability"] if "," in kind else ["span"]
     assert kinds == (of_questions if name == "question_answering" else [name])
 
@@ -150,7 +150,7 @@ def stop_at(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MetricsLog, "record", stopping)
 
 
-@pytest.mark.parametrize("kind", [pytest.param("classification", marks=pytest.mark.slow), "multiple_choice"])
+@pytest.mark.parametrize("kind", [pytest.param("classification", marks=pytest.mark.slow), "multiple_choice", "tagging"])
 def test_a_run_that_is_stopped_and_resumes_learns_the_same_to_the_last_bit(
     kind: str, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

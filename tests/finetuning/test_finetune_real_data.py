@@ -79,7 +79,7 @@ def test_a_task_of_the_paper_is_learned_from_its_own_files(
     run_info = json.loads((out / "run_info.json").read_text())
     assert run_info["data"]["train_examples"] >= 40
     assert all(count >= 20 for count in run_info["data"]["scored"].values())
-    model = openalbert.load(out / "model")
+    model = openalbert.load(out / "model").module
     assert model.head_list[0].kind in (TASKS[task].kind, "span")
     if task in GLUE:
         assert model.head_list[0].labels == GLUE[task].labels

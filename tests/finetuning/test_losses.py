@@ -25,6 +25,7 @@ from openalbert.model.albert import AlbertModel
 from openalbert.model.config import Head
 from openalbert.model.packing import Packed
 from openalbert.model.presets import PRESETS
+from openalbert.tasks.task import UNLABELLED
 from openalbert.train import cuda_graphs
 from openalbert.train.device import Device
 
@@ -37,6 +38,7 @@ HEADS: dict[str, tuple[Head, ...]] = {
     "multiple_choice": (Head("multiple_choice"),),
     "span": (Head("span"),),
     "span and answerability": (Head("span"), Head("answerability")),
+    "tagging": (Head("tagging", LABELS),),
 }
 
 
@@ -64,6 +66,10 @@ def one_by_one(model: AlbertModel, batch: PackedBatch) -> tuple[float, int]:
     losses, right = [], 0
     for kind, given in outputs.items():
         wanted = batch.targets[kind]
+        if kind == "tagging":
+            labelled = [(row, label) for row, label in zip(torch.cat(given), wanted, strict=True) if label >= 0]
+            losses = [-row.log_softmax(0)[label] for row, label in labelled]
+            return float(torch.stack(losses).mean()), sum(int(row.argmax() == label) for row, label in labelled)
         if kind == "multiple_choice":
             ends = torch.tensor(batch.options).cumsum(0).tolist()
             for begin, end in zip([0, *ends], ends, strict=False):
@@ -157,7 +163,7 @@ def test_what_only_fills_a_batch_up_changes_neither_loss_nor_gradient(
         assert len(graphs._graphs) == min(1, most_graphs or 0)  # the batch that was not filled up went without
 
 
-@pytest.mark.parametrize("name", ["classification", "regression", "multi_label", "multiple_choice", "span"])
+@pytest.mark.parametrize("name", [name for name in HEADS if "answerability" not in name])
 def test_the_loss_is_that_of_transformers_on_a_padded_batch(name: str, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     model, batch = model_and_batch(name)
@@ -168,7 +174,8 @@ def test_the_loss_is_that_of_transformers_on_a_padded_batch(name: str, tmp_path:
     if name in ("multiple_choice", "span"):
         [batch] = Packing(sequences, 12, 1, tokens_at_a_time=10**6).at(0)
     huggingface.save(model, tmp_path / "model")
-    kind = {"multiple_choice": "MultipleChoice", "span": "QuestionAnswering"}.get(name, "SequenceClassification")
+    kinds = {"multiple_choice": "MultipleChoice", "span": "QuestionAnswering", "tagging": "TokenClassification"}
+    kind = kinds.get(name, "SequenceClassification")
     peer = getattr(transformers, f"AutoModelFor{kind}").from_pretrained(tmp_path / "model").eval()
     ids, segments, mask = (
         torch.nn.utils.rnn.pad_sequence(tensor.split(batch.lengths), batch_first=True)
@@ -179,13 +186,17 @@ def test_the_loss_is_that_of_transformers_on_a_padded_batch(name: str, tmp_path:
     if name == "multiple_choice":
         inputs = {key: value.view(12, 4, -1) for key, value in inputs.items()}
         wanted = wanted.view(12, 4).argmax(1)
+    if name == "tagging":
+        wanted = torch.nn.utils.rnn.pad_sequence(
+            wanted.split(batch.lengths), batch_first=True, padding_value=UNLABELLED
+        )
     labels = {"labels": wanted} if name != "span" else {"start_positions": wanted[:, 0], "end_positions": wanted[:, 1]}
     theirs = peer(**inputs, **labels).loss.item()
     ours = finetuning_scores(model, batch, CONFIG.num_layers)[name]
     assert math.isclose(ours.mean.item(), theirs, rel_tol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["classification", "span"])
+@pytest.mark.parametrize("name", ["classification", "span", "tagging"])
 def test_the_last_layer_works_on_cls_alone_where_no_token_is_asked_for(name: str) -> None:
     model, batch = model_and_batch(name)
     rows: list[int] = []
@@ -219,21 +230,26 @@ def test_weights_of_labels_are_negative_over_positive_examples() -> None:
 @pytest.mark.parametrize("kind", ["regression", "multiple_choice", "question_answering"])
 def test_what_has_no_classes_has_no_weights(kind: str) -> None:
     with pytest.raises(
-        UserError, match=f"balanced is for classification and multi_label, but made_{kind} is of the kind"
+        UserError, match=f"balanced is for classification, multi_label and tagging, but made_{kind} is of the kind"
     ):
         balanced_weights(made_task(kind), made_sequences({"regression": 1}))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("kind", ["classification", "multi_label"])
+@pytest.mark.parametrize("kind", ["classification", "multi_label", "tagging"])
 def test_the_weighted_loss_is_torchs(kind: str) -> None:
     sequences = made_sequences({kind: 3}, 30)
     [batch] = Packing(sequences, 30, 1, tokens_at_a_time=10**6).at(0)
-    scores, weights = torch.randn(30, 3), torch.tensor([0.5, 2.0, 7.0])
+    count = len(batch.tokens) if kind == "tagging" else 30
+    scores, weights = torch.randn(count, 3), torch.tensor([0.5, 2.0, 7.0])
     found = head_loss(kind, scores, batch, weights)
     wanted = batch.targets[kind]
-    if kind == "classification":
+    if kind in ("classification", "tagging"):
         each = torch.stack(
-            [weights[label] * -row.log_softmax(0)[label] for row, label in zip(scores, wanted, strict=True)]
+            [
+                weights[label] * -row.log_softmax(0)[label]
+                for row, label in zip(scores, wanted, strict=True)
+                if label >= 0
+            ]
         )
     else:
         each = F.binary_cross_entropy(
@@ -278,7 +294,7 @@ def test_weights_for_a_task_without_classes_are_refused(
     file = lesson("regression", tmp_path, 40)
     with pytest.raises(SystemExit):
         cli.main(command(tiny, "regression", file, tmp_path / "run", "--class-weights balanced"))
-    assert "--class-weights balanced is for classification and multi_label" in capsys.readouterr().err
+    assert "--class-weights balanced is for classification, multi_label and tagging" in capsys.readouterr().err
 
 
 @pytest.fixture

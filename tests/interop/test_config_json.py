@@ -11,9 +11,9 @@ import transformers
 from tests.finetuning.made_lessons import command, lesson, made_model
 from transformers.activations import ACT2FN
 
-import openalbert
 from openalbert import cli
 from openalbert.errors import InputWarning, UserError
+from openalbert.interop import huggingface
 from openalbert.interop.config_json import ACTIVATIONS, HARMLESS, KEYS, ONLY, read_config, read_heads
 from openalbert.model.layer import activate
 from openalbert.text.tokenizer import Tokenizer
@@ -299,7 +299,7 @@ def test_the_command_line_warns_once_in_one_sentence(
 
 def test_what_is_written_again_has_only_known_keys(with_unknown_keys: Path, tmp_path: Path) -> None:
     cli.main(["convert", str(with_unknown_keys), "--out", str(tmp_path / "ours")])
-    openalbert.load(tmp_path / "ours")  # a warning is an error in these tests
+    huggingface.load(tmp_path / "ours")  # a warning is an error in these tests
 
 
 def test_of_several_processes_the_first_alone_warns(
@@ -320,4 +320,4 @@ def test_other_libraries_warnings_are_left_as_they_are(capsys: pytest.CaptureFix
 
 def test_python_callers_get_the_warning_as_one_of_python(with_unknown_keys: Path) -> None:
     with pytest.warns(InputWarning, match="ignored unknown keys 'emb_size', 'weights_magic'"):
-        openalbert.load(with_unknown_keys)
+        huggingface.load(with_unknown_keys)

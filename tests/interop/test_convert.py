@@ -10,7 +10,6 @@ import torch
 import transformers
 from tests.text.varied_lines import trained_tokenizer
 
-import openalbert
 from openalbert.cli import main
 from openalbert.errors import UserError
 from openalbert.interop import huggingface
@@ -56,7 +55,7 @@ def test_googles_checkpoints_become_model_folders_with_every_tensor_accounted_fo
     assert "drawn at random 0" in printed
     assert "every parameter as written" in printed
     assert "largest difference from transformers" in printed
-    model = openalbert.load(tmp_path / "model")
+    model = huggingface.load(tmp_path / "model")
     assert tuple(model.heads) == heads
     transformers.AutoModel.from_pretrained(tmp_path / "model")
 
@@ -66,7 +65,7 @@ def test_a_converted_checkpoint_computes_what_tensorflow_computed(name: str, tmp
     """outputs.json holds the forward passes of these checkpoints, made once with real TensorFlow."""
     golden = json.loads((GOLDEN / "outputs.json").read_text())
     convert(Convert(str(GOLDEN / name / "model.ckpt-best"), tmp_path / "model"))
-    model = openalbert.load(tmp_path / "model")
+    model = huggingface.load(tmp_path / "model")
     ids, segments, mask = (torch.tensor(golden[key]) for key in ("ids", "segments", "mask"))
     with torch.no_grad():
         encoded = model.encode(ids, segments, mask, all_states=True)
@@ -89,7 +88,7 @@ def test_a_folder_of_transformers_converts_and_can_be_stored_in_bf16(tmp_path: P
     )
     transformers.AlbertForSequenceClassification(config).save_pretrained(tmp_path / "theirs")
     main(["convert", str(tmp_path / "theirs"), "--out", str(tmp_path / "ours"), "--precision", "bfloat16"])
-    ours = openalbert.load(tmp_path / "ours")
+    ours = huggingface.load(tmp_path / "ours")
     assert ours.head_list == (Head("classification", ("LABEL_0", "LABEL_1", "LABEL_2")),)
     assert (tmp_path / "ours" / "model.safetensors").stat().st_size < 0.6 * 4 * ours.num_parameters() + 10_000
 
@@ -128,14 +127,14 @@ def test_a_folders_multiple_choice_head_is_known_by_its_architecture(tmp_path: P
     )
     transformers.AlbertForMultipleChoice(config).save_pretrained(tmp_path / "theirs")
     convert(Convert(str(tmp_path / "theirs"), tmp_path / "ours"))
-    assert openalbert.load(tmp_path / "ours").head_list == (Head("multiple_choice"),)
+    assert huggingface.load(tmp_path / "ours").head_list == (Head("multiple_choice"),)
 
 
 @pytest.mark.parametrize("kind", ["auto", "classification", "regression", "multi_label"])
 def test_the_user_says_what_googles_classifier_is_for(kind: ClassifierKind, tmp_path: Path) -> None:
     convert(Convert(str(GOLDEN / "classifier"), tmp_path / "model", classifier=kind))
     expected = "classification" if kind == "auto" else kind
-    assert openalbert.load(tmp_path / "model").head_list == (Head(expected, ("LABEL_0", "LABEL_1", "LABEL_2")),)
+    assert huggingface.load(tmp_path / "model").head_list == (Head(expected, ("LABEL_0", "LABEL_1", "LABEL_2")),)
 
 
 def test_a_classifier_of_one_output_is_a_value_or_a_choice() -> None:
@@ -178,13 +177,13 @@ def test_a_tokenizer_that_is_too_large_leaves_no_target(tokenizer: Tokenizer, tm
 @pytest.mark.parametrize("file", ["model.ckpt-best", "model.ckpt-best.index", "model.ckpt-best.data-00000-of-00001"])
 def test_a_checkpoint_can_be_named_by_its_prefix_or_any_of_its_files(file: str, tmp_path: Path) -> None:
     convert(Convert(str(GOLDEN / "hub" / file), tmp_path / "model"))
-    assert tuple(openalbert.load(tmp_path / "model").heads) == ("masked_lm", "sentence_order")
+    assert tuple(huggingface.load(tmp_path / "model").heads) == ("masked_lm", "sentence_order")
 
 
 def test_a_presets_name_means_a_fresh_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     convert(Convert("albert-micro", tmp_path / "model"))
     assert "drawn at random" in capsys.readouterr().out
-    assert openalbert.load(tmp_path / "model").config == preset("albert-micro")
+    assert huggingface.load(tmp_path / "model").config == preset("albert-micro")
 
 
 @pytest.mark.parametrize("source", ["", ".", "/", "/dev/null", "albert-mciro"])
@@ -199,9 +198,9 @@ def test_nothing_is_overwritten_silently(tmp_path: Path) -> None:
     convert(Convert(str(GOLDEN / "hub"), target))
     with pytest.raises(UserError, match="exists already"):
         convert(Convert(str(GOLDEN / "squad"), target))
-    assert tuple(openalbert.load(target).heads) == ("masked_lm", "sentence_order")
+    assert tuple(huggingface.load(target).heads) == ("masked_lm", "sentence_order")
     convert(Convert(str(GOLDEN / "squad"), target, fresh=True))
-    assert tuple(openalbert.load(target).heads) == ("span",)
+    assert tuple(huggingface.load(target).heads) == ("span",)
 
 
 def test_fresh_replaces_models_and_empty_folders_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,4 +229,4 @@ def test_a_broken_source_leaves_no_target(tmp_path: Path) -> None:
 
 def test_loading_a_checkpoint_directly_points_to_convert() -> None:
     with pytest.raises(UserError, match="openalbert convert"):
-        openalbert.load(GOLDEN / "hub")
+        huggingface.load(GOLDEN / "hub")

@@ -10,7 +10,6 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-import openalbert
 from openalbert.errors import UserError
 from openalbert.interop import huggingface
 from openalbert.interop.names import family_of, name_pairs
@@ -138,6 +137,7 @@ HEADS = {
     "AlbertForQuestionAnswering": Head("span"),
     "AlbertForMultipleChoice": Head("multiple_choice"),
     "AlbertForMaskedLM": Head("masked_lm"),
+    "AlbertForTokenClassification": Head("tagging", ("O", "B-place", "I-place")),
 }
 
 
@@ -186,7 +186,7 @@ def test_every_kind_of_head_reads_back(heads: tuple[Head, ...], tmp_path: Path) 
 def test_what_transformers_cannot_express_loads_here_and_says_so_there(sharing: Sharing, tmp_path: Path) -> None:
     ours = make(replace(MICRO, sharing=sharing))
     huggingface.save(ours, tmp_path / "model")
-    again = openalbert.load(tmp_path / "model")
+    again = huggingface.load(tmp_path / "model")
     assert again.config == ours.config
     assert all(torch.equal(*pair) for pair in zip(ours.parameters(), again.parameters(), strict=True))
     with pytest.raises(ValueError, match="in a way that transformers cannot express"):
@@ -209,7 +209,7 @@ def test_weights_stored_in_half_precision_are_upcast(precision: huggingface.Prec
     huggingface.save(ours, tmp_path / "model", precision=precision)
     dtype = getattr(torch, precision)
     assert {tensor.dtype for tensor in load_file(tmp_path / "model" / "model.safetensors").values()} == {dtype}
-    again = openalbert.load(tmp_path / "model")
+    again = huggingface.load(tmp_path / "model")
     for parameter, other in zip(ours.parameters(), again.parameters(), strict=True):
         assert other.dtype == torch.float32
         assert torch.equal(parameter.to(dtype).float(), other)
@@ -222,10 +222,10 @@ def test_their_bare_encoder_and_models_without_a_pooler_load_here(tmp_path: Path
         vocab_size=100, hidden_size=32, embedding_size=16, num_attention_heads=2, intermediate_size=64
     )
     transformers.AlbertModel(config).save_pretrained(tmp_path / "bare")
-    assert openalbert.load(tmp_path / "bare").head_list == ()
+    assert huggingface.load(tmp_path / "bare").head_list == ()
     transformers.AlbertForMaskedLM(config).save_pretrained(tmp_path / "words")
     with pytest.warns(UserWarning, match="has no pooler"):
-        model = openalbert.load(tmp_path / "words")
+        model = huggingface.load(tmp_path / "words")
     assert model.head_list == (Head("masked_lm"),)
     assert model.encoder.pooler.weight.std() > 0.01
 
@@ -236,12 +236,12 @@ def test_a_split_folder_loads_here(tmp_path: Path) -> None:
     theirs = transformers.AutoModelForPreTraining.from_pretrained(tmp_path / "ours")
     theirs.save_pretrained(tmp_path / "split", max_shard_size="200KB")
     assert len(list((tmp_path / "split").glob("*.safetensors"))) > 1
-    again = openalbert.load(tmp_path / "split")
+    again = huggingface.load(tmp_path / "split")
     assert all(torch.equal(*pair) for pair in zip(ours.parameters(), again.parameters(), strict=True))
 
 
 def test_load_gives_a_fresh_model_by_a_presets_name() -> None:
-    model = openalbert.load("albert-base")
+    model = huggingface.load("albert-base")
     assert model.num_parameters() == 11_683_584
     encoded = model.encode(torch.randint(5, 30000, (2, 7)))
     assert encoded.hidden.shape == (2, 7, 768)
@@ -252,7 +252,7 @@ def test_load_gives_a_fresh_model_by_a_presets_name() -> None:
 def test_heads_asked_for_are_kept_or_drawn(tmp_path: Path) -> None:
     ours = make(MICRO)
     huggingface.save(ours, tmp_path / "model")
-    model = openalbert.load(tmp_path / "model", heads=(Head("masked_lm"), Head("classification", ("no", "yes"))))
+    model = huggingface.load(tmp_path / "model", heads=(Head("masked_lm"), Head("classification", ("no", "yes"))))
     assert torch.equal(model.heads["masked_lm"].bias, ours.heads["masked_lm"].bias)
     assert set(model.heads) == {"masked_lm", "classification"}
 
@@ -295,7 +295,7 @@ def write(tmp_path: Path, **changes: Any) -> Path:
 )
 def test_a_config_that_does_not_fit_is_refused_by_name(changes: dict[str, Any], sentence: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=sentence):
-        openalbert.load(write(tmp_path, **changes))
+        huggingface.load(write(tmp_path, **changes))
 
 
 def test_wrong_tensors_are_refused_by_name(tmp_path: Path) -> None:
@@ -318,7 +318,7 @@ def test_wrong_tensors_are_refused_by_name(tmp_path: Path) -> None:
     ):
         write_tensors(path, tensors)
         with pytest.raises(UserError, match=sentence):
-            openalbert.load(folder)
+            huggingface.load(folder)
 
 
 def test_every_flipped_byte_of_the_weights_is_found(tmp_path: Path) -> None:
@@ -341,7 +341,7 @@ def test_truncated_weights_are_refused(kept: int, tmp_path: Path) -> None:
     path = folder / "model.safetensors"
     path.write_bytes(path.read_bytes()[:kept])
     with pytest.raises(UserError, match="not a whole safetensors file"):
-        openalbert.load(folder)
+        huggingface.load(folder)
 
 
 @pytest.mark.parametrize("labels", [{"x": "a", "y": "b"}, {"0": "a", "5": "b"}, ["a", "b"], "ab"])
@@ -351,7 +351,7 @@ def test_names_of_classes_that_do_not_count_from_0_are_refused(labels: Any, tmp_
     path = folder / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"id2label": labels}))
     with pytest.raises(UserError, match="id2label is"):
-        openalbert.load(folder)
+        huggingface.load(folder)
 
 
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "pytorch_model-00001-of-00002.bin", "model.pt"])
@@ -359,23 +359,23 @@ def test_a_pickle_is_never_read(name: str, tmp_path: Path) -> None:
     folder = write(tmp_path)
     (folder / "model.safetensors").rename(folder / name)
     with pytest.raises(UserError, match="a pickle can run code"):
-        openalbert.load(folder)
+        huggingface.load(folder)
 
 
 def test_folders_and_names_that_are_none_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match="did you mean 'albert-base'"):
-        openalbert.load("albert-bsae")
+        huggingface.load("albert-bsae")
     with pytest.raises(UserError, match=r"no config\.json"):
-        openalbert.load(tmp_path)
+        huggingface.load(tmp_path)
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(UserError, match="not a JSON file"):
-        openalbert.load(tmp_path)
+        huggingface.load(tmp_path)
     (tmp_path / "config.json").write_text("[]")
     with pytest.raises(UserError, match="JSON object"):
-        openalbert.load(tmp_path)
+        huggingface.load(tmp_path)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(UserError, match="hub did not give it"):
-        openalbert.load("nobody/nothing-at-all")
+        huggingface.load("nobody/nothing-at-all")
 
 
 def test_an_index_cannot_lead_out_of_its_folder(tmp_path: Path) -> None:
@@ -386,7 +386,7 @@ def test_an_index_cannot_lead_out_of_its_folder(tmp_path: Path) -> None:
         index = {"weight_map": {"x": file}}
         (folder / "model.safetensors.index.json").write_text(json.dumps(index))
         with pytest.raises(UserError, match="not the name of a file in this folder"):
-            openalbert.load(folder)
+            huggingface.load(folder)
 
 
 def test_a_failed_save_leaves_the_old_folder_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

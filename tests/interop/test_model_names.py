@@ -42,7 +42,7 @@ def test_a_run_stands_for_its_model_in_every_verb_and_in_load(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = str(run / "model")
-    ours, theirs = openalbert.load(run), openalbert.load(model)
+    ours, theirs = openalbert.load(run).module, openalbert.load(model).module
     for name, tensor in ours.state_dict().items():
         assert torch.equal(tensor, theirs.state_dict()[name])
     assert said(["fill", str(run), "a [MASK]", "--json"], capsys) == said(["fill", model, "a [MASK]", "--json"], capsys)

@@ -53,7 +53,7 @@ def test_positions_that_all_say_the_same_go_on_saying_it() -> None:
 
 
 def test_trained_positions_are_foreseen_from_those_before_them() -> None:
-    trained = openalbert.load("albert-base-wikibooks").encoder.embedding.position.weight.detach()[:122]
+    trained = openalbert.load("albert-base-wikibooks").module.encoder.embedding.position.weight.detach()[:122]
     foreseen = extend_positions(trained[:100], 122)[100:]
     middle = trained[:100].mean(0).expand_as(foreseen)
     error, of_the_middle = ((guess - trained[100:]).norm() for guess in (foreseen, middle))

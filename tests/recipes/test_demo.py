@@ -11,9 +11,18 @@ from pathlib import Path
 import pytest
 from tests.interop.folder_contract import check_tokenizer_takes_what_the_model_takes
 
-from openalbert.recipes.demo import FIXED_TEXTS, HELDOUT_TEXTS, RECIPE, Demo, demo, heldout_texts
+from openalbert.recipes.demo import (
+    FIXED_TEXTS,
+    HELDOUT_PAIRS,
+    HELDOUT_TEXTS,
+    RECIPE,
+    Demo,
+    demo,
+    heldout_pairs,
+    heldout_texts,
+)
 from openalbert.recipes.pretraining import RECIPES
-from openalbert.serve.fill import MASK, encode_masked
+from openalbert.serve.masks import MASK, encode_masked
 from openalbert.text.shards import open_shards
 from openalbert.text.tokenizer import Tokenizer
 
@@ -78,11 +87,12 @@ def test_every_stage_shows_its_command_and_the_summary_its_figures(
 ) -> None:
     folder, _, printed = stopped_and_gone_on_with
     commands = [line.split()[2:4] for line in printed.splitlines() if line.startswith("$ openalbert")]
-    assert [words[0] for words in commands] == ["tokenizer", "prepare", "pretrain", "report", "fill"]
+    assert [words[0] for words in commands] == ["tokenizer", "prepare", "pretrain", "report", "predict", "predict"]
     run_info = json.loads((folder / "run" / "run_info.json").read_text())
     assert f"word frequencies alone give {run_info['unigram_entropy']:.2f}" in printed
     assert "chance is 50%" in printed
     assert printed.count("(it was: ") == HELDOUT_TEXTS
+    assert 0 < printed.count("as it was written: ") <= HELDOUT_PAIRS
     assert all(text in printed for text in FIXED_TEXTS)
     assert (folder / "run" / "report.html").exists()
     assert "where to go next" in printed
@@ -102,6 +112,16 @@ def test_sentences_to_fill_in_are_held_out_and_read_back_as_they_are(
         whole = tokenizer.encode(text.replace(MASK, actual))
         masked = encode_masked(tokenizer, text)
         assert [new for new, old in zip(masked, whole, strict=True) if new != old] == [tokenizer.mask_id]
+
+
+def test_pairs_of_sentences_follow_each_other_in_the_text(stopped_and_gone_on_with: tuple[Path, str, str]) -> None:
+    folder, _, _ = stopped_and_gone_on_with
+    tokenizer = Tokenizer.load(folder / "vocabulary")
+    corpus = " ".join((folder / "corpus.txt").read_text().lower().split())
+    found = heldout_pairs(open_shards(folder / "shards", "heldout"), tokenizer, 20)
+    known = [f"{first} {second}" for first, second in found if "⁇" not in first + second]
+    assert known
+    assert all(text in corpus for text in known)
 
 
 def test_a_finished_demo_trains_nothing_again(

@@ -16,13 +16,18 @@ from hypothesis import strategies as st
 from openalbert import cli
 from openalbert.cli import main
 from openalbert.errors import UserError
-from openalbert.interop.huggingface import load, save
+from openalbert.interop.huggingface import save
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import PRETRAINING_HEADS, AlbertConfig, Head
 from openalbert.model.presets import preset
-from openalbert.serve.fill import Fill, Guess, encode_masked, fill, fill_texts
+from openalbert.serve.backend import TorchBackend
+from openalbert.serve.fill import Fill, fill_texts
+from openalbert.serve.masks import encode_masked
+from openalbert.serve.predictions import Guess
+from openalbert.serve.predictor import Predictor
 from openalbert.text.tokenizer import Tokenizer
 from openalbert.text.train_tokenizer import TrainVocabulary, train_vocabulary
+from openalbert.train.device import Device
 
 transformers.logging.disable_progress_bar()
 transformers.logging.set_verbosity_error()
@@ -66,12 +71,16 @@ def make_model(vocab_size: int, heads: tuple[Head, ...] = PRETRAINING_HEADS) -> 
     return model
 
 
+def predictor(model: AlbertModel, folder: Path) -> Predictor:
+    return Predictor(TorchBackend(model.eval(), Device(torch.device("cpu"), "fp32")), Tokenizer.load(folder))
+
+
 @pytest.mark.parametrize("text", TEXTS)
 def test_guesses_are_those_of_hugging_faces_pipeline(folder: Path, text: str) -> None:
     pipeline = transformers.pipeline("fill-mask", model=str(folder), device="cpu")
     theirs = pipeline(text, top_k=7)
     theirs = theirs if isinstance(theirs[0], list) else [theirs]
-    ours = fill(load(folder), Tokenizer.load(folder), text, top=7)
+    ours = Predictor.load(str(folder)).fill(text, top=7).masks
     assert [[guess.id for guess in of_mask] for of_mask in ours] == [
         [guess["token"] for guess in of_mask] for of_mask in theirs
     ]
@@ -88,8 +97,16 @@ def test_a_text_with_masks_has_the_ids_of_hugging_faces_tokenizer(folder: Path, 
     assert encode_masked(Tokenizer.load(folder), text) == theirs(text, add_special_tokens=False)["input_ids"]
 
 
+def test_texts_of_all_lengths_are_filled_together_as_they_are_alone(folder: Path) -> None:
+    model = Predictor.load(str(folder))
+    together = [one.masks for one in model.fill(TEXTS, top=3)]
+    assert [[[guess.id for guess in mask] for mask in one] for one in together] == [
+        [[guess.id for guess in mask] for mask in model.fill(text, top=3).masks] for text in TEXTS
+    ]
+
+
 def test_probabilities_of_a_whole_vocabulary_add_up_to_one_and_fall(folder: Path) -> None:
-    [guesses] = fill(load(folder), Tokenizer.load(folder), "The [MASK].", top=50)
+    [guesses] = Predictor.load(str(folder)).fill("The [MASK].", top=50).masks
     probabilities = [guess.probability for guess in guesses]
     assert math.isclose(sum(probabilities), 1, rel_tol=1e-5)
     assert probabilities == sorted(probabilities, reverse=True)
@@ -97,7 +114,7 @@ def test_probabilities_of_a_whole_vocabulary_add_up_to_one_and_fall(folder: Path
 
 
 def test_rows_of_a_model_beyond_its_vocabulary_are_never_guessed(folder: Path) -> None:
-    guesses = fill(make_model(64), Tokenizer.load(folder), "The [MASK].", top=50)
+    guesses = predictor(make_model(64), folder).fill("The [MASK].", top=50).masks
     assert max(guess.id for guess in guesses[0]) == 49
 
 
@@ -123,27 +140,27 @@ def test_lines_of_standard_input_become_json(
     first, second = map(json.loads, capsys.readouterr().out.splitlines())
     assert first["text"] == "The [MASK]."
     assert [len(first["masks"]), len(second["masks"])] == [1, 2]
-    [expected] = fill(load(folder), Tokenizer.load(folder), "The [MASK].", 2)
-    assert [Guess(**guess) for guess in first["masks"][0]] == expected
+    [expected] = Predictor.load(str(folder)).fill("The [MASK].", 2).masks
+    assert tuple(Guess(**guess) for guess in first["masks"][0]) == expected
 
 
 def test_what_cannot_be_filled_is_refused_with_a_sentence(folder: Path, tmp_path: Path) -> None:
-    model, tokenizer = load(folder), Tokenizer.load(folder)
-    with pytest.raises(UserError, match=r"no \[MASK\] in 'The mask\.'"):
-        fill(model, tokenizer, "The mask.")
-    with pytest.raises(UserError, match=r"tokens but the model reads 32 at most: shorten"):
-        fill(model, tokenizer, "[MASK] " * 31)
-    assert len(fill(model, tokenizer, "[MASK] " * 30)) == 30
+    model = Predictor.load(str(folder))
+    with pytest.raises(UserError, match=r"'The mask\.' is a text without \[MASK\]: write \[MASK\], in capitals"):
+        model.fill("The mask.")
+    with pytest.raises(UserError, match=r"is a text of more than 32 tokens, the most that the model reads: shorten"):
+        model.fill("[MASK] " * 31)
+    assert len(model.fill("[MASK] " * 30).masks) == 30
     with pytest.raises(UserError, match="top is 51: give a number from 1 to 50"):
-        fill(model, tokenizer, "[MASK]", top=51)
+        model.fill("[MASK]", top=51)
     with pytest.raises(UserError, match="top is 0"):
-        fill(model, tokenizer, "[MASK]", top=0)
+        model.fill("[MASK]", top=0)
     with pytest.raises(UserError, match=r"no masked-LM head \(its heads: sentence_order\)"):
-        fill(make_model(50, (Head("sentence_order"),)), tokenizer, "[MASK]")
+        predictor(make_model(50, (Head("sentence_order"),)), folder).fill("[MASK]")
     with pytest.raises(UserError, match="50 pieces but the model has 49"):
-        fill(make_model(49), tokenizer, "[MASK]")
+        predictor(make_model(49), folder).fill("[MASK]")
     save(make_model(50), tmp_path / "bare")
-    with pytest.raises(UserError, match=r"bare: there is no spiece\.model"):
+    with pytest.raises(UserError, match=r"bare has no tokenizer \(spiece\.model\)"):
         fill_texts(Fill(str(tmp_path / "bare"), ("[MASK]",)))
     with pytest.raises(UserError, match=r"is no model folder: known are: .*albert-base-wikibooks"):
         fill_texts(Fill("nowhere", ("[MASK]",)))

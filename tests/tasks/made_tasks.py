@@ -10,12 +10,14 @@ from openalbert.tasks.task import (
     Kind,
     QuestionExample,
     Reading,
+    TaggingExample,
     Task,
     TextExample,
 )
 
 PASSAGE = "The house was found in January 1900, by Mr. Smith."
 CLASSES = ("bad", "good", "so-so")
+TAGS = ("O", "B-bad", "I-bad", "B-good", "I-good")
 EXAMPLES: dict[Kind, tuple[Example, ...]] = {
     "classification": (
         TextExample("a", "The first time was good.", None, 1),
@@ -41,6 +43,11 @@ EXAMPLES: dict[Kind, tuple[Example, ...]] = {
         QuestionExample("b", PASSAGE, "Who?", (Answer("Mr. Smith", 40),)),
         QuestionExample("c", "Paris is old.", "Is London old?", ()),
     ),
+    "tagging": (
+        TaggingExample("a", "Mr. Smith was here", ((0, 3), (4, 9), (10, 13), (14, 18)), ("B-good", "I-good", "O", "O")),
+        TaggingExample("b", "the world", ((0, 3), (4, 9)), ("O", "B-bad")),
+        TaggingExample("c", "it", ((0, 2),), ("O",)),
+    ),
 }
 
 
@@ -55,7 +62,7 @@ def made_task(kind: Kind, examples: Sequence[Example] | None = None, may_have_no
         right = [is_right(example, prediction) for example, prediction in zip(found, predictions, strict=True)]
         return {"right": 100 * sum(right) / max(1, len(right))}
 
-    labels = CLASSES if kind in ("classification", "multi_label") else ()
+    labels = TAGS if kind == "tagging" else CLASSES if kind in ("classification", "multi_label") else ()
     may_be_silent = kind == "question_answering" and may_have_no_answer
     return Task(f"made_{kind}", kind, labels, ("dev",), read, measure, "right", may_have_no_answer=may_be_silent)
 
@@ -63,10 +70,12 @@ def made_task(kind: Kind, examples: Sequence[Example] | None = None, may_have_no
 def without_label(example: Example) -> Example:
     if isinstance(example, QuestionExample):
         return replace(example, answers=(), is_labelled=False)
+    if isinstance(example, TaggingExample):
+        return replace(example, tags=None)
     return replace(example, label=None)
 
 
 def is_right(example: Example, prediction: object) -> bool:
     if isinstance(example, QuestionExample):
         return prediction in ([answer.text for answer in example.answers] or [""])
-    return example.label == prediction
+    return prediction == (example.tags if isinstance(example, TaggingExample) else example.label)

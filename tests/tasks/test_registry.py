@@ -12,7 +12,7 @@ from openalbert.errors import UserError
 from openalbert.model.albert import AlbertModel
 from openalbert.model.presets import preset
 from openalbert.tasks.registry import TASKS, TaskSource, open_task
-from openalbert.tasks.task import ChoiceExample, Example, QuestionExample, Task, TextExample
+from openalbert.tasks.task import ChoiceExample, Example, QuestionExample, TaggingExample, Task, TextExample
 
 KINDS = {
     "classification": TextExample,
@@ -20,6 +20,7 @@ KINDS = {
     "multi_label": TextExample,
     "multiple_choice": ChoiceExample,
     "question_answering": QuestionExample,
+    "tagging": TaggingExample,
 }
 
 
@@ -31,13 +32,15 @@ def task(request: pytest.FixtureRequest, tmp_path: Path) -> Task:
 def gold(example: Example) -> object:
     if isinstance(example, QuestionExample):
         return example.answers[0].text if example.answers else ""
-    return example.label
+    return example.tags if isinstance(example, TaggingExample) else example.label
 
 
 def wrong(task: Task, example: Example) -> object:
     """A prediction that is not right, and of the right form."""
     if isinstance(example, QuestionExample):
         return "nonsense"
+    if isinstance(example, TaggingExample):
+        return ("O",) * len(example.words)
     if task.kind == "multi_label":
         return tuple(number for number in range(len(task.labels)) if number not in example.label)
     if task.kind == "regression":
@@ -68,6 +71,9 @@ def test_labels_are_numbers_of_outputs_of_the_head(task: Task) -> None:
             assert all(0 <= number < len(task.labels) for number in example.label)
         elif task.kind == "multiple_choice":
             assert 0 <= example.label < len(example.options)
+        elif task.kind == "tagging":
+            assert set(example.tags) <= set(task.labels)
+            assert len(example.tags) == len(example.words)
         else:
             assert all(example.passage.startswith(answer.text, answer.start) for answer in example.answers)
             assert task.may_have_no_answer or example.answers
@@ -79,7 +85,7 @@ def test_examples_of_the_test_split_have_no_labels(task: Task) -> None:
             assert not example.is_labelled
             assert not example.answers
         else:
-            assert example.label is None
+            assert (example.tags if isinstance(example, TaggingExample) else example.label) is None
 
 
 def test_right_predictions_score_100_and_wrong_ones_less(task: Task) -> None:

@@ -35,7 +35,7 @@ class PackedBatch:
     options: tuple[int, ...]
     """Sequences of each unit: one, or one for each option of a choice."""
     targets: Mapping[str, Tensor]
-    """As in `Sequences`, by the kind of head."""
+    """As in `Sequences`, by the kind of head; of tokens only those that are not padding."""
 
     def __len__(self) -> int:
         """The number of units."""
@@ -85,7 +85,7 @@ def _first_of_units(sequences: Sequences) -> Int64[np.ndarray, "units"]:
     """The first sequence of each unit."""
     if "multiple_choice" not in sequences.targets:
         return np.arange(len(sequences.example))
-    return np.flatnonzero(np.diff(sequences.example, prepend=-1))
+    return sequences.first_of_examples
 
 
 def fingerprint(sequences: Sequences) -> str:
@@ -176,13 +176,16 @@ class Packing:
         rows, sequences = concatenate_ranges(self._first[units], self._options[units]), self.sequences
         lengths = sequences.lengths[rows]
         place = concatenate_ranges(np.zeros_like(lengths), lengths)
-        tokens = sequences.ids[np.repeat(sequences.starts[rows], lengths) + place]
+        tokens = np.repeat(sequences.starts[rows], lengths) + place
         return PackedBatch(
-            torch.from_numpy(tokens.astype(np.int64)),
+            torch.from_numpy(sequences.ids[tokens].astype(np.int64)),
             torch.from_numpy((place >= np.repeat(sequences.second[rows], lengths)).astype(np.int64)),
             tuple(lengths.tolist()),
             tuple(self._options[units].tolist()),
-            {kind: torch.from_numpy(rows_of[rows]) for kind, rows_of in sequences.targets.items()},
+            {
+                kind: torch.from_numpy(targets[tokens if kind == "tagging" else rows])
+                for kind, targets in sequences.targets.items()
+            },
         )
 
     def stream(self, *, start: int, rank: int, world: int, micro_batches: int) -> Iterator[list[PackedBatch]]:

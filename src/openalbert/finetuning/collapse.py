@@ -6,11 +6,21 @@ not a result: it is detected, reported, and tried again at a lower rate.
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import cast
 
 import numpy as np
 from jaxtyping import Float64
 
-from openalbert.tasks.task import ChoiceExample, Example, Sequences, Task, TextExample
+from openalbert.tasks.task import (
+    UNLABELLED,
+    ChoiceExample,
+    Example,
+    QuestionExample,
+    Sequences,
+    TaggingExample,
+    Task,
+    TextExample,
+)
 
 FROM_PROGRESS = 0.5  # earlier, a slow start looks like a collapse
 LEAST_STEPS = 100  # a shorter run is not checked
@@ -27,7 +37,8 @@ def baseline_loss(sequences: Sequences, class_weights: Float64[np.ndarray, "clas
     """The training loss of a constant prediction of the label frequencies."""
     total = 0.0
     for kind, targets in sequences.targets.items():
-        if kind == "classification":
+        if kind in ("classification", "tagging"):
+            targets = targets[targets != UNLABELLED]
             minlength = 0 if class_weights is None else len(class_weights)
             frequencies = np.bincount(targets, minlength=minlength) / len(targets)
             total += _entropy(frequencies if class_weights is None else frequencies * class_weights)
@@ -96,14 +107,25 @@ def describe_constant_predictions(task: Task, examples: Sequence[Example], predi
         if right <= by_chance + 2 * error:
             return f"{100 * right:.1f} % of the choices are right, by chance it would be {100 * by_chance:.1f} %"
         return None
+    if task.kind == "tagging":
+        return _describe_one_tag(examples, cast("Sequence[tuple[str, ...]]", predictions))
     [(most, count)] = Counter(predictions).most_common(1)
     if count < SAME * len(predictions) or len({_label(example) for example in examples}) < 2:
         return None
     return f"{100 * count / len(predictions):.0f} % of the predictions are {_named(task, most)}"
 
 
+def _describe_one_tag(examples: Sequence[Example], predictions: Sequence[tuple[str, ...]]) -> str | None:
+    """As above for tags of words. All of them must be the same: nearly all words are outside of entities anyway."""
+    given = {tag for tags in predictions for tag in tags}
+    wanted = {tag for example in examples if isinstance(example, TaggingExample) for tag in example.tags or ()}
+    return f"every word is predicted as '{given.pop()}'" if len(given) == 1 and len(wanted) > 1 else None
+
+
 def _label(example: Example) -> object:
-    return example.label if isinstance(example, TextExample | ChoiceExample) else example.answers
+    if isinstance(example, QuestionExample):
+        return example.answers
+    return example.tags if isinstance(example, TaggingExample) else example.label
 
 
 def _named(task: Task, prediction: object) -> str:

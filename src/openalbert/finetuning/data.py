@@ -23,6 +23,7 @@ from openalbert.interop.pretraining_json import NONE, Pretraining, read_pretrain
 from openalbert.interop.task_json import read_task_info
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import AlbertConfig
+from openalbert.model.heads import check_exit_kind
 from openalbert.objectives.keyed_random import Stream, bits, root
 from openalbert.tasks.data.source import hold_out
 from openalbert.tasks.data.tables import Exclusions
@@ -37,11 +38,12 @@ from openalbert.tasks.label_checks import (
 )
 from openalbert.tasks.metrics import describe_positive_class, metric_names, with_metric
 from openalbert.tasks.registry import open_task
-from openalbert.tasks.task import MAX_ANSWER_TOKENS, Example, QuestionExample, Reading, Task
+from openalbert.tasks.task import MAX_ANSWER_TOKENS, Example, LongTexts, QuestionExample, Reading, Task
 from openalbert.text.tokenizer import Tokenizer
 
 THRESHOLD_FRACTION = 0.05  # of the training questions, held out to fit the null threshold
-MAX_FOR_THRESHOLD = 1_000  # questions: one number needs no more, and they are answered at every evaluation
+MAX_FOR_THRESHOLD = 1_000  # examples: one number needs no more, and questions are answered at every evaluation
+EXIT_FRACTION = 0.1  # of the training examples, held out to fit the rule of early exit
 FROM_MNLI = ("rte", "stsb", "mrpc")  # tasks that the paper starts from a model of MNLI
 
 
@@ -119,9 +121,10 @@ def encode_split(
     max_length: int,
     stride: int = 128,
     max_answer_tokens: int = MAX_ANSWER_TOKENS,
+    long_texts: LongTexts = "truncate",
 ) -> EncodedSplit:
     """Tokenize the examples of a split."""
-    encoding = encode(task, reading.examples, tokenizer, max_length, stride=stride)
+    encoding = encode(task, reading.examples, tokenizer, max_length, stride=stride, long_texts=long_texts)
     return EncodedSplit(name, reading, encoding, max_length, max_answer_tokens)
 
 
@@ -150,7 +153,10 @@ class TaskData:
     standardization: Standardization | None
     """For standardized regression targets."""
     threshold: EncodedSplit | None
-    """Where a question may have no answer: training questions held out to fit the null threshold."""
+    """Training examples held out to fit a threshold on: above which null score a question has no answer, or when an
+    example leaves early."""
+    has_exits: bool
+    """Whether the model gets a head after every layer, for early exit."""
     layout: Mapping[str, str]
     """The role of each column of the training file, in the user's own files."""
     separator: str | None
@@ -169,7 +175,7 @@ class TaskData:
     def make_model(self, seed: int, from_scratch: bool) -> AlbertModel:
         """The model to fine-tune: the encoder of the folder, and its heads where they are for this task."""
         torch.manual_seed(seed)
-        model = AlbertModel(self.config, self.task.heads)
+        model = AlbertModel(self.config, self.task.heads, has_exits=self.has_exits)
         if from_scratch:
             return model
         source = huggingface.load(self.folder)
@@ -179,6 +185,8 @@ class TaskData:
             for name, parameter in model.named_parameters():
                 if name.startswith(("encoder.", *known)):
                     parameter.copy_(weights[name])
+            if known and model.exits is not None and source.exits is not None:
+                model.exits.load_state_dict(source.exits.state_dict())
         if known and self.standardization is not None:
             self.standardization.unfold_from(model)
         return model
@@ -203,8 +211,11 @@ def load_data(settings: Finetune) -> TaskData:
         )
     max_length = min(settings.max_length, config.max_positions)
     if max_length < settings.max_length:
-        remarks.append(f"inputs are cut at {max_length} tokens: the model has no more positions")
+        how = "read in windows of" if settings.task == "tagging" else "cut at"
+        remarks.append(f"inputs are {how} {max_length} tokens: the model has no more positions")
     task = open_task(settings.task, settings.source)
+    if settings.exits:
+        check_exit_kind(task.kind)
     if not task.splits:
         raise UserError(f"{task.name} has nothing to score on here: give a file with --dev")
     is_fine_tuned = bool(settings.start) and _is_fine_tuned(folder)
@@ -222,6 +233,7 @@ def load_data(settings: Finetune) -> TaskData:
             max_length=max_length,
             stride=settings.stride,
             max_answer_tokens=settings.max_answer_tokens,
+            long_texts=settings.long_texts,
         )
 
     reading, threshold = task.read("train"), None
@@ -240,6 +252,12 @@ def load_data(settings: Finetune) -> TaskData:
     if settings.train_examples is not None and settings.train_examples < len(reading.examples):
         remarks.append(f"train: {settings.train_examples:,} of {counted(len(reading.examples), 'example')} are used")
         reading = _some_of(reading, settings.train_examples, settings.source.heldout_seed)
+    if settings.exits:
+        fraction = min(EXIT_FRACTION, MAX_FOR_THRESHOLD / len(reading.examples))
+        rest, held = hold_out(reading, fraction, settings.source.heldout_seed, "more are needed, to fit early exit on")
+        reading, threshold = replace(reading, examples=rest.examples), encoded("threshold", held)
+        number = len(held.examples)
+        remarks.append(f"{counted(number, 'training example')} {are(number)} held out to fit the rule of early exit")
     readings = {split: task.read(split) for split in task.splits}
 
     decisive = next(iter(readings.values())).examples
@@ -269,9 +287,9 @@ def load_data(settings: Finetune) -> TaskData:
         scored[name] = encoded(name, reading)
         remarks += _describe_split(scored[name], remarks)
         remarks += [f"{name}: {sentence}" for sentence in describe_constant_label(task, reading.examples)]
-        remarks += [
-            f"{name}: {sentence}" for sentence in describe_absent_classes(task, train.examples, reading.examples)
-        ]
+        if settings.source.fold is None:  # of folds, rare classes are named once for all
+            absent = describe_absent_classes(task, train.examples, reading.examples)
+            remarks += [f"{name}: {sentence}" for sentence in absent]
     return TaskData(
         task=task,
         folder=folder,
@@ -284,6 +302,7 @@ def load_data(settings: Finetune) -> TaskData:
         class_weights=class_weights,
         standardization=standardization,
         threshold=threshold,
+        has_exits=settings.exits,
         layout=train.reading.layout,
         separator=train.reading.separator,
         remarks=tuple(remarks),
@@ -328,7 +347,22 @@ def _describe_split(split: EncodedSplit, known: list[str]) -> list[str]:
         cut = sequences.num_truncated
         percent = percent_of(cut, sequences.num_examples)
         sentences.append(f"{name}: {counted(cut, 'example')} ({percent}) {are(cut)} cut to {split.max_length} tokens")
+    if windows := describe_windows(split):
+        sentences.append(f"{name}: {windows}")
     return sentences + [f"{name}: {sentence}" for sentence in split.unreachable_answers()]
+
+
+def describe_windows(split: EncodedSplit) -> str:
+    """How many long texts are read in several windows; "" for none."""
+    sequences = split.encoding.sequences
+    if not (long := sequences.num_in_windows):
+        return ""
+    mean = (len(sequences.example) - sequences.num_examples + long) / long
+    return (
+        f"{counted(long, 'example')} ({percent_of(long, sequences.num_examples)}) {are(long)} longer than "
+        f"{split.max_length} tokens and read in {mean:.1f} windows on average, whose scores are combined by their "
+        f"{'mean' if sequences.long_texts == 'mean' else 'maximum'}"
+    )
 
 
 def _start_folder(settings: Finetune) -> Path:

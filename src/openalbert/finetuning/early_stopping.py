@@ -109,7 +109,8 @@ class EarlyStopping:
 
     def _evaluate(self, model: AlbertModel) -> Evaluation:
         task_data = self.task_data
-        threshold, origin = fit_null_threshold(model, task_data.threshold, self.device)
+        questions = task_data.threshold if task_data.task.may_have_no_answer else None
+        threshold, origin = fit_null_threshold(model, questions, self.device)
         return evaluate_split(
             [model],
             task_data.task,

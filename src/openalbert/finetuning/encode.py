@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
-from jaxtyping import Int32, Int64
+from jaxtyping import Bool, Int32, Int64
 
 from openalbert.errors import UserError
 from openalbert.finetuning.windows import (
@@ -21,12 +21,24 @@ from openalbert.finetuning.windows import (
     shortest_whole_span,
     span_targets,
     split_into_windows,
+    spread_windows,
 )
-from openalbert.tasks.task import ChoiceExample, Example, QuestionExample, Sequences, Task, TextExample
+from openalbert.finetuning.words import WordTokens, align_words, tag_targets
+from openalbert.tasks.task import (
+    ChoiceExample,
+    Example,
+    LongTexts,
+    QuestionExample,
+    Sequences,
+    TaggingExample,
+    Task,
+    TextExample,
+)
 from openalbert.text.tokenizer import Tokenizer
 
-E = TypeVar("E", TextExample, ChoiceExample, QuestionExample)
+E = TypeVar("E", TextExample, ChoiceExample, QuestionExample, TaggingExample)
 MIN_LENGTH = 8  # tokens of an input: room for a word on both sides of a pair
+STRIDE = 128  # tokens between the starts of two windows, as in Google's code
 MAX_QUESTION_TOKENS = 64  # as in Google's code
 TEXTS_AT_ONCE = SEQUENCES_AT_ONCE = 20_000
 NO_SECOND = -1  # the length of a second text where there is none
@@ -41,25 +53,44 @@ class Encoding:
     sequences: Sequences
     windows: Windows | None = None
     """For question answering: the characters of the passages that tokens stand for."""
+    words: WordTokens | None = None
+    """For tagging: the tokens that decide on words."""
 
 
 def encode(
-    task: Task, examples: Sequence[Example], tokenizer: Tokenizer, max_length: int, *, stride: int = 128
+    task: Task,
+    examples: Sequence[Example],
+    tokenizer: Tokenizer,
+    max_length: int,
+    *,
+    stride: int = STRIDE,
+    long_texts: LongTexts = "truncate",
 ) -> Encoding:
     """Encode examples as sequences of at most `max_length` tokens.
 
-    `stride`: the distance in tokens between the starts of two windows over a passage, half a window at most.
+    `stride`: the distance in tokens between the starts of two windows over a passage, half a window at most. Texts
+    whose words are tagged have windows that are half a window apart.
+    `long_texts`: whether longer texts and pairs are cut, or have a sequence for each window, with the same target.
     """
     if max_length < MIN_LENGTH:
         raise UserError(f"max_length is {max_length}: an input needs {MIN_LENGTH} tokens at least")
     if stride < 1:
         raise UserError(f"stride is {stride}: a window begins at least 1 token after the one before")
+    if long_texts != "truncate" and task.kind in ("question_answering", "multiple_choice"):
+        raise UserError(
+            f"--long-texts {long_texts} is for a label or a value of a text, but {task.name} is of the kind {task.kind}"
+            + (", whose passages are always read in windows" if task.kind == "question_answering" else "")
+            + ": leave it out"
+        )
     if task.kind == "question_answering":
         questions = _require_kind(task, examples, QuestionExample)
         return Encoding(*_encode_questions(questions, tokenizer, max_length, stride, task.may_have_no_answer))
+    if task.kind == "tagging":
+        return _encode_words(task, _require_kind(task, examples, TaggingExample), tokenizer, max_length)
     if task.kind == "multiple_choice":
         return Encoding(_encode_choices(_require_kind(task, examples, ChoiceExample), tokenizer, max_length))
-    return Encoding(_encode_texts(task, _require_kind(task, examples, TextExample), tokenizer, max_length))
+    texts = _require_kind(task, examples, TextExample)
+    return Encoding(_encode_texts(task, texts, tokenizer, max_length, long_texts))
 
 
 def _require_kind(task: Task, examples: Sequence[Example], kind: type[E]) -> list[E]:
@@ -74,7 +105,9 @@ def _require_kind(task: Task, examples: Sequence[Example], kind: type[E]) -> lis
     return found
 
 
-def _encode_texts(task: Task, examples: Sequence[TextExample], tokenizer: Tokenizer, max_length: int) -> Sequences:
+def _encode_texts(
+    task: Task, examples: Sequence[TextExample], tokenizer: Tokenizer, max_length: int, long_texts: LongTexts
+) -> Sequences:
     texts = UniqueTexts()
     first = np.array([texts.add(example.first) for example in examples], np.int64)
     second = np.array(
@@ -85,11 +118,47 @@ def _encode_texts(task: Task, examples: Sequence[TextExample], tokenizer: Tokeni
     lengths = ids.lengths[first], np.where(is_pair, ids.lengths[second], NO_SECOND)
     room = np.where(is_pair, max_length - 3, max_length - 2)
     kept = truncate_pairs(lengths[0], np.maximum(lengths[1], 0), room)
-    rows = PairSlices(ids.starts[first], kept[0], ids.starts[second], np.where(is_pair, kept[1], NO_SECOND))
+    slices = PairSlices(ids.starts[first], kept[0], ids.starts[second], np.where(is_pair, kept[1], NO_SECOND))
     is_cut = (kept[0] < lengths[0]) | (kept[1] < lengths[1])
-    out, starts, seconds = rows.assemble(ids.ids, tokenizer)
     numbers = np.arange(len(examples))
-    return Sequences(out, starts, seconds, numbers, _text_targets(task, examples), len(examples), int(is_cut.sum()))
+    if long_texts != "truncate":
+        slices, numbers, is_cut = _window_texts(slices, lengths, room, is_cut)
+    out, starts, seconds = slices.assemble(ids.ids, tokenizer)
+    targets = {kind: rows[numbers] for kind, rows in _text_targets(task, examples).items()}
+    return Sequences(out, starts, seconds, numbers, targets, len(examples), int(is_cut.sum()), long_texts)
+
+
+def _window_texts(
+    slices: "PairSlices",
+    lengths: tuple[Int64[np.ndarray, "n"], Int64[np.ndarray, "n"]],
+    room: Int64[np.ndarray, "n"],
+    is_long: Bool[np.ndarray, "n"],
+) -> tuple["PairSlices", Int64[np.ndarray, "sequences"], Bool[np.ndarray, "n"]]:
+    """The slices of all windows, the example of each, and which examples are cut nevertheless.
+
+    Of a long pair, the longer text is read in windows, each with the shorter one. That has half the room at most, and
+    is cut where it is longer.
+    """
+    rows: list[tuple[int, int, int, int, int]] = []  # example, then start and length of both texts
+    is_cut = np.zeros_like(is_long)
+    for number in range(len(is_long)):
+        starts = [int(slices.first_start[number]), int(slices.second_start[number])]
+        kept = [int(slices.first_length[number]), int(slices.second_length[number])]
+        if not is_long[number]:
+            rows.append((number, starts[0], kept[0], starts[1], kept[1]))
+            continue
+        whole, space = [int(one[number]) for one in lengths], int(room[number])
+        longer = int(whole[1] > whole[0])
+        if whole[1] != NO_SECOND:
+            kept[1 - longer] = min(whole[1 - longer], space // 2)
+            is_cut[number] = kept[1 - longer] < whole[1 - longer]
+            space -= kept[1 - longer]
+        for begin, length in spread_windows(whole[longer], space):
+            window = [(start, length_kept) for start, length_kept in zip(starts, kept, strict=True)]
+            window[longer] = (starts[longer] + begin, length)
+            rows.append((number, *window[0], *window[1]))
+    numbers, *columns = np.array(rows, np.int64).reshape(-1, 5).T
+    return PairSlices(*columns), numbers, is_cut
 
 
 def truncate_pairs(
@@ -224,6 +293,17 @@ def _encode_questions(
         end[to_token] = np.concatenate([passage.end for passage in passages])[from_token]
         owned_from[to_token] = np.concatenate(owned)
     return sequences, Windows(begin, end, owned_from, answer_tokens, is_cut)
+
+
+def _encode_words(task: Task, examples: Sequence[TaggingExample], tokenizer: Tokenizer, max_length: int) -> Encoding:
+    """`[CLS] window of the text [SEP]` for each window; none is truncated."""
+    pieces = align_words(examples, tokenizer, max_length - 2)
+    no_second = np.full(len(pieces.first), NO_SECOND, np.int64)
+    ids, starts, second = PairSlices(pieces.first, pieces.length, no_second, no_second).assemble(pieces.ids, tokenizer)
+    targets = {}
+    if all(example.tags is not None for example in examples):
+        targets["tagging"] = tag_targets(examples, pieces.words, task.labels, len(ids))
+    return Encoding(Sequences(ids, starts, second, pieces.example, targets, len(examples), 0), words=pieces.words)
 
 
 def _question_targets(spans: Sequence[tuple[int, int]], may_have_no_answer: bool) -> dict[str, np.ndarray]:

@@ -8,17 +8,21 @@ from typing import cast
 import numpy as np
 
 from openalbert.finetuning.evaluation import Evaluation, intervals
-from openalbert.finetuning.predict import by_example, sigmoid, softmax
+from openalbert.finetuning.predict import by_example, sigmoid, softmax, tagged_words
 from openalbert.finetuning.span_decoding import Answers
+from openalbert.finetuning.words import NO_TOKEN
+from openalbert.formatting import counted
 from openalbert.report.error_analysis import ErrorAnalysis, Group, Mark, Mistake, Shown
 from openalbert.tasks.label_checks import never_predicted
 from openalbert.tasks.race import letter
-from openalbert.tasks.task import ChoiceExample, QuestionExample, TextExample
+from openalbert.tasks.tags import Entity, Tags, count_by_type, find_entities, gold_tags, mark_entities
+from openalbert.tasks.task import ChoiceExample, QuestionExample, TaggingExample, TextExample
 
 MAX_MISTAKES = 40
 MAX_VALUES = 1_000
 MAX_CLASSES = 30  # of a confusion matrix that is still readable
 QUESTION_WORDS = ("what", "who", "when", "where", "which", "why", "how many", "how much", "how")
+MAX_NAMED = 8  # entities in a line
 MAX_SHOWN = 1_200  # characters of a text
 CONTEXT = 300  # characters that are shown of a long text on either side of the marks
 
@@ -50,6 +54,7 @@ def analyze_errors(evaluation: Evaluation) -> ErrorAnalysis:
         "multi_label": _label_sets,
         "multiple_choice": _choices,
         "question_answering": _questions,
+        "tagging": _tags,
     }
     analysis, wrong = by_kind[task.kind](evaluation, analysis)
     worst = sorted(wrong, key=lambda one: -one[0])[:MAX_MISTAKES]
@@ -192,6 +197,76 @@ def _question_mistake(
     )
 
 
+def _tags(evaluation: Evaluation, analysis: ErrorAnalysis) -> tuple[ErrorAnalysis, list[Wrong]]:
+    labels, marks_entities = evaluation.task.labels, mark_entities(evaluation.task.labels)
+    examples = [example for example in evaluation.data.examples if isinstance(example, TaggingExample)]
+    gold, given = gold_tags(examples), cast("Sequence[Tags]", evaluation.predictions)
+    counts = count_by_type(gold, given, marks_entities)
+    parts = [
+        Group(name, wanted, _precision_and_recall(right, wanted, found))
+        for name, (right, wanted, found) in sorted(counts.items(), key=lambda one: -one[1][1])
+    ]
+    tagged = tagged_words(evaluation.task, evaluation.data.encoding, evaluation.outputs)
+    wrong: list[Wrong] = []
+    for number, (example, actual, found) in enumerate(zip(examples, gold, tagged, strict=True)):
+        if actual != found.tags:
+            of_gold = _gold_probabilities(evaluation, number, actual)
+            margins = [
+                float(found.probabilities[word] - of_gold[word])
+                for word, (one, other) in enumerate(zip(actual, found.tags, strict=True))
+                if one != other
+            ]
+            wrong.append((sum(margins), partial(_tag_mistake, example, actual, found.tags, margins, marks_entities)))
+    by = "type" if marks_entities else "tag"
+    return replace(analysis, labels=labels, grouped_by=by, groups=tuple(parts)), wrong
+
+
+def _gold_probabilities(evaluation: Evaluation, number: int, tags: Tags) -> list[float]:
+    """The probability of the actual tag of each word of an example; 0 where the model cannot give it."""
+    labels, words = evaluation.task.labels, evaluation.data.encoding.words
+    assert words is not None
+    tokens = words.token[words.starts[number] : words.starts[number + 1]]
+    each = softmax(evaluation.outputs.logits["tagging"][np.maximum(tokens, 0)])
+    return [
+        float(each[word, labels.index(tag)]) if tag in labels and tokens[word] != NO_TOKEN else 0.0
+        for word, tag in enumerate(tags)
+    ]
+
+
+def _tag_mistake(
+    example: TaggingExample, gold: Tags, given: Tags, margins: Sequence[float], marks_entities: bool
+) -> Mistake:
+    """The text with its actual and predicted entities; of tags that mark none, the words that are wrong."""
+    if marks_entities:
+        actual, found = find_entities(gold), find_entities(given)
+    else:
+        places = [word for word, (one, other) in enumerate(zip(gold, given, strict=True)) if one != other]
+        actual, found = ([Entity(word, word + 1, tags[word]) for word in places] for tags in (gold, given))
+    marks = [
+        Mark(kind, example.words[one.start][0], example.words[one.end - 1][1], one.label)
+        for kind, entities in (("gold", actual), ("predicted", found))
+        for one in entities
+    ]
+    number = len(margins)
+    return Mistake(
+        example.id,
+        _cropped("text", example.text, tuple(marks)),
+        _named_spans(example, actual),
+        _named_spans(example, found),
+        f"{counted(number, 'word')} wrong, by {_percent(sum(margins) / number)} on average",
+        row=example.row,
+    )
+
+
+def _named_spans(example: TaggingExample, entities: Sequence[Entity]) -> str:
+    named = [
+        f"{example.text[example.words[one.start][0] : example.words[one.end - 1][1]]} ({one.label})" for one in entities
+    ]
+    return ", ".join(named[:MAX_NAMED]) + (
+        f" and {len(named) - MAX_NAMED:,} more" if len(named) > MAX_NAMED else ""
+    ) or ("(none)")
+
+
 def _cropped(name: str, text: str, marks: tuple[Mark, ...]) -> tuple[Shown, ...]:
     """A text, or the part of a long one around its marks, or its beginning."""
     if len(text) <= MAX_SHOWN:
@@ -202,7 +277,7 @@ def _cropped(name: str, text: str, marks: tuple[Mark, ...]) -> tuple[Shown, ...]
         end = min(len(text), begin + MAX_SHOWN)
     before, after = "… " * (begin > 0), " …" * (end < len(text))
     shift = len(before) - begin
-    moved = tuple(Mark(mark.kind, mark.start + shift, mark.end + shift) for mark in marks)
+    moved = tuple(replace(mark, start=mark.start + shift, end=mark.end + shift) for mark in marks)
     return (Shown(name, before + text[begin:end] + after, moved),)
 
 

@@ -14,7 +14,7 @@ from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from openalbert import atomic_io
 from openalbert.errors import UserError
-from openalbert.finetuning.data import encode_split
+from openalbert.finetuning.data import describe_windows, encode_split
 from openalbert.finetuning.error_analysis import analyze_errors
 from openalbert.finetuning.evaluation import Evaluation, evaluate_split
 from openalbert.finetuning.predict import Ensemble, load_models, task_heads
@@ -32,7 +32,7 @@ from openalbert.tasks.label_checks import describe_constant_label, describe_neve
 from openalbert.tasks.metrics import LOSS
 from openalbert.tasks.paper_scores import shape_of
 from openalbert.tasks.registry import GLUE, TASKS, TaskMetadata, TaskSource, open_task
-from openalbert.tasks.task import MAX_ANSWER_TOKENS, Reading, Task, are_pairs
+from openalbert.tasks.task import MAX_ANSWER_TOKENS, LongTexts, Reading, Task, are_pairs
 from openalbert.train.device import Device, Speed, open_device
 
 DEFAULT_MAX_LENGTH = 512  # tokens of an input, where the model folder has no task.json
@@ -49,12 +49,13 @@ class Evaluate:
     """Fine-tuned models: model folders, runs of `openalbert finetune`, or Hugging Face's `owner/name`."""
     task: str = ""
     """A known task or, for files of your own, its kind. Not given: the one that the model was fine-tuned for.
-    TaskMetadata: cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte, wnli, squad1, squad2, race, race_middle, race_high.
-    Kinds: classification, regression, multi_label, multiple_choice, question_answering."""
+    Tasks: cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte, wnli, squad1, squad2, race, race_middle, race_high.
+    Kinds: classification, regression, multi_label, multiple_choice, question_answering, tagging."""
     source: Annotated[TaskSource, OmitArgPrefixes] = field(default_factory=TaskSource)
     """Where the examples come from."""
     splits: tuple[str, ...] = ()
-    """Splits to evaluate on: dev, dev_matched, test, and so on. Not given: all that have labels, but not train."""
+    """Splits to evaluate on: dev, dev_matched, test, and so on. Not given: all that have labels, but not train.
+    Where none has, it is test."""
     predictions: Path | None = None
     """A folder for predictions: JSON lines with probabilities for every task; GLUE's files; SQuAD's JSON."""
     report: Path | None = None
@@ -63,6 +64,9 @@ class Evaluate:
     """The longest input in tokens. Not given: as in fine-tuning."""
     stride: int | None = None
     """For questions on long passages: how many tokens after one window the next one begins, half a window at most.
+    Not given: as in fine-tuning."""
+    long_texts: LongTexts | None = None
+    """Texts over --max-length: cut them, or take the mean or the max of the scores of their windows.
     Not given: as in fine-tuning."""
     null_threshold: float | None = None
     """The null score above which a question is predicted to have no answer. Not given: as fitted in fine-tuning.
@@ -106,9 +110,7 @@ def score_models(settings: Evaluate) -> tuple[Ensemble, Task, list[Result]]:
     ensemble = load_models(settings.models)
     task = with_trained_metric(open_for(ensemble, settings.task, settings.source), ensemble)
     options = resolve_options(settings, ensemble)
-    splits = tuple(dict.fromkeys(settings.splits)) or task.splits
-    if not splits:
-        raise UserError(f"{task.name} has nothing with labels here to score on: predict for it with --splits test")
+    splits = tuple(dict.fromkeys(settings.splits)) or task.splits or ("test",)
     results: list[Result] = []
     with open_device(settings.speed) as device:
         for model in ensemble.models:
@@ -144,6 +146,7 @@ def _evaluate_split(
         max_length=options.max_length,
         stride=options.stride,
         max_answer_tokens=options.max_answer_tokens,
+        long_texts=options.long_texts,
     )
     total = float(len(ensemble.models) * len(data.encoding.sequences.ids))
     with Work(f"{task.name} {split}", total=total, unit="k tokens", scale=1e3) as work:
@@ -173,6 +176,8 @@ def _log_split(evaluation: Evaluation, analysis: ErrorAnalysis | None) -> None:
         number = sequences.num_truncated
         percent = percent_of(number, sequences.num_examples)
         log(f"{split}: {counted(number, 'example')} ({percent}) {were(number)} too long, and cut")
+    if windows := describe_windows(evaluation.data):
+        log(f"{split}: {windows}")
     if analysis is None:
         return
     if analysis.null_threshold:
@@ -218,6 +223,7 @@ def as_json(ensemble: Ensemble, task: Task, results: Sequence[Result]) -> str:
         values: dict[str, object] = {
             "examples": len(evaluation.data.examples),
             "truncated": evaluation.data.encoding.sequences.num_truncated,
+            "in_windows": evaluation.data.encoding.sequences.num_in_windows,
             "excluded": dict(evaluation.data.reading.excluded),
             "scores": evaluation.metrics,
         }
@@ -245,6 +251,8 @@ class Options:
     """The null score above which a question has no answer; None where it is to be fitted."""
     max_answer_tokens: int
     """The longest answer, in tokens."""
+    long_texts: LongTexts
+    """What becomes of texts that are longer than the input."""
 
 
 def resolve_options(settings: Evaluate, ensemble: Ensemble) -> Options:
@@ -260,7 +268,13 @@ def resolve_options(settings: Evaluate, ensemble: Ensemble) -> Options:
     if threshold is None and len(fitted) == len(ensemble.models):
         threshold = sum(fitted) / len(fitted)
     longest = settings.max_answer_tokens or max((one.max_answer_tokens for one in known), default=MAX_ANSWER_TOKENS)
-    return Options(settings.max_length or usual, stride, threshold, longest)
+    ways = {one.long_texts for one in known}
+    if settings.long_texts is None and len(ways) > 1:
+        raise UserError(
+            f"the models differ in how they read long texts ({' and '.join(sorted(ways))}): choose with --long-texts"
+        )
+    long_texts = settings.long_texts or (ways.pop() if ways else "truncate")
+    return Options(settings.max_length or usual, stride, threshold, longest, long_texts)
 
 
 def with_trained_metric(task: Task, ensemble: Ensemble) -> Task:

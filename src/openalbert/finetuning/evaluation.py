@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -27,6 +27,7 @@ from openalbert.interop import huggingface
 from openalbert.interop.task_json import TaskInfo, write_task_info
 from openalbert.model.albert import AlbertModel
 from openalbert.objectives.keyed_random import below, bits
+from openalbert.report.baselines import baseline_lines, describe_gain
 from openalbert.report.error_analysis import ErrorAnalysis, explain_intervals, write_error_analyses, written_scores
 from openalbert.report.model_card import finetuned_card
 from openalbert.run_files import MODEL, SCORES
@@ -34,6 +35,7 @@ from openalbert.tasks.data.source import hold_out
 from openalbert.tasks.data.tables import check_no_rows_excluded
 from openalbert.tasks.metrics import LOSS
 from openalbert.tasks.squad import score_answers
+from openalbert.tasks.tags import Tags, count_matches, gold_tags, mark_entities, tag_scores
 from openalbert.tasks.task import Example, QuestionExample, Reading, Task, TextExample, are_pairs
 from openalbert.train.device import Device
 
@@ -181,6 +183,9 @@ def evaluation_loss(
     options = np.bincount(sequences.example) if is_choice else np.ones(len(sequences.example), np.int64)
     no_tokens = torch.empty(0, dtype=torch.int64)  # the outputs are already computed
     targets = {kind: torch.from_numpy(wanted) for kind, wanted in sequences.targets.items()}
+    if sequences.long_texts != "truncate":  # the outputs are those of whole texts
+        first = sequences.first_of_examples
+        targets, options = {kind: wanted[first] for kind, wanted in targets.items()}, options[first]
     batch = PackedBatch(no_tokens, no_tokens, tuple(sequences.lengths.tolist()), tuple(options.tolist()), targets)
     weights = None if class_weights is None else torch.from_numpy(class_weights).float()
     losses = [head_loss(kind, torch.from_numpy(outputs.logits[kind]), batch, weights).mean for kind in targets]
@@ -242,9 +247,27 @@ def intervals(
     if not 1 < len(examples) < MAX_FOR_INTERVALS:
         return {}
     found = {name: ends for name, ends in _bootstrap(task, examples, predictions).items() if name in metrics}
-    if "accuracy" in metrics:
+    if "accuracy" in metrics and task.kind != "tagging":  # there it is of words, which depend on each other
         found["accuracy"] = wilson(round(metrics["accuracy"] * len(examples) / 100), len(examples))
     return {name: found[name] for name in metrics if name in found}
+
+
+def paired_interval(
+    task: Task, examples: Sequence[Example], predictions: Sequence[object], others: Sequence[object], metric: str
+) -> Interval | None:
+    """The 95 % interval of the difference in a metric between two models, by a bootstrap over the same examples.
+
+    None where there are many examples, and where the difference is the same in every resample.
+    """
+    if not 1 < len(examples) < MAX_FOR_INTERVALS:
+        return None
+    differences = []
+    for row in resample(task.name, _strata(task, examples)).tolist():
+        drawn = [examples[one] for one in row]
+        one, other = (task.measure(drawn, [given[place] for place in row])[metric] for given in (predictions, others))
+        differences.append(one - other)
+    low, high = np.percentile(differences, (2.5, 97.5)).tolist()
+    return (low, high) if low < high else None
 
 
 def wilson(right: int, total: int) -> Interval:
@@ -268,6 +291,10 @@ def _bootstrap(task: Task, examples: Sequence[Example], predictions: Sequence[ob
             of_one = np.array([one.get(name, np.nan) for one in each])[rows]
             there = np.isfinite(of_one).sum(1)
             values[name] = list(np.nansum(of_one, axis=1)[there > 0] / there[there > 0])
+    elif task.kind == "tagging":
+        counts = count_matches(gold_tags(examples), cast("Sequence[Tags]", predictions))
+        sums = np.stack([column[rows].sum(1) for column in counts.T], axis=1)
+        values = {name: found.tolist() for name, found in tag_scores(sums, mark_entities(task.labels)).items()}
     else:
         for row in rows.tolist():
             drawn = task.measure([examples[one] for one in row], [predictions[one] for one in row])
@@ -312,7 +339,16 @@ def write_outcome(
     write_error_analyses(folder, analyses)
     pairs = are_pairs(task_data.train.examples)
     collapsed = scores["collapsed"] or ""
-    card = finetuned_card(model, task, folder, scores["scores"], collapsed=collapsed, of_pairs=pairs, analyses=analyses)
+    card = finetuned_card(
+        model,
+        task,
+        folder,
+        scores["scores"],
+        outcome=scores,
+        collapsed=collapsed,
+        of_pairs=pairs,
+        analyses=analyses,
+    )
     huggingface.save(model, folder / MODEL, task_data.tokenizer, card=card, pretraining=task_data.pretraining)
     split, metrics = next(iter(scores["scores"].items()))
     task_info = TaskInfo(
@@ -329,15 +365,19 @@ def write_outcome(
         layout=dict(task_data.layout),
         separator=task_data.separator,
         max_answer_tokens=task_data.train.max_answer_tokens,
+        long_texts=task_data.train.encoding.sequences.long_texts,
     )
     write_task_info(folder / MODEL, task_info)
 
 
 def final_scores(scores: Mapping[str, Any]) -> str:
-    """The scores of a run that has ended, a line for each split."""
+    """The scores of a run that has ended, a line for each split and its baselines, and what the model buys."""
     lines = []
     for split, metrics in scores["scores"].items():
         ends = scores["intervals"].get(split, {})
         line = f"{split}: {written_scores(metrics, scores['main_metric'], ends)}"
         lines.append(f"{line} ({explain_intervals(scores['num_examples'][split])})" if ends else line)
+        lines += baseline_lines(scores, split, scores["main_metric"])
+    if scores.get("gain"):
+        lines.append(describe_gain(scores["gain"]))
     return "\n".join(lines)

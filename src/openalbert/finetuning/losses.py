@@ -6,6 +6,7 @@ The losses are those of section 4.1 of the paper and its sources.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
+from typing import cast
 
 import numpy as np
 import torch
@@ -17,8 +18,9 @@ from openalbert.errors import UserError
 from openalbert.finetuning.batches import PackedBatch
 from openalbert.finetuning.predict import Outputs
 from openalbert.model.albert import AlbertModel
+from openalbert.model.config import TOKEN_HEADS
 from openalbert.objectives.score import Score, score
-from openalbert.tasks.task import Sequences, Task
+from openalbert.tasks.task import UNLABELLED, Sequences, Task
 from openalbert.train.cuda_graphs import CapturedEncoder
 from openalbert.train.loop import TrainingTask
 
@@ -32,9 +34,11 @@ def finetuning(
     kinds = [head.kind for head in model.head_list]
 
     def predictions(batch: PackedBatch) -> dict[str, Tensor]:
-        # A choice is one prediction over its options; everything else is one for each sequence.
-        count = _number(len(batch), batch.tokens)
-        return dict.fromkeys(kinds, count)
+        # A choice is one prediction over its options, a tag is one for each word; everything else is one for each
+        # sequence.
+        if "tagging" in kinds:
+            return {"tagging": (batch.targets["tagging"] != UNLABELLED).sum()}
+        return dict.fromkeys(kinds, _number(len(batch), batch.tokens))
 
     def scores(batch: PackedBatch, depth: int) -> dict[str, Score]:
         return finetuning_scores(model, batch, depth, captured, class_weights)
@@ -54,19 +58,35 @@ def finetuning_scores(
     captured: CapturedEncoder | None = None,
     class_weights: Float[Tensor, "classes"] | None = None,
 ) -> dict[str, Score]:
-    """The losses of a batch. Without a span head, the last layer computes [CLS] only."""
+    """The losses of a batch. Without a head that scores tokens, the last layer computes [CLS] only."""
+    if model.exits is not None:
+        states = model.encode_packed(batch.tokens, batch.lengths, batch.segments, all_states=True)
+        [kind] = model.heads
+        by_depth = [head_loss(kind, given, batch, class_weights) for given in model.depth_scores(states)]
+        return {kind: combine_depths(by_depth)}
     encoded = None
     if captured is not None and batch.is_filled:
         encoded = captured.encode(batch.tokens, batch.segments, batch.lengths, depth)
     if encoded is None:
-        at = None if "span" in model.heads else batch.tokens.new_empty(0)
+        at = None if any(kind in model.heads for kind in TOKEN_HEADS) else batch.tokens.new_empty(0)
         encoded = model.encode_packed(batch.tokens, batch.lengths, batch.segments, depth=depth, at=at)
     scores: dict[str, Score] = {}
     for head in model.head_list:
         given = model.scores(head.kind, encoded)
-        real = given if head.kind == "span" else given[: len(batch.real_lengths)]
+        count = sum(batch.real_lengths) if head.kind in TOKEN_HEADS else len(batch.real_lengths)
+        real = given[:count]
         scores[head.kind] = head_loss(head.kind, real, batch, class_weights)
     return scores
+
+
+def combine_depths(scores: Sequence[Score]) -> Score:
+    """One loss of all depths, for early exit: the mean weighted by the depth (PABEE, arXiv 2006.04152).
+
+    Right are the decisions at full depth.
+    """
+    weights = range(1, len(scores) + 1)
+    weighted = torch.stack([weight * one.loss_sum for weight, one in zip(weights, scores, strict=True)]).sum()
+    return scores[-1]._replace(loss_sum=weighted / sum(weights))
 
 
 def head_loss(
@@ -135,6 +155,17 @@ def answerability_loss(scores: Float[Tensor, "sequences 1"], batch: PackedBatch)
     return Score(losses.sum(), *_counted(losses, (given > 0) == (wanted > 0.5)))
 
 
+def tagging_loss(
+    scores: Float[Tensor, "tokens labels"], batch: PackedBatch, class_weights: Float[Tensor, "labels"] | None = None
+) -> Score:
+    """Cross entropy of the first piece of each word; the other tokens are ignored."""
+    labels = batch.targets["tagging"]
+    plain = score(scores, labels, labels != UNLABELLED)
+    if class_weights is None:
+        return plain
+    return plain._replace(loss_sum=F.cross_entropy(scores.float(), labels, class_weights, reduction="sum"))
+
+
 LOSSES: dict[str, Callable[[Tensor, PackedBatch], Score]] = {
     "classification": classification_loss,
     "regression": regression_loss,
@@ -142,12 +173,14 @@ LOSSES: dict[str, Callable[[Tensor, PackedBatch], Score]] = {
     "multiple_choice": multiple_choice_loss,
     "span": span_loss,
     "answerability": answerability_loss,
+    "tagging": tagging_loss,
 }
 
 
 WEIGHTED_LOSSES: dict[str, Callable[[Tensor, PackedBatch, Tensor], Score]] = {
     "classification": classification_loss,
     "multi_label": multi_label_loss,
+    "tagging": tagging_loss,
 }
 
 
@@ -177,12 +210,13 @@ def _padded_indices(
 def balanced_weights(task: Task, sequences: Sequences) -> Float64[np.ndarray, "classes"]:
     """A weight for each class from its frequency in the training set: what `--class-weights balanced` stands for.
 
-    For classification it is n / (k · n_c): every class has the same total weight, and the mean weight of an example is
-    1. For multi_label it is the weight of the positive examples, negative / positive, so that both have the same total.
-    A class without examples, or a label without a negative one, has weight 1.
+    For classification and tagging it is n / (k · n_c): every class has the same total weight, and the mean weight of an
+    example or word is 1. For multi_label it is the weight of the positive examples, negative / positive, so that both
+    have the same total. A class without examples, or a label without a negative one, has weight 1.
     """
-    if task.kind == "classification":
-        counts = np.bincount(sequences.targets["classification"], minlength=len(task.labels)).astype(np.float64)
+    if task.kind in ("classification", "tagging"):
+        targets = sequences.targets[task.kind]
+        counts = np.bincount(targets[targets != UNLABELLED], minlength=len(task.labels)).astype(np.float64)
         occurs = counts > 0
         return np.where(occurs, counts.sum() / (occurs.sum() * np.maximum(counts, 1)), 1.0)
     if task.kind == "multi_label":
@@ -191,8 +225,8 @@ def balanced_weights(task: Task, sequences: Sequences) -> Float64[np.ndarray, "c
         negative = len(wanted) - positive
         return np.where((positive > 0) & (negative > 0), negative / np.maximum(positive, 1), 1.0)
     raise UserError(
-        f"--class-weights balanced is for classification and multi_label, but {task.name} is of the kind {task.kind}, "
-        "which has no classes to balance: leave it out"
+        f"--class-weights balanced is for classification, multi_label and tagging, but {task.name} is of the kind "
+        f"{task.kind}, which has no classes to balance: leave it out"
     )
 
 
@@ -217,7 +251,7 @@ class Standardization:
 
         `values` are the targets as they were read: as 32-bit numbers, times within one hour would be a few values only.
         """
-        targets = ((values - self.mean) / self.std).astype(np.float32)
+        targets = ((values - self.mean) / self.std).astype(np.float32)[sequences.example]
         return replace(sequences, targets={**sequences.targets, "regression": targets})
 
     def restore(self, outputs: Outputs) -> Outputs:
@@ -228,19 +262,19 @@ class Standardization:
     @torch.no_grad()
     def fold_into(self, model: AlbertModel) -> None:
         """Change the head from standardized to original values."""
-        head = _regression_head(model)
-        head.weight.mul_(self.std)
-        head.bias.mul_(self.std).add_(self.mean)
+        for head in _regression_heads(model):
+            head.weight.mul_(self.std)
+            head.bias.mul_(self.std).add_(self.mean)
 
     @torch.no_grad()
     def unfold_from(self, model: AlbertModel) -> None:
         """Change the head from original to standardized values."""
-        head = _regression_head(model)
-        head.weight.div_(self.std)
-        head.bias.sub_(self.mean).div_(self.std)
+        for head in _regression_heads(model):
+            head.weight.div_(self.std)
+            head.bias.sub_(self.mean).div_(self.std)
 
 
-def _regression_head(model: AlbertModel) -> nn.Linear:
-    head = model.heads["regression"].dense
-    assert isinstance(head, nn.Linear)
-    return head
+def _regression_heads(model: AlbertModel) -> list[nn.Linear]:
+    """The linear map of the head, and of every exit."""
+    modules = [model.heads["regression"], *(model.exits or ())]
+    return [cast(nn.Linear, module.dense) for module in modules]

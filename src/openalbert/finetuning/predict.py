@@ -8,21 +8,24 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float64, Int64
+from jaxtyping import Float, Float64, Int, Int64
+from torch import Tensor
 
 from openalbert.errors import UserError
 from openalbert.finetuning.encode import Encoding, concatenate_ranges
 from openalbert.finetuning.span_decoding import Answers
+from openalbert.finetuning.words import TaggedWords, decide_tags
 from openalbert.interop import huggingface
 from openalbert.interop.pretraining_json import Pretraining, read_pretraining
 from openalbert.interop.task_json import TaskInfo, read_task_info
 from openalbert.model.albert import AlbertModel
-from openalbert.model.config import Head, HeadKind
+from openalbert.model.config import TOKEN_HEADS, Head, HeadKind
 from openalbert.tasks.task import Sequences, Task
 from openalbert.text.tokenizer import Tokenizer
 from openalbert.train.device import Device
 
 PRETRAINING: tuple[HeadKind, ...] = ("masked_lm", "sentence_order")
+TOKENS_AT_A_TIME = 16384
 
 
 @dataclass(frozen=True)
@@ -81,7 +84,8 @@ class Outputs:
     """The float32 logits of every head of a task."""
 
     logits: dict[str, np.ndarray]
-    """By the kind of head: a row for each sequence; for `span` a row for each token, in the order of ids."""
+    """By the kind of head: a row for each example, or for each option of a choice; for questions a row for each window.
+    Heads that score tokens have a row for each, in the order of ids."""
 
 
 def predict(
@@ -89,14 +93,21 @@ def predict(
     sequences: Sequences,
     device: Device,
     *,
-    tokens_at_a_time: int = 16384,
+    kinds: Sequence[HeadKind] = (),
+    depth: int | None = None,
+    tokens_at_a_time: int = TOKENS_AT_A_TIME,
     advance: Callable[[float], None] = lambda tokens: None,
 ) -> Outputs:
-    """The logits of these sequences, the mean over the models; `advance` is called with the tokens of each batch."""
-    kinds = _common_heads(models)
+    """The logits of these sequences, the mean over the models; `advance` is called with the tokens of each batch.
+
+    `kinds` are the heads that compute them; not given: all heads for a task, which the models must have in common.
+    `depth` is the number of layers; not given: all.
+    Where long texts have several windows, the logits of their windows are combined: there is a row for each example.
+    """
+    kinds = kinds or _common_heads(models)
     num_sequences, num_tokens = len(sequences.example), len(sequences.ids)
     logits: dict[str, np.ndarray] = {
-        head.kind: np.zeros((num_tokens if head.kind == "span" else num_sequences, head.num_outputs), np.float32)
+        head.kind: np.zeros((num_tokens if head.kind in TOKEN_HEADS else num_sequences, head.num_outputs), np.float32)
         for head in models[0].head_list
         if head.kind in kinds
     }
@@ -105,10 +116,24 @@ def predict(
         model.eval()
         with torch.inference_mode():
             for chosen in batches_by_length(sequences.lengths, tokens_at_a_time):
-                _add_logits(model, sequences, chosen, device, logits, len(models))
+                _add_logits(model, sequences, chosen, device, logits, len(models), depth)
                 advance(float(sequences.lengths[chosen].sum()))
         model.train(was_training)
-    return Outputs(logits)
+    return Outputs({kind: combine_windows(sequences, rows) for kind, rows in logits.items()})
+
+
+def combine_windows(sequences: Sequences, logits: Float[np.ndarray, "sequences outputs"]) -> np.ndarray:
+    """The logits of each example: mean or maximum of those of its windows, as the sequences say; else unchanged.
+
+    The mean is of logits, as it is over the models of an ensemble. A window that shows nothing has logits near those of
+    the label frequencies, so that one that shows much decides.
+    """
+    if sequences.long_texts == "truncate" or not len(logits):
+        return logits
+    combined = (np.add if sequences.long_texts == "mean" else np.maximum).reduceat(logits, sequences.first_of_examples)
+    if sequences.long_texts == "mean":
+        combined /= np.bincount(sequences.example)[:, None]
+    return combined
 
 
 def _common_heads(models: Sequence[AlbertModel]) -> list[HeadKind]:
@@ -145,21 +170,40 @@ def _add_logits(
     device: Device,
     logits: dict[str, np.ndarray],
     num_models: int,
+    depth: int | None,
 ) -> None:
+    packed = pack(sequences, chosen, device)
+    # Without a head that scores tokens, the last layer computes [CLS] alone.
+    scores_tokens = any(kind in logits for kind in TOKEN_HEADS)
+    at = None if scores_tokens else torch.empty(0, dtype=torch.int64, device=device.torch_device)
+    with device.autocast():
+        encoded = model.encode_packed(packed.ids, packed.lengths, packed.segments, at=at, depth=depth)
+        found = {kind: model.scores(kind, encoded) for kind in model.heads if kind in logits}  # type: ignore[arg-type]
+    for kind, values in found.items():
+        rows = packed.tokens if kind in TOKEN_HEADS else chosen
+        logits[kind][rows] += values.float().cpu().numpy() / num_models
+
+
+@dataclass(frozen=True)
+class PackedInputs:
+    """Some of the sequences, as `AlbertModel.encode_packed` takes them."""
+
+    ids: Int[Tensor, "packed"]
+    lengths: list[int]
+    segments: Int[Tensor, "packed"]
+    tokens: Int64[np.ndarray, "packed"]
+    """The place of each token in `Sequences.ids`."""
+
+
+def pack(sequences: Sequences, chosen: Int64[np.ndarray, "_"], device: Device) -> PackedInputs:
+    """Pack the chosen sequences, in this order, on a device."""
     lengths = sequences.lengths[chosen]
     tokens = concatenate_ranges(sequences.starts[chosen], lengths)
     positions = tokens - np.repeat(sequences.starts[chosen], lengths)
     is_second = positions >= np.repeat(sequences.second[chosen], lengths)
     ids = torch.from_numpy(sequences.ids[tokens]).to(device.torch_device, non_blocking=True)
     segments = torch.from_numpy(is_second.astype(np.int64)).to(device.torch_device, non_blocking=True)
-    # Without a span head, the last layer computes [CLS] alone.
-    at = None if "span" in logits else torch.empty(0, dtype=torch.int64, device=device.torch_device)
-    with device.autocast():
-        encoded = model.encode_packed(ids, lengths.tolist(), segments, at=at)
-        found = {kind: model.scores(kind, encoded) for kind in model.heads if kind in logits}  # type: ignore[arg-type]
-    for kind, values in found.items():
-        rows = tokens if kind == "span" else chosen
-        logits[kind][rows] += values.float().cpu().numpy() / num_models
+    return PackedInputs(ids, lengths.tolist(), segments, tokens)
 
 
 def decide(
@@ -182,7 +226,14 @@ def decide(
         return [tuple(map(int, np.flatnonzero(row > 0))) for row in logits["multi_label"]]
     if task.kind == "multiple_choice":
         return [int(options.argmax()) for options in by_example(encoding.sequences, logits["multiple_choice"][:, 0])]
+    if task.kind == "tagging":
+        return [one.tags for one in tagged_words(task, encoding, outputs)]
     return [one.text(null_threshold) for one in answers]
+
+
+def tagged_words(task: Task, encoding: Encoding, outputs: Outputs) -> list[TaggedWords]:
+    """The tags of each text's words; none where the task has other examples."""
+    return [] if encoding.words is None else decide_tags(outputs.logits["tagging"], encoding.words, task.labels)
 
 
 def by_example(sequences: Sequences, logits: np.ndarray) -> list[np.ndarray]:
@@ -197,7 +248,8 @@ def probabilities(
     """The probabilities of each example; of several models, those of their mean logits.
 
     Those of classes and options sum to 1, those of labels are independent. A question has that of its best answer among
-    the candidates and, where there may be none, that of no answer. Regression has none.
+    the candidates and, where there may be none, that of no answer. Regression has none; those of tags are in
+    `tagged_words`.
     """
     logits = outputs.logits
     if task.kind == "classification":
@@ -207,7 +259,7 @@ def probabilities(
     if task.kind == "multiple_choice":
         options = by_example(encoding.sequences, logits["multiple_choice"][:, 0])
         return [softmax(of_one[None])[0] for of_one in options]
-    if task.kind == "regression":
+    if task.kind in ("regression", "tagging"):
         return []
     best = np.array([one.candidates[0].probability if one.candidates else 0.0 for one in answers])
     if not task.may_have_no_answer:

@@ -2,9 +2,11 @@
 
 import json
 import math
+import shlex
 import shutil
+import statistics
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,25 +14,54 @@ import torch
 
 from openalbert import atomic_io
 from openalbert.errors import UserError
+from openalbert.finetuning.baselines import gain_over, measure_baselines, without_predictions
 from openalbert.finetuning.batches import PackedBatch, Packing, num_units, tokens_in_memory
 from openalbert.finetuning.collapse import FROM_PROGRESS, RATE_FACTOR, baseline_loss
 from openalbert.finetuning.data import TaskData, load_data
+from openalbert.finetuning.early_exit import FittedExits, fit_and_score
 from openalbert.finetuning.early_stopping import EarlyStopping, EvaluationHistory
 from openalbert.finetuning.error_analysis import analyze_errors
 from openalbert.finetuning.evaluation import evaluate_split, final_scores, write_outcome
+from openalbert.finetuning.folds import (
+    check_folds,
+    estimate,
+    folds_sentence,
+    folds_table,
+    pool_folds,
+    save_logits,
+    summarize_folds,
+    write_out_of_fold,
+)
 from openalbert.finetuning.losses import finetuning
 from openalbert.finetuning.seeds import seeds_sentence, seeds_table, summarize
-from openalbert.finetuning.settings import FREE_TO_CHANGE, Finetune, of_seed, plan
+from openalbert.finetuning.settings import FREE_TO_CHANGE, Finetune, of_fold, of_seed, plan
+from openalbert.interop.exits import weights_of, write_exit_info
 from openalbert.model.cost import training_flops_per_token
 from openalbert.optim.optimizer import make_optimizer
 from openalbert.optim.schedule import DepthSchedule, DepthStage
-from openalbert.report.model_card import with_seeds
+from openalbert.report.baselines import baseline_lines
+from openalbert.report.error_analysis import ErrorAnalysis, write_error_analyses
+from openalbert.report.model_card import with_note, with_seeds
 from openalbert.report.report import write_report
 from openalbert.report.run_reader import seed_folders
-from openalbert.run_files import CHECKPOINTS, ERROR_ANALYSIS, METRICS, MODEL, REPORT, SCORES, SEED_PREFIX, SEEDS
+from openalbert.run_files import (
+    CHECKPOINTS,
+    ERROR_ANALYSIS,
+    FINAL,
+    FOLD_PREFIX,
+    FOLDS,
+    METRICS,
+    MODEL,
+    OUT_OF_FOLD,
+    REPORT,
+    SCORES,
+    SEED_PREFIX,
+    SEEDS,
+)
 from openalbert.settings import to_dict
 from openalbert.tasks.label_checks import describe_never_predicted
 from openalbert.tasks.metrics import rank_of
+from openalbert.tasks.task import are_pairs
 from openalbert.train import checkpoint
 from openalbert.train.cuda_graphs import CapturedEncoder, is_encoder_captured
 from openalbert.train.device import Device, measure_matmul_peak, open_device
@@ -41,42 +72,54 @@ from openalbert.train.run_dir import claim_folder, is_done, locked, read_run_inf
 from openalbert.train.signals import Stop
 from openalbert.train.state import PATIENCE, TrainState
 
+# What a run leaves beside its log and checkpoints: for one run, for several seeds, or for folds.
+RESULTS = (
+    *(SCORES, SEEDS, f"{SEED_PREFIX}*", REPORT, ERROR_ANALYSIS),
+    *(FOLDS, f"{FOLD_PREFIX}*", FINAL, f"{OUT_OF_FOLD}.*"),
+)
+
 
 def finetune(settings: Finetune) -> None:
     """Start a run, or several with different seeds, or resume them."""
     if not settings.task:
         raise UserError("name the task: `openalbert finetune MODEL --task sst2 --data DIR`, or --task classification")
     with Stop() as stop, open_device(settings.speed) as device, locked(settings, device, "finetune"):
+        if settings.folds is not None:
+            _finetune_folds(settings, device, stop)
+            return
         task_data = load_data(settings)
         for remark in task_data.remarks:
             _log(device, remark)
         if settings.dry_run:
+            find_baselines(settings, task_data, device)
             FinetuningRun(settings, task_data, device).dry_run()
             return
         if settings.seeds > 1 and not settings.fresh and (settings.out / METRICS).exists():
             raise UserError(f"{settings.out} holds a single run: give several seeds another --out, or --fresh")
-        claim_folder(settings, device, FREE_TO_CHANGE, (SCORES, SEEDS, f"{SEED_PREFIX}*", REPORT, ERROR_ANALYSIS))
+        claim_folder(settings, device, FREE_TO_CHANGE, RESULTS)
         # A folder that holds several seeds keeps doing so.
         if settings.seeds > 1 or seed_folders(settings.out):
             _finetune_seeds(settings, task_data, device, stop)
             return
-        run = FinetuningRun(settings, task_data, device)
+        run = FinetuningRun(settings, task_data, device, baselines=find_baselines(settings, task_data, device))
         scores = run.train(stop)
         if device.is_main:
             print(final_scores(scores), flush=True)
         run.log_done()
+        _log(device, how_to_predict(settings.out, task_data))
 
 
 def _finetune_seeds(settings: Finetune, task_data: TaskData, device: Device, stop: Stop) -> None:
     """Train one run after another, each in a folder of its own, on the same tokenized examples."""
     peak = measure_matmul_peak(device) if device.is_cuda else None
+    baselines = find_baselines(settings, task_data, device)
     results = []
     for number in range(settings.seeds):
         one = replace(of_seed(settings, number), fresh=False)
         if device.is_main:
             one.out.mkdir(exist_ok=True)
         claim_folder(one, device, FREE_TO_CHANGE, (SCORES,))
-        run = FinetuningRun(one, task_data, device, peak)
+        run = FinetuningRun(one, task_data, device, peak, baselines=baselines)
         results.append(run.train(stop))
         run.log_done()
     if device.is_main:
@@ -100,7 +143,120 @@ def _finetune_seeds(settings: Finetune, task_data: TaskData, device: Device, sto
                     device, f"{other} is of an earlier call: it is kept, but not counted with --seeds {settings.seeds}"
                 )
         print(seeds_table(summary))
+        _log(device, how_to_predict(settings.out, task_data))
     device.wait_for_all()
+
+
+def how_to_predict(folder: Path, task_data: TaskData) -> str:
+    """The command and the line of Python that predict with the model of a run."""
+    kind, words = task_data.task.kind, ["a text"]
+    if kind == "question_answering":
+        words = ["a question", "the passage that answers it"]
+    elif kind == "multiple_choice":
+        words = ["a question", "an option", "another option"]
+    elif are_pairs(task_data.train.examples):
+        words = ["the first text", "the second text"]
+    call = f"predict({json.dumps(words[0])})" if len(words) == 1 else f"predict(({', '.join(map(json.dumps, words))}))"
+    if kind == "question_answering":
+        call = f"answer({', '.join(map(json.dumps, words))})"
+    elif kind == "multiple_choice":
+        call = f"predict({json.dumps({'question': words[0], 'options': words[1:]})})"
+    command = f"openalbert predict {shlex.quote(str(folder))} {' '.join(map(json.dumps, words))}"
+    return f"to predict: {command}\nin Python:  openalbert.load({json.dumps(str(folder))}).{call}"
+
+
+def _finetune_folds(settings: Finetune, device: Device, stop: Stop) -> None:
+    """Cross-validation: a run for each fold, what they come to, and a last run on all examples."""
+    folds, logged = range(1, (settings.folds or 0) + 1), set[str]()
+
+    def load(one: Finetune) -> TaskData:
+        """The data of a run; what was already logged of them is not logged again."""
+        task_data = load_data(one)
+        for remark in task_data.remarks:
+            if remark not in logged:
+                _log(device, remark)
+        logged.update(task_data.remarks)
+        return task_data
+
+    on_all = of_fold(settings, 0)
+    task_data = load(on_all)
+    whole = task_data.task.read("train")
+    for remark in check_folds(settings, task_data.task, whole):
+        _log(device, remark)
+    if settings.dry_run:
+        one = of_fold(settings, 1)
+        FinetuningRun(one, load(one), device).dry_run()
+        _log(device, f"this is one of {len(folds) + 1} runs: {len(folds)} folds, and a last one on all examples")
+        return
+    claim_folder(settings, device, FREE_TO_CHANGE, RESULTS)
+    peak = measure_matmul_peak(device) if device.is_cuda else None
+
+    def claim(one: Finetune) -> None:
+        if device.is_main:
+            one.out.mkdir(exist_ok=True)
+        claim_folder(one, device, FREE_TO_CHANGE, (SCORES,))
+
+    results = []
+    for number in folds:
+        one = of_fold(settings, number)
+        claim(one)
+        of_one = load(one)
+        run = FinetuningRun(one, of_one, device, peak, baselines=find_baselines(one, of_one, device))
+        results.append(run.train(stop))
+        run.log_done()
+    summary = summarize_folds(results)
+    pooled, fold_of = pool_folds(settings, task_data, whole, results)
+    claim(on_all)
+    analysis = analyze_errors(pooled)
+    outcome = CrossValidated(
+        estimate(settings, summary, pooled, analysis, fold_of),
+        analysis,
+        statistics.median(result["budget_fraction"] for result in results),
+    )
+    final = FinetuningRun(on_all, task_data, device, peak, cross_validated=outcome)
+    scores = final.train(stop)
+    if device.is_main:
+        with atomic_io.new_folder(settings.out / MODEL) as aside:
+            shutil.copytree(on_all.out / MODEL, aside, dirs_exist_ok=True)
+            card = aside / "README.md"
+            note = f"This model was trained on all {len(whole.examples):,} examples. {folds_sentence(scores)}."
+            atomic_io.write_text(card, with_note(card.read_text(encoding="utf-8"), note))
+        for path in write_out_of_fold(settings.out, pooled, whole, fold_of):
+            _log(device, f"out-of-fold predictions: {path}")
+        write_error_analyses(settings.out, [outcome.analysis])
+        atomic_io.write_text(settings.out / SCORES, json.dumps(scores, indent=2) + "\n")
+        atomic_io.write_text(settings.out / FOLDS, json.dumps(summary, indent=2) + "\n")
+        write_report([settings.out], settings.out / REPORT)
+        _log(device, f"the model trained on all examples is in {settings.out / MODEL}")
+        print(folds_table(summary, scores))
+    device.wait_for_all()
+
+
+@dataclass(frozen=True)
+class CrossValidated:
+    """What the folds came to, for the run that learns from all examples."""
+
+    estimate: dict[str, Any]
+    """Scores, intervals and baselines of the folds, for scores.json."""
+    analysis: ErrorAnalysis
+    """Of the out-of-fold predictions."""
+    ends_at: float
+    """The fraction of the run's budget after which its weights are the model: where the folds were best."""
+
+
+def find_baselines(settings: Finetune, task_data: TaskData, device: Device) -> dict[str, Any] | None:
+    """Measure the baselines and log their scores, on the main process; None where there are none."""
+    if not settings.baselines or not device.is_main:
+        return None
+    found = measure_baselines(task_data, None if settings.dry_run else settings.out)
+    if found is not None:
+        scores = {"baselines": found}
+        for split in task_data.scored:
+            for line in baseline_lines(scores, split, task_data.task.main_metric):
+                _log(device, f"baseline on {line}")
+        if found["note"]:
+            _log(device, found["note"])
+    return found
 
 
 def _log(device: Device, sentence: str) -> None:
@@ -114,10 +270,21 @@ class FinetuningRun(TrainingRun[Finetune, PackedBatch]):
 
     batches: Packing
 
-    def __init__(self, settings: Finetune, task_data: TaskData, device: Device, peak: float | None = None) -> None:
+    def __init__(
+        self,
+        settings: Finetune,
+        task_data: TaskData,
+        device: Device,
+        peak: float | None = None,
+        *,
+        baselines: dict[str, Any] | None = None,
+        cross_validated: CrossValidated | None = None,
+    ) -> None:
+        self.baselines, self.cross_validated = baselines, cross_validated
         self.task_data, self.sequences = task_data, task_data.train.encoding.sequences
         self.baseline = baseline_loss(self.sequences, task_data.class_weights)
-        self.is_captured = is_encoder_captured(settings.speed, device)
+        # With exits, the states of every layer are needed, which a captured encoder does not return.
+        self.is_captured = is_encoder_captured(settings.speed, device) and not task_data.has_exits
         self.kept_step: int | None = None
         """The step whose weights became the model, once the run has ended."""
         length = max(1, round(len(self.sequences.ids) / len(self.sequences.example)))
@@ -215,7 +382,8 @@ class FinetuningRun(TrainingRun[Finetune, PackedBatch]):
                 if step.every(self.settings.log_every) or done == 1:
                     self.metrics_log.write_window(step, self.train_state)
                 is_due = step.every(self.plan.evaluate_every)
-                if is_due:
+                is_last = self.cross_validated is not None and done >= self.cross_validated.ends_at
+                if is_due or is_last:
                     self.early_stopping.evaluate(self.model, self.train_state)
                     # The last attempt is trained to its end: there is none after it.
                     if len(self._attempts) < self.settings.retries and step.progress >= FROM_PROGRESS:
@@ -223,7 +391,8 @@ class FinetuningRun(TrainingRun[Finetune, PackedBatch]):
                     history.has_ended = reason is not None or self.early_stopping.is_out_of_patience(
                         self.settings.patience, step.number
                     )
-                if is_due or step.every(self.plan.save_every) or step.stop_asked:
+                    history.has_ended |= is_last
+                if is_due or is_last or step.every(self.plan.save_every) or step.stop_asked:
                     self._save()
                 self.exit_if_asked(step, stop)
                 if history.has_ended:
@@ -280,6 +449,7 @@ class FinetuningRun(TrainingRun[Finetune, PackedBatch]):
                 "train_sequences": len(sequences.example),
                 "train_tokens": len(sequences.ids),
                 "train_truncated": sequences.num_truncated,
+                "train_in_windows": sequences.num_in_windows,
                 "scored": {split: len(part.examples) for split, part in data.scored.items()},
                 "columns": dict(data.layout),
                 "remarks": list(data.remarks),
@@ -289,14 +459,24 @@ class FinetuningRun(TrainingRun[Finetune, PackedBatch]):
         }
 
     def estimate(self, step_seconds: float, depth: int) -> Needs:
-        """What the run takes if all its steps are like those that were taken; evaluations not counted."""
+        """What the run takes if all its steps are like those that were taken."""
         budget, state = self.plan.budget, self.train_state
         steps = budget.steps or round((budget.minutes or 0.0) * 60 / step_seconds)
         weights = 4 * self.model.num_parameters()
         # A checkpoint is weights and two moments: the last, the best, and one being written.
         disk = checkpoint_bytes(weights, 2 * weights, 3)
         tokens = round(steps * state.tokens / max(1, state.step))
-        return Needs(steps, tokens, steps * step_seconds / 3600, self.device.peak_memory(), disk)
+        seconds = steps * step_seconds
+        if budget.minutes is None:  # which evaluations are part of
+            seconds += self._evaluation_seconds(step_seconds, steps)
+        return Needs(steps, tokens, seconds / 3600, self.device.peak_memory(), disk)
+
+    def _evaluation_seconds(self, step_seconds: float, steps: int) -> float:
+        """What the evaluations take, at a third of the time of a step for each token: there is no backward pass."""
+        scored = [self.early_stopping.data, *([self.task_data.threshold] if self.task_data.threshold else [])]
+        tokens = sum(len(split.encoding.sequences.ids) for split in scored)
+        evaluations = -(-steps // self.plan.evaluate_every)
+        return evaluations * tokens * step_seconds / 3 / (self.train_state.tokens / max(1, self.train_state.step))
 
     def _start_over(self, reason: str) -> None:
         """Record a collapse and prepare the next attempt. The record is on disk before anything is removed."""
@@ -313,6 +493,13 @@ class FinetuningRun(TrainingRun[Finetune, PackedBatch]):
         if self.device.is_main:
             shutil.rmtree(self.folder / CHECKPOINTS, ignore_errors=True)
         self.device.wait_for_all()
+
+    def _fit_exits(self) -> FittedExits | None:
+        """When examples leave early, fitted on the held-out ones, and what that gives on the splits that are scored."""
+        data = self.task_data
+        if not data.has_exits or data.threshold is None:
+            return None
+        return fit_and_score(self.model, data.task, data.threshold, data.scored, self.device, self.settings.exit_drop)
 
     def _save(self) -> None:
         """Write a checkpoint."""
@@ -334,21 +521,28 @@ class FinetuningRun(TrainingRun[Finetune, PackedBatch]):
         kept = self.early_stopping.evaluation_at(self.model, step)
         if self.task_data.standardization is not None:
             self.task_data.standardization.fold_into(self.model)
-        evaluations = {
-            split: kept
-            if split == decisive
-            else evaluate_split(
-                [self.model],
-                task,
-                data,
-                self.device,
-                null_threshold=kept.null_threshold,
-                threshold_origin=kept.threshold_origin,
-                class_weights=self.task_data.class_weights,
-            )
-            for split, data in self.task_data.scored.items()
-        }
+        evaluations = (
+            {}
+            if self.cross_validated
+            else {
+                split: kept
+                if split == decisive
+                else evaluate_split(
+                    [self.model],
+                    task,
+                    data,
+                    self.device,
+                    null_threshold=kept.null_threshold,
+                    threshold_origin=kept.threshold_origin,
+                    class_weights=self.task_data.class_weights,
+                )
+                for split, data in self.task_data.scored.items()
+            }
+        )
+        exits = self._fit_exits()
         analyses = [analyze_errors(one) for one in evaluations.values()] if self.device.is_main else []
+        if self.cross_validated:
+            analyses = [self.cross_validated.analysis]
         scores: dict[str, Any] = {
             "task": task.name,
             "main_metric": task.main_metric,
@@ -356,6 +550,7 @@ class FinetuningRun(TrainingRun[Finetune, PackedBatch]):
             "learning_rate": self.rate,
             "step": step,
             "steps": self.train_state.step,
+            "budget_fraction": min(1.0, step / (self.plan.budget.steps or max(1, self.train_state.step))),
             "scores": {split: one.metrics for split, one in evaluations.items()},
             "num_examples": {split: len(data.examples) for split, data in self.task_data.scored.items()},
             "intervals": {one.split: one.intervals for one in analyses},
@@ -363,8 +558,12 @@ class FinetuningRun(TrainingRun[Finetune, PackedBatch]):
             "losses": {split: one.loss if math.isfinite(one.loss) else None for split, one in evaluations.items()},
             "ranking": self.early_stopping.ranking(kept),
             "null_threshold": kept.null_threshold,
+            "exits": None if exits is None else exits.scores,
+            "baselines": without_predictions(self.baselines) if self.baselines else None,
+            "gain": gain_over(self.baselines, kept) if self.baselines else None,
             "collapsed": collapsed,
             "attempts": [{k: v for k, v in one.items() if k != "metrics_bytes"} for one in self._attempts],
+            **(self.cross_validated.estimate if self.cross_validated else {}),
         }
         if collapsed is not None:
             self.log(f"this run collapsed, and its scores are no result: {collapsed}")
@@ -374,7 +573,12 @@ class FinetuningRun(TrainingRun[Finetune, PackedBatch]):
             for sentence in describe_never_predicted(one.kind, one.never_predicted, one.num_examples):
                 self.log(f"WARNING: {one.split}: {sentence}")
         if self.device.is_main:
+            if self.settings.source.fold is not None and not self.cross_validated:
+                save_logits(self.folder, kept.outputs)
             write_outcome(self.folder, self.model, self.task_data, self.settings.stride, scores, analyses)
+            if exits is not None:
+                write_exit_info(self.folder / MODEL, replace(exits.info, weights=weights_of(self.folder / MODEL)))
+                self.log(exits.sentence())
             self.write_actual()
             write_report([self.folder], self.folder / REPORT)
             self.log_actual()

@@ -1,9 +1,11 @@
 """What several runs that differ by their seed alone come to: the paper reports the median of five."""
 
 import statistics
+from collections.abc import Sequence
 from typing import Any
 
 from openalbert.formatting import NOTHING
+from openalbert.report.baselines import BaselineRow, baseline_rows
 from openalbert.report.error_analysis import explain_intervals, written_scores
 from openalbert.tasks.metrics import rank_of
 
@@ -71,6 +73,9 @@ def seeds_table(summary: dict[str, Any]) -> str:
     if 0 < num_collapsed < num_runs:
         values = [_written(summary["metrics_without_collapsed"][split][metric]["median"]) for metric in metrics]
         rows.append(["median", "", "", *values, f"of the {num_runs - num_collapsed} that did not collapse"])
+    baselines = baseline_rows(summary["runs"][0], split)
+    for row in baselines:
+        rows.append([row.name, "", "", *(_written(row.scores.get(metric)) for metric in metrics), "baseline"])
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = [
         "  ".join(
@@ -83,6 +88,7 @@ def seeds_table(summary: dict[str, Any]) -> str:
         [
             *lines,
             *_interval(summary),
+            *_gain(summary, baselines),
             *(["all runs collapsed: there is no result"] if num_collapsed == num_runs else []),
         ]
     )
@@ -96,6 +102,17 @@ def _interval(summary: dict[str, Any]) -> list[str]:
             shown = written_scores(result["scores"][split], summary["main_metric"], ends)
             return [f"seed {best}, the best: {shown} ({explain_intervals(result['num_examples'][split])})"]
     return []
+
+
+def _gain(summary: dict[str, Any], baselines: Sequence[BaselineRow]) -> list[str]:
+    """What the median run buys over the best baseline."""
+    metric, medians = summary["main_metric"], summary["metrics"].get(summary["split"], {})
+    if not baselines or metric not in medians or metric not in baselines[0].scores:
+        return []
+    best = max(baselines, key=lambda row: row.scores[metric])
+    points = medians[metric]["median"] - best.scores[metric]
+    buys = "" if points > 0 else ": the model buys nothing here"
+    return [f"the median is {_signed(points)} points of {metric} from the best baseline, {best.name}{buys}"]
 
 
 def seeds_sentence(summary: dict[str, Any]) -> str:
@@ -112,6 +129,10 @@ def seeds_sentence(summary: dict[str, Any]) -> str:
         return f"{median}; none collapsed."
     without = medians(summary["metrics_without_collapsed"])
     return f"{median}; {num_collapsed} of {num_runs} collapsed, and the median of the others is {without}."
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.2f}".replace("-", "−")
 
 
 def _written(value: float | None) -> str:

@@ -10,8 +10,9 @@ from tyro.conf import OmitArgPrefixes, Positional, Suppress, arg
 from openalbert.errors import UserError
 from openalbert.optim.schedule import Budget, Schedule
 from openalbert.optim.settings import OptimizerSettings
+from openalbert.run_files import FINAL, FOLD_PREFIX
 from openalbert.tasks.data.source import TaskSource
-from openalbert.tasks.task import MAX_ANSWER_TOKENS
+from openalbert.tasks.task import MAX_ANSWER_TOKENS, LongTexts
 from openalbert.train.device import Speed
 
 SMALLEST_BATCH = 16  # that scaling goes down to
@@ -43,8 +44,8 @@ class Finetune:
     Names: the bundled albert-base-wikibooks, or Hugging Face's `owner/name`."""
     task: str = ""
     """A known task or, for files of your own, its kind.
-    TaskMetadata: cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte, wnli, squad1, squad2, race, race_middle, race_high.
-    Kinds: classification, regression, multi_label, multiple_choice, question_answering."""
+    Tasks: cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte, wnli, squad1, squad2, race, race_middle, race_high.
+    Kinds: classification, regression, multi_label, multiple_choice, question_answering, tagging."""
     source: Annotated[TaskSource, OmitArgPrefixes] = field(default_factory=TaskSource)
     """Where the examples come from."""
     out: Path = Path("runs/finetuning")
@@ -83,14 +84,25 @@ class Finetune:
     """Dropout before the task's head."""
     max_length: int = 512
     """The longest input in tokens; what is longer is cut, and counted. No more than the model has positions."""
+    long_texts: LongTexts = "truncate"
+    """Texts over --max-length: cut them, or read all of them in windows and take the mean or the max of the scores.
+    Each window is learned with the label of its text; of a pair, the longer text has windows."""
     stride: int = 128
     """For questions on long passages: how many tokens after one window the next one begins, half a window at most."""
     max_answer_tokens: int = MAX_ANSWER_TOKENS
     """The longest answer to a question that is ever given, in tokens."""
+    exits: bool = False
+    """Train a small head after every layer too, so that easy examples can leave early when predicting.
+    For classification, regression and multi_label. The rule is fitted on training examples held out."""
+    exit_drop: float = 0.5
+    """How many points of the metric the fitted rule may lose against full depth, on those examples."""
     seed: int = 1
     """Seed of everything random: the head's first weights, the order of examples, dropout."""
     seeds: int = 1
     """So many runs, with this seed and those after it; median, mean and spread are shown."""
+    folds: int | None = None
+    """Cross-validation: so many runs, each scored on another fold of the training examples and learning from the rest.
+    Mean, interval and all predictions are shown; then one model learns from all examples. Not given: no folds."""
     retries: int = 2
     """How often a run that collapsed is tried again, each time at half the learning rate."""
 
@@ -99,9 +111,11 @@ class Finetune:
     metric: str | None = None
     """What is optimized: it decides which weights are kept, when the run ends early, and what is reported first.
     Not given: the task's own. Ties go to macro-F1, then to the loss.
-    For your own classes: accuracy, macro_f1, matthews, loss, and of two classes f1, which is that of the second."""
+    For your own classes: accuracy, macro_f1, matthews, loss, and of two classes f1, that of --positive-class."""
     patience: int | None = None
     """End the run when its score has risen, and then so many evaluations in a row were no better; not given: never."""
+    baselines: bool = True
+    """Measure two baselines on the same data before training: the majority, and logistic regression on TF-IDF."""
     keep: Literal["best", "last"] = "best"
     """Which weights the model folder gets: those of the best evaluation, or the last."""
     save_every: int | None = None
@@ -134,11 +148,25 @@ class Finetune:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UserError(f"{name} is {value}: it must be at least 1")
+        if self.folds is not None:
+            if self.folds < 2:
+                raise UserError(f"folds is {self.folds}: cross-validation needs at least 2, 5 or 10 are usual")
+            if self.seeds > 1:
+                raise UserError("--folds and --seeds are both many runs: give one of them")
+            if self.source.dev is not None:
+                raise UserError(
+                    "with --folds the training examples themselves are scored on, one fold at a time: leave --dev out, "
+                    "and score the final model on that file with `openalbert evaluate`"
+                )
+            if self.source.fold is not None:
+                raise UserError("--folds is all folds and --fold one of them: give one of the two")
         if self.retries < 0:
             raise UserError(f"retries is {self.retries}: give 0 or more")
         for name in ("dropout", "classifier_dropout"):
             if not 0 <= getattr(self, name) < 1:
                 raise UserError(f"{name} is {getattr(self, name)}: it is a fraction, at least 0 and below 1")
+        if self.exit_drop < 0:
+            raise UserError(f"exit_drop is {self.exit_drop}: give the points that may be lost, 0 or more")
         given = [name for name in ("epochs", "steps", "minutes") if getattr(self, name) is not None]
         if len(given) > 1:
             raise UserError(f"the run's length is given in {' and '.join(given)}: give one of them")
@@ -204,10 +232,20 @@ def plan(settings: Finetune, num_examples: int, num_units: int) -> Plan:
 
 
 # What may change when a run is resumed: none of it changes what is learned. More seeds may be added.
-FREE_TO_CHANGE = ("out", "seeds", "save_every", "log_every", "tensorboard", "dry_run", "fresh", "speed")
+FREE_TO_CHANGE = ("out", "seeds", "baselines", "save_every", "log_every", "tensorboard", "dry_run", "fresh", "speed")
 
 
 def of_seed(settings: Finetune, number: int) -> Finetune:
     """The settings of one of several runs."""
     seed = settings.seed + number
     return replace(settings, seed=seed, seeds=1, out=settings.out / f"seed-{seed}")
+
+
+def of_fold(settings: Finetune, number: int) -> Finetune:
+    """The settings of the run that is scored on a fold; fold 0 is none: its run learns from all examples to the end."""
+    assert settings.folds is not None
+    source = replace(settings.source, fold=(number, settings.folds))
+    one = replace(settings, source=source, folds=None, fresh=False)
+    if number:
+        return replace(one, out=settings.out / f"{FOLD_PREFIX}{number}")
+    return replace(one, out=settings.out / FINAL, keep="last", patience=None, baselines=False)

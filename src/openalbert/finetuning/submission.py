@@ -12,17 +12,22 @@ from jaxtyping import Float64
 from openalbert import atomic_io
 from openalbert.errors import UserError
 from openalbert.finetuning.evaluation import Evaluation
-from openalbert.finetuning.predict import probabilities
+from openalbert.finetuning.predict import probabilities, tagged_words
+from openalbert.finetuning.words import TaggedWords
 from openalbert.formatting import counted
 from openalbert.tasks.race import letter
 from openalbert.tasks.registry import GLUE
-from openalbert.tasks.task import Example, Task
+from openalbert.tasks.tags import mark_entities
+from openalbert.tasks.task import Example, TaggingExample, Task
 
 
 def write_files(evaluation: Evaluation, folder: Path) -> list[Path]:
     """Write the predictions of a split in every format that its task has."""
     task, examples, predictions = evaluation.task, evaluation.data.examples, evaluation.predictions
     name = f"{task.name}.{evaluation.split}"
+    if task.kind == "tagging":
+        tagged = tagged_words(task, evaluation.data.encoding, evaluation.outputs)
+        return write_tags(task, examples, tagged, folder / f"{name}.jsonl")
     likely = probabilities(task, evaluation.data.encoding, evaluation.outputs, evaluation.answers)
     written = [write_lines(task, examples, predictions, folder / f"{name}.jsonl", likely)]
     if task.name in GLUE:
@@ -89,6 +94,30 @@ def write_squad(
     return written
 
 
+def write_tags(task: Task, examples: Sequence[Example], tagged: Sequence[TaggedWords], file: Path) -> list[Path]:
+    """Write JSON lines with the entities as characters of the text, or the tags of words where they mark none; and a
+    CoNLL file with the word, the actual tag if it is known, and the predicted one, as conlleval reads it."""
+    _one_for_each(examples, tagged)
+    marks_entities = mark_entities(task.labels)
+    lines, columns = [], []
+    for example, found in zip(examples, tagged, strict=True):
+        assert isinstance(example, TaggingExample)
+        words = [example.text[start:end] for start, end in example.words]
+        values: dict[str, object] = {"id": example.id, "text": example.text}
+        if marks_entities:
+            values["prediction"] = [_rounded(asdict(entity)) for entity in found.entities(example)]
+        else:
+            values |= {"words": words, "prediction": found.tags}
+        lines.append(json.dumps(values, ensure_ascii=False) + "\n")
+        rows = zip(words, *((example.tags,) if example.tags is not None else ()), found.tags, strict=True)
+        columns.append("".join("\t".join(row) + "\n" for row in rows) + "\n")
+    return [_written(file, "".join(lines)), _written(file.with_suffix(".conll"), "".join(columns))]
+
+
+def _rounded(entity: dict[str, object]) -> dict[str, object]:
+    return entity | {"probability": float(f"{entity['probability']:.6g}")}
+
+
 def write_lines(
     task: Task,
     examples: Sequence[Example],
@@ -100,11 +129,17 @@ def write_lines(
     _one_for_each(examples, predictions)
     lines = []
     for number, (example, prediction) in enumerate(zip(examples, predictions, strict=True)):
-        values: dict[str, object] = {"id": example.id, "prediction": format_prediction(task, prediction)}
-        if len(likely):
-            values |= _by_name(task, likely[number])
+        values = prediction_record(task, example, prediction, likely[number] if len(likely) else None)
         lines.append(json.dumps(values, ensure_ascii=False))
     return _written(file, "\n".join(lines) + "\n")
+
+
+def prediction_record(
+    task: Task, example: Example, prediction: object, likely: Float64[np.ndarray, "_"] | None
+) -> dict[str, object]:
+    """The id, the readable prediction and the probabilities of one example."""
+    values: dict[str, object] = {"id": example.id, "prediction": format_prediction(task, prediction)}
+    return values if likely is None else values | _by_name(task, likely)
 
 
 def _by_name(task: Task, likely: Float64[np.ndarray, "_"]) -> dict[str, object]:

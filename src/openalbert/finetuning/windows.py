@@ -74,6 +74,20 @@ def split_into_windows(num_tokens: int, room: int, stride: int) -> Iterator[tupl
         start += step
 
 
+def spread_windows(num_tokens: int, room: int) -> list[tuple[int, int]]:
+    """Start and length of the windows over a text that is classified: as few as cover it, spread evenly.
+
+    Neighbours overlap by an eighth of a window at least, so that a phrase at a border is whole in one of them. All have
+    the full length: a short rest would count as much as the others.
+    """
+    if num_tokens <= room:
+        return [(0, num_tokens)]
+    step = room - room // 8
+    last = num_tokens - room
+    count = -(-last // step)
+    return [(last * number // count, room) for number in range(count + 1)]
+
+
 def assign_spans(windows: Sequence[tuple[int, int]]) -> list[Int32[np.ndarray, "_"]]:
     """`Windows.owned_from` for each window: spans go to the window with the most context for their first token.
 

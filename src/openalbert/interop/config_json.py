@@ -34,7 +34,12 @@ PROBLEM_TYPES: dict[str, HeadKind] = {
     "regression": "regression",
 }
 UNNAMED_VALUE = ("LABEL_0",)
-ARCHITECTURES = {"masked_lm": "ForMaskedLM", "span": "ForQuestionAnswering", "multiple_choice": "ForMultipleChoice"}
+ARCHITECTURES = {
+    "masked_lm": "ForMaskedLM",
+    "span": "ForQuestionAnswering",
+    "multiple_choice": "ForMultipleChoice",
+    "tagging": "ForTokenClassification",
+}
 
 
 # Our names -> their keys, in both families.
@@ -136,8 +141,9 @@ def write_config(config: AlbertConfig, heads: tuple[Head, ...], dtype: str) -> d
     values |= {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3, "dtype": dtype}
     for head in heads:
         if head.kind in PROBLEM_TYPES.values():
-            labels = head.labels or UNNAMED_VALUE
             values["problem_type"] = next(theirs for theirs, ours in PROBLEM_TYPES.items() if ours == head.kind)
+        if head.kind in PROBLEM_TYPES.values() or head.kind == "tagging":
+            labels = head.labels or UNNAMED_VALUE
             values["id2label"] = {str(number): label for number, label in enumerate(labels)}
             values["label2id"] = {label: number for number, label in enumerate(labels)}
     return values
@@ -251,12 +257,12 @@ def _classifier(values: dict[str, Any], where: str) -> Head:
     architectures = str(values.get("architectures"))
     if "ForMultipleChoice" in architectures:
         return Head("multiple_choice")
-    if "ForTokenClassification" in architectures:
-        raise UserError(f"{where}: this is a token classification model, for which openalbert has no head")
     names = values.get("id2label") or _numbered_labels(values, where)
     if not isinstance(names, dict) or set(names) != {str(number) for number in range(len(names))}:
         raise UserError(f'{where}: id2label is {names!r}: a name for each class was expected, counted from "0"')
     labels = tuple(str(names[str(number)]) for number in range(len(names)))
+    if "ForTokenClassification" in architectures:
+        return Head("tagging", labels)
     problem = values.get("problem_type") or ("regression" if len(labels) == 1 else "single_label_classification")
     if not isinstance(problem, str) or problem not in PROBLEM_TYPES:
         raise UserError(f"{where}: problem_type is {problem!r}: {suggestion(str(problem), PROBLEM_TYPES)}")

@@ -15,12 +15,13 @@ from torch import Tensor
 from openalbert.atomic_io import new_folder
 from openalbert.errors import InputWarning, UserError, suggestion
 from openalbert.interop.config_json import OWN_SECTION, read_config, read_heads, write_config
+from openalbert.interop.exits import read_exit_heads, write_exit_heads
 from openalbert.interop.names import BUFFERS, EMBEDDING_MAP, TIED, Family, Pair, family_of, name_pairs
 from openalbert.interop.pretraining_json import Pretraining, write_pretraining
 from openalbert.interop.tokenizer_json import write_tokenizer_files
 from openalbert.interop.weights import INDEX, WEIGHTS, read_folder_tensors, read_tensor_names, write_tensors
 from openalbert.model.albert import AlbertModel, initialize
-from openalbert.model.config import PRETRAINING_HEADS, AlbertConfig, Head
+from openalbert.model.config import PRETRAINING_HEADS, TOKEN_HEADS, AlbertConfig, Head
 from openalbert.model.presets import PRESETS, is_preset_or_recipe
 from openalbert.pretrained import bundled_folder, pretrained_names
 from openalbert.run_files import METRICS, MODEL, RUN, RUN_INFO
@@ -28,6 +29,7 @@ from openalbert.text.tokenizer import Tokenizer
 
 CONFIG = "config.json"
 TASK = "task.json"  # the task of a fine-tuned model
+EXPORT = "export.json"  # of a folder that holds ONNX graphs instead of weights
 TAIL = 1 << 16  # bytes at the end of the metrics that are searched for the last record
 MOST_NAMED = 5  # neighbours of a missing folder that an error lists
 NEARLY_THE_SAME = 0.7  # similarity; with less, names of two or three letters match by chance
@@ -166,9 +168,16 @@ def _download(name: str) -> Path:
 
 def read_model(folder: Path) -> tuple[AlbertModel, TensorReport]:
     """Read a model folder, openalbert's or Hugging Face's, with a report on its tensors."""
+    if (folder / EXPORT).is_file():
+        raise UserError(
+            f"{folder} is an exported model, for `openalbert predict` and `openalbert.load`: here the model is needed "
+            "that it was made of"
+        )
     values = _read_config_file(folder)
     weights = folder / (WEIGHTS if (folder / WEIGHTS).exists() else INDEX)
-    return build(values, read_folder_tensors(folder), str(folder / CONFIG), str(weights))
+    model, report = build(values, read_folder_tensors(folder), str(folder / CONFIG), str(weights))
+    read_exit_heads(folder, model)
+    return model, report
 
 
 def read_folder_config(folder: Path) -> AlbertConfig:
@@ -308,8 +317,8 @@ def _without_identity_map(
 
 
 def _may_be_fresh(pair: Pair, heads: Sequence[Head]) -> bool:
-    """Their masked-LM and span models have no pooler."""
-    return pair.ours.startswith("encoder.pooler.") and {head.kind for head in heads} <= {"masked_lm", "span"}
+    """Their masked-LM models and those whose task heads score tokens have no pooler."""
+    return pair.ours.startswith("encoder.pooler.") and {head.kind for head in heads} <= {"masked_lm", *TOKEN_HEADS}
 
 
 def _check(tensors: dict[str, Tensor], pair: Pair, whole: torch.Size, where: str) -> None:
@@ -329,7 +338,9 @@ def _check(tensors: dict[str, Tensor], pair: Pair, whole: torch.Size, where: str
 
 def hugging_face_tensors(model: AlbertModel) -> dict[str, Tensor]:
     """The model's parameters under the names in its folder."""
-    parameters = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    parameters = {
+        name: parameter.detach() for name, parameter in model.named_parameters() if not name.startswith("exits.")
+    }
     family = family_of(model.config)
     if family is None:
         return parameters
@@ -372,6 +383,8 @@ def save(
     tensors = {name: tensor.to(dtype) for name, tensor in hugging_face_tensors(model).items()}
     with new_folder(folder) as aside:
         write_tensors(aside / WEIGHTS, tensors)
+        if model.exits is not None:
+            write_exit_heads(aside, model, dtype)
         values = write_config(model.config, model.head_list, precision)
         (aside / CONFIG).write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
         (aside / "README.md").write_text(card or plain_card(model), encoding="utf-8")

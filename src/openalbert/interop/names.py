@@ -51,6 +51,7 @@ TASK_HEADS = {
     "heads.multi_label.dense": "classifier",
     "heads.multiple_choice.dense": "classifier",
     "heads.span.dense": "qa_outputs",
+    "heads.tagging.dense": "classifier",
     "heads.answerability.dense": "answerability",
 }
 THIRDS = ("query", "key", "value")

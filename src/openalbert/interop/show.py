@@ -9,6 +9,7 @@ from rich.text import Text
 from tyro.conf import Positional
 
 from openalbert.errors import UserError
+from openalbert.formatting import size
 from openalbert.interop.huggingface import find_folder, read_folder_config, read_folder_heads
 from openalbert.model.config import PRETRAINING_HEADS, AlbertConfig, Head
 from openalbert.model.cost import (
@@ -171,7 +172,7 @@ def print_one(costs: dict[str, Any], settings: Show) -> None:
     how = f"batch {used['batch']} x {used['length']}, {used['precision']}{', recomputed' if used['recompute'] else ''}"
     for part in ("weights", "gradients", "optimizer", "activations", "total"):
         label = f"memory, {part} ({how})" if part == "activations" else f"memory, {part}"
-        table.add_row(label, f"{used[part] / 2**30:.2f} GiB")
+        table.add_row(label, size(used[part]))
     console.print(table)
 
 

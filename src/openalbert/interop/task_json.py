@@ -6,7 +6,7 @@ from pathlib import Path
 from openalbert import atomic_io
 from openalbert.interop.huggingface import TASK
 from openalbert.settings import from_json, to_json
-from openalbert.tasks.task import MAX_ANSWER_TOKENS, AnswerFormat, Kind
+from openalbert.tasks.task import MAX_ANSWER_TOKENS, AnswerFormat, Kind, LongTexts
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,8 @@ class TaskInfo:
     """The separator between several labels in one cell there."""
     max_answer_tokens: int = MAX_ANSWER_TOKENS
     """The longest answer to a question, in tokens."""
+    long_texts: LongTexts = "truncate"
+    """Whether texts beyond `max_length` are cut, or read in windows whose logits are combined by mean or maximum."""
 
 
 def write_task_info(folder: Path, info: TaskInfo) -> None:

@@ -56,6 +56,15 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     return tensors
 
 
+def read_checksum(path: Path) -> str:
+    """The checksum in a file's metadata, without reading its tensors; empty where there is none."""
+    try:
+        with safe_open(path, "pt") as file:
+            return str((file.metadata() or {}).get(CHECKSUM, ""))
+    except (SafetensorError, OSError):
+        return ""
+
+
 def _checksum(tensors: dict[str, Tensor]) -> str:
     digest = hashlib.sha256()
     for name in sorted(tensors):

@@ -9,14 +9,15 @@ from torch import Tensor, nn
 from openalbert.errors import UserError, suggestion
 from openalbert.model.config import AlbertConfig, Head, HeadKind
 from openalbert.model.encoder import AlbertEncoder, Encoded
-from openalbert.model.heads import make_head, score
+from openalbert.model.heads import make_exits, make_head, score
 from openalbert.model.packing import Layout, Packed, Padded
 
 
 class AlbertModel(nn.Module):
     """An ALBERT (or BERT) with any number of heads."""
 
-    def __init__(self, config: AlbertConfig, heads: Sequence[Head] = ()) -> None:
+    def __init__(self, config: AlbertConfig, heads: Sequence[Head] = (), *, has_exits: bool = False) -> None:
+        """`has_exits`: the first head gets a copy of its kind after every layer, for early exit."""
         super().__init__()
         kinds = [head.kind for head in heads]
         if len(set(kinds)) < len(kinds):
@@ -25,6 +26,7 @@ class AlbertModel(nn.Module):
         self.head_list = tuple(heads)
         self.encoder = AlbertEncoder(config)
         self.heads = nn.ModuleDict({head.kind: make_head(head, config) for head in heads})
+        self.exits = make_exits(heads[0], config) if has_exits else None
         initialize(self, config.initializer_range)
 
     def encode(
@@ -89,6 +91,13 @@ class AlbertModel(nn.Module):
             has = suggestion(kind, self.heads) if self.heads else "it has no heads"
             raise UserError(f"this model has no head '{kind}': {has}")
         return score(self.heads[kind], encoded, self.encoder.embedding.word.weight)
+
+    def depth_scores(self, encoded: Encoded) -> list[Float[Tensor, "sequences outputs"]]:
+        """Logits of the first head after every layer: of the exits, then of the head itself. Needs `all_states`."""
+        assert self.exits is not None
+        assert encoded.pooled_states
+        exits = [module(pooled) for module, pooled in zip(self.exits, encoded.pooled_states, strict=True)]
+        return [*exits, self.scores(self.head_list[0].kind, encoded)]
 
     def num_parameters(self) -> int:
         """Number of parameters; shared ones count once."""

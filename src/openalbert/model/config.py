@@ -18,7 +18,10 @@ HeadKind = Literal[
     "multiple_choice",
     "span",
     "answerability",
+    "tagging",
 ]
+TOKEN_HEADS = ("span", "tagging")
+"""The kinds of task heads that score every token; the others score sequences."""
 
 
 def _refuse(is_wrong: bool, message: str) -> None:
@@ -134,11 +137,11 @@ class Head:
     kind: HeadKind
     """What the head computes. A span model that can also predict "no answer" has two heads: span and answerability."""
     labels: tuple[str, ...] = ()
-    """Class names for classification and multi_label; names of the values for regression."""
+    """Class names for classification, multi_label and tagging; names of the values for regression."""
 
     def __post_init__(self) -> None:
         _refuse(
-            self.kind in ("classification", "multi_label") and len(self.labels) < 1,
+            self.kind in ("classification", "multi_label", "tagging") and len(self.labels) < 1,
             f"a {self.kind} head needs the names of its classes in labels",
         )
         twice = next((label for label in self.labels if self.labels.count(label) > 1), None)
@@ -147,7 +150,7 @@ class Head:
     @property
     def num_outputs(self) -> int:
         """How many numbers the head gives for each example, token or choice."""
-        if self.kind in ("classification", "multi_label", "regression"):
+        if self.kind in ("classification", "multi_label", "regression", "tagging"):
             return max(1, len(self.labels))
         return 2 if self.kind in ("sentence_order", "span") else 1
 

@@ -26,6 +26,8 @@ class Encoded:
     """One vector per sequence, from its [CLS]."""
     states: tuple[Float[Tensor, "*all_tokens hidden"], ...] = ()
     """On request: the input of the first layer, then the output of each layer."""
+    pooled_states: tuple[Float[Tensor, "sequences hidden"], ...] = ()
+    """With the states: the pooled [CLS] of every layer but the last."""
 
 
 def run_layer(
@@ -91,18 +93,24 @@ class AlbertEncoder(nn.Module):
         if at is None:
             hidden = self._layer(depth - 1, hidden, layout, copies)
             states.append(hidden)
-            return Encoded(hidden, self._pool(layout.first(hidden)), tuple(states) if all_states else ())
+            pooled = self.pool(layout.first(hidden))
+            if not all_states:
+                return Encoded(hidden, pooled)
+            return Encoded(
+                hidden, pooled, tuple(states), tuple(self.pool(layout.first(state)) for state in states[1:-1])
+            )
         rows = layout.first_and_asked(at)
         first, hidden = rows.split(self._layer(depth - 1, hidden, layout, copies, rows))
-        return Encoded(hidden, self._pool(first))
+        return Encoded(hidden, self.pool(first))
 
     def _bf16_copies(self, depth: int) -> dict[nn.Module, Bf16Copies]:
         if not (self.is_fused and torch.is_grad_enabled()):
             return {}
-        blocks = dict.fromkeys(block for layer in range(depth) for block in self._blocks(layer))
+        blocks = dict.fromkeys(block for layer in range(depth) for block in self.blocks(layer))
         return {block: block.bf16_copies() for block in blocks}
 
-    def _blocks(self, layer: int) -> tuple[Attention, FeedForward]:
+    def blocks(self, layer: int) -> tuple[Attention, FeedForward]:
+        """The attention and the feed-forward block of a layer."""
         attention = self.attention[block_of_layer(layer, len(self.attention), self.config.num_layers)]
         ffn = self.ffn[block_of_layer(layer, len(self.ffn), self.config.num_layers)]
         return cast(Attention, attention), cast(FeedForward, ffn)
@@ -110,12 +118,13 @@ class AlbertEncoder(nn.Module):
     def _layer(
         self, layer: int, hidden: Tensor, layout: Layout, copies: dict[nn.Module, Bf16Copies], rows: Rows | None = None
     ) -> Tensor:
-        attention, ffn = self._blocks(layer)
+        attention, ffn = self.blocks(layer)
         arguments = (attention, ffn, hidden, layout, rows, copies.get(attention), copies.get(ffn))
         if self.recomputes_activations and self.training:
             out: Tensor = checkpoint(self.run_layer, *arguments, use_reentrant=False)
             return out
         return self.run_layer(*arguments)
 
-    def _pool(self, first: Tensor) -> Tensor:
+    def pool(self, first: Float[Tensor, "sequences hidden"]) -> Float[Tensor, "sequences hidden"]:
+        """The pooled vector of each sequence, from its [CLS]."""
         return torch.tanh(self.pooler(first))

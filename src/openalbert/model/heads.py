@@ -5,9 +5,12 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from openalbert.model.config import AlbertConfig, Head
+from openalbert.errors import UserError
+from openalbert.model.config import AlbertConfig, Head, HeadKind
 from openalbert.model.encoder import Encoded
 from openalbert.model.layer import activate
+
+EXIT_KINDS: tuple[HeadKind, ...] = ("classification", "regression", "multi_label")
 
 
 class MaskedLm(nn.Module):
@@ -61,19 +64,54 @@ class Span(nn.Module):
         return logits
 
 
+class Tagging(nn.Module):
+    """The label of each token: a logit per token and label."""
+
+    def __init__(self, config: AlbertConfig, num_labels: int) -> None:
+        super().__init__()
+        self.dropout = nn.Dropout(config.classifier_dropout)
+        self.dense = nn.Linear(config.hidden_size, num_labels)
+
+    def forward(self, hidden: Float[Tensor, "*tokens hidden"]) -> Float[Tensor, "*tokens labels"]:
+        """Logits of each token."""
+        logits: Tensor = self.dense(self.dropout(hidden))
+        return logits
+
+
 def make_head(head: Head, config: AlbertConfig) -> nn.Module:
     """The module for a head."""
     if head.kind == "masked_lm":
         return MaskedLm(config)
     if head.kind == "span":
         return Span(config)
+    if head.kind == "tagging":
+        return Tagging(config, head.num_outputs)
     # As in Google's code, the sentence-order head has no dropout.
     dropout = 0.0 if head.kind == "sentence_order" else config.classifier_dropout
     return OfSequence(config, head.num_outputs, dropout)
+
+
+def make_exits(head: Head, config: AlbertConfig) -> nn.ModuleList:
+    """Heads for early exit, one after every layer but the last: each reads the pooled [CLS] of its depth.
+
+    They share the model's pooler (PABEE, arXiv 2006.04152), so that each is one small matrix. At full depth the model's
+    own head decides.
+    """
+    check_exit_kind(head.kind)
+    return nn.ModuleList(make_head(head, config) for _ in range(config.num_layers - 1))
+
+
+def check_exit_kind(kind: str) -> None:
+    """Refuse exits where an example is not one decision about one sequence."""
+    if kind not in EXIT_KINDS:
+        raise UserError(
+            f"early exit is for {', '.join(EXIT_KINDS)}, one decision for each text, and not for {kind}: leave out "
+            "--exits; a smaller --depth can be chosen when predicting"
+        )
 
 
 def score(module: nn.Module, encoded: Encoded, words: Float[Tensor, "vocabulary embedding"]) -> Tensor:
     """Apply a head to an encoded batch."""
     if isinstance(module, MaskedLm):
         return module(encoded.hidden, words)  # type: ignore[no-any-return]
-    return module(encoded.hidden if isinstance(module, Span) else encoded.pooled)  # type: ignore[no-any-return]
+    return module(encoded.hidden if isinstance(module, Span | Tagging) else encoded.pooled)  # type: ignore[no-any-return]

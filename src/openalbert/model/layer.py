@@ -89,15 +89,31 @@ class Attention(nn.Module):
             query, key, value = self._heads(F.linear(x, self.qkv.weight, self.qkv.bias), 3)
             mixed = layout.attend(query, key, value, dropout).flatten(-2)
         else:
-            # Keys and values come from all tokens, queries only from the requested rows.
-            hidden_size = x.shape[-1]
-            key, value = self._heads(F.linear(x, self.qkv.weight[hidden_size:], self.qkv.bias[hidden_size:]), 2)
+            key, value = self.keys_and_values(x)
             x = rows.take(x)
-            (query,) = self._heads(F.linear(x, self.qkv.weight[:hidden_size], self.qkv.bias[:hidden_size]), 1)
-            mixed = rows.attend(cast(Any, layout), query, key, value, dropout).flatten(-2)
+            mixed = rows.attend(cast(Any, layout), self.queries(x), key, value, dropout).flatten(-2)
         added = linear(mixed, self.output.weight, copies[1], self.output.bias) if copies else self.output(mixed)
         added = F.dropout(added, self.hidden_dropout, self.training)
         return add_and_norm(x, added, self.norm)
+
+    def keys_and_values(
+        self, x: Float[Tensor, "*tokens hidden"]
+    ) -> tuple[Float[Tensor, "*tokens heads size"], Float[Tensor, "*tokens heads size"]]:
+        """Keys and values of all tokens, where queries come from some of them only."""
+        hidden_size = x.shape[-1]
+        key, value = self._heads(F.linear(x, self.qkv.weight[hidden_size:], self.qkv.bias[hidden_size:]), 2)
+        return key, value
+
+    def queries(self, x: Float[Tensor, "*rows hidden"]) -> Float[Tensor, "*rows heads size"]:
+        """Queries of these tokens."""
+        hidden_size = x.shape[-1]
+        return self._heads(F.linear(x, self.qkv.weight[:hidden_size], self.qkv.bias[:hidden_size]), 1)[0]
+
+    def finish(
+        self, x: Float[Tensor, "*rows hidden"], mixed: Float[Tensor, "*rows heads size"]
+    ) -> Float[Tensor, "*rows hidden"]:
+        """The block's output from what attention gave; for inference."""
+        return add_and_norm(x, self.output(mixed.flatten(-2)), self.norm)
 
     def bf16_copies(self) -> Bf16Copies:
         """bf16 copies of the two weight matrices."""

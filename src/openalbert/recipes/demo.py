@@ -22,11 +22,12 @@ import numpy as np
 
 from openalbert import atomic_io
 from openalbert.errors import UserError
-from openalbert.interop.huggingface import load
 from openalbert.recipes.demo_corpus import write_corpus
 from openalbert.report.summary import over_all_starts
 from openalbert.run_files import METRICS, MODEL, REPORT, RUN_INFO
-from openalbert.serve.fill import MASK, fill, readable
+from openalbert.serve.fill import readable
+from openalbert.serve.masks import MASK
+from openalbert.serve.predictor import Predictor
 from openalbert.text.shards import ShardSet, open_shards
 from openalbert.text.tokenizer import SPACE, Tokenizer
 
@@ -39,6 +40,7 @@ FIXED_TEXTS = (
     "The default [MASK] is used if no other is given.",
 )
 HELDOUT_TEXTS = 6
+HELDOUT_PAIRS = 3
 
 
 @dataclass(frozen=True)
@@ -83,9 +85,8 @@ def demo(settings: Demo) -> None:
     _command(*words, *(["--steps", str(settings.steps)] if settings.steps else []))
     _heading(5, "a report page: curves, settings, data and speed")
     _command("report", str(run))
-    _heading(6, f"{MASK} filled in, on sentences the model has never seen")
-    _print("$ " + shlex.join(["openalbert", "fill", str(run / MODEL), FIXED_TEXTS[0]]))
-    _fill_in(run / MODEL, open_shards(shards, "heldout"))
+    _heading(6, f"the model is asked: words for {MASK}, and the order of two sentences that it has never seen")
+    _ask(Predictor.load(str(run)), open_shards(shards, "heldout"))
     _summary(run, time.monotonic() - started)
 
 
@@ -143,13 +144,20 @@ def _command(*words: str, quiet: bool = False) -> str:
     return printed or ""
 
 
-def _fill_in(folder: Path, heldout: ShardSet) -> None:
-    model, tokenizer = load(folder), Tokenizer.load(folder)
-    for text, actual in heldout_texts(heldout, tokenizer, HELDOUT_TEXTS):
-        _print("\n".join(readable(text, fill(model, tokenizer, text))) + f"   (it was: {actual})")
+def _ask(model: Predictor, heldout: ShardSet) -> None:
+    """Show what the model predicts, and the commands that ask it."""
+    _print("$ " + shlex.join(["openalbert", "predict", model.name, FIXED_TEXTS[0]]))
+    for text, actual in heldout_texts(heldout, model.tokenizer, HELDOUT_TEXTS):
+        _print("\n".join(readable(text, model.fill(text))) + f"   (it was: {actual})")
     _print("and some that were made up:")
     for text in FIXED_TEXTS:
-        _print("\n".join(readable(text, fill(model, tokenizer, text))))
+        _print("\n".join(readable(text, model.fill(text))))
+    pairs = heldout_pairs(heldout, model.tokenizer, HELDOUT_PAIRS)
+    _print("$ " + shlex.join(["openalbert", "predict", model.name, *pairs[0]]))
+    swapped = [(second, first) for first, second in pairs]
+    for (first, second), *found in zip(pairs, model.predict(pairs), model.predict(swapped), strict=True):
+        said, other = (f"{one.label} ({one.probability:.0%})" for one in found)
+        _print(f"{first} | {second}\n  as it was written: {said}; the other way round: {other}")
 
 
 def heldout_texts(shards: ShardSet, tokenizer: Tokenizer, number: int) -> Iterator[tuple[str, str]]:
@@ -173,6 +181,24 @@ def heldout_texts(shards: ShardSet, tokenizer: Tokenizer, number: int) -> Iterat
                 found.append((f"{left} {MASK}{right}".strip(), pieces[place].removeprefix(SPACE)))
     spread = np.linspace(0, len(found) - 1, min(number, len(found))).round().astype(int)
     yield from (found[index] for index in spread.tolist())
+
+
+def heldout_pairs(shards: ShardSet, tokenizer: Tokenizer, number: int) -> list[tuple[str, str]]:
+    """Pairs of sentences that follow each other in a document of a split, evenly spread."""
+    found: list[tuple[str, str]] = []
+    for shard in shards.shards:
+        firsts = set(np.asarray(shard.document_starts).tolist())
+        for place, (begin, middle, end) in enumerate(
+            zip(shard.sentence_starts[:-2], shard.sentence_starts[1:-1], shard.sentence_starts[2:], strict=True)
+        ):
+            is_short = all(6 <= length <= 24 for length in (middle - begin, end - middle))
+            if is_short and place + 1 not in firsts:
+                first, second = (
+                    np.asarray(shard.tokens[slice(*span)]).tolist() for span in ((begin, middle), (middle, end))
+                )
+                found.append((tokenizer.decode(first), tokenizer.decode(second)))
+    spread = np.linspace(0, len(found) - 1, min(number, len(found))).round().astype(int)
+    return [found[index] for index in spread.tolist()]
 
 
 def _begins_word(piece: str) -> bool:
@@ -204,7 +230,10 @@ def _summary(run: Path, seconds: float) -> None:
     _print(f"the model folder:  {run / MODEL} (Hugging Face loads it as it is)")
     _print("\nwhere to go next:")
     for command, what in (
-        (f'fill {run / MODEL} "A sentence with a {MASK} in it."', "ask it something yourself"),
+        (
+            f'predict {run} "A sentence with a {MASK} in it."',
+            "ask it something yourself: docs/guides/use-your-model.md",
+        ),
         ("tokenizer train texts/ --out vocabulary", "the same with your own text: docs/guides/your-own-text.md"),
         (
             "pretrain albert-base-budget --data shards --out runs/mine",

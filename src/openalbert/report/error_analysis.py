@@ -23,23 +23,27 @@ from openalbert.tasks.task import Kind
 OPEN_AT_FIRST = 10  # mistakes that are shown before a fold
 DENSE_FROM = 9  # classes from which on a confusion matrix has small cells
 MOST_NAMED = 10  # classes in a sentence
+TAG_LOOKS = {"gold": "actual type", "predicted": "predicted type", "both": "right type"}
 MISTAKE_ORDER: dict[Kind, str] = {
     "classification": "Sorted by margin: the probability of the predicted class minus that of the actual one.",
     "multiple_choice": "Sorted by margin: the probability of the predicted option minus that of the actual one.",
     "multi_label": "Sorted by the sum of the probability errors of the wrong labels.",
     "question_answering": "Sorted by the probability of the predicted answer minus twice its F1.",
     "regression": "Sorted by absolute error.",
+    "tagging": "Sorted by the probabilities of the wrong tags, minus those of the actual ones, summed over the words.",
 }
 
 
 @dataclass(frozen=True)
 class Mark:
-    """A span of a text to highlight: an actual or the predicted answer."""
+    """A span of a text to highlight: an actual or a predicted answer or entity."""
 
     kind: str
     """gold or predicted."""
     start: int
     end: int
+    label: str = ""
+    """The type of an entity, which is written after it."""
 
 
 @dataclass(frozen=True)
@@ -205,9 +209,9 @@ def _remarks(analysis: ErrorAnalysis) -> list[Markup]:
         )
     sentences += [f"{count:,} excluded: {reason}." for reason, count in analysis.excluded.items()]
     if analysis.intervals:
-        sentences.append(
-            "In brackets: 95 % intervals (Wilson's for accuracy, a bootstrap over examples for the others)."
-        )
+        tags = analysis.kind == "tagging"
+        how = "a bootstrap over texts" if tags else "Wilson's for accuracy, a bootstrap over examples for the others"
+        sentences.append(f"In brackets: 95 % intervals ({how}).")
     if analysis.null_threshold:
         sentences.append(f"A question has no answer above this null score: {analysis.null_threshold}.")
     return [element("p", sentence, class_="soft") for sentence in sentences]
@@ -254,7 +258,8 @@ def _groups(analysis: ErrorAnalysis) -> Markup:
         + [f"{group.metrics[name]:.1f}" if name in group.metrics else NOTHING for name in names]
         for group in analysis.groups
     ]
-    return table([analysis.grouped_by, "examples", *(name.replace("_", " ") for name in names)], rows)
+    counted_are = "entities" if analysis.grouped_by == "type" else "words" if analysis.kind == "tagging" else "examples"
+    return table([analysis.grouped_by, counted_are, *(name.replace("_", " ") for name in names)], rows)
 
 
 def scatter(values: Sequence[tuple[float, float]]) -> Markup:
@@ -291,10 +296,14 @@ def _mistakes(analysis: ErrorAnalysis) -> Markup:
     note = f"{len(analysis.mistakes):,} of {analysis.num_mistakes:,}. {MISTAKE_ORDER[analysis.kind]}"
     if any(mistake.row is not None for mistake in analysis.mistakes):
         note += " Rows are counted from 1, without the file's header."
+        note += " In a CoNLL file they are sentences." * (analysis.kind == "tagging")
     legend = []
     if any(text.marks for mistake in analysis.mistakes for text in mistake.texts):
-        looks = {"gold": "actual", "predicted": "predicted", "gold predicted": "both"}
-        legend.append(element("p", *(joined(element("mark", word, class_=look), " ") for look, word in looks.items())))
+        looks = {"gold": "actual only", "predicted": "predicted only", "gold predicted": "both"}
+        shown_looks = [joined(element("mark", word, class_=look), " ") for look, word in looks.items()]
+        if analysis.kind == "tagging":
+            shown_looks += [joined(element("small", word, class_=f"tag {look}")) for look, word in TAG_LOOKS.items()]
+        legend.append(element("p", *shown_looks))
     shown = [_mistake(mistake) for mistake in analysis.mistakes]
     rest = shown[OPEN_AT_FIRST:]
     more = [element("details", element("summary", f"{len(rest):,} more"), *rest)] if rest else []
@@ -320,7 +329,10 @@ def _mistake(mistake: Mistake) -> Markup:
 
 
 def marked(shown: Shown) -> Markup:
-    """A text with its marks; where an actual and a predicted one overlap, the span has both looks."""
+    """A text with its marks; where an actual and a predicted one overlap, the span has both looks.
+
+    The label of an entity is written after it.
+    """
     text = shown.text
     borders = {0, len(text)}
     for mark in shown.marks:
@@ -331,7 +343,23 @@ def marked(shown: Shown) -> Markup:
         kinds = sorted({mark.kind for mark in shown.marks if _covers(mark, start, end)})
         piece = text[start:end]
         pieces.append(element("mark", piece, class_=" ".join(kinds)) if kinds else piece)
+        pieces += _labels_at(shown.marks, end)
     return element("span", *pieces, class_="text")
+
+
+def _labels_at(marks: Sequence[Mark], end: int) -> list[Markup]:
+    """The labels of the entities that end here; one that is predicted right is written once."""
+    ending = [mark for mark in marks if mark.label and mark.end == end]
+    right = {(mark.start, mark.label) for mark in ending if mark.kind == "gold"}
+    right &= {(mark.start, mark.label) for mark in ending if mark.kind == "predicted"}
+    found = []
+    for mark in ending:
+        is_right = (mark.start, mark.label) in right
+        if is_right and mark.kind == "predicted":
+            continue
+        look = "both" if is_right else mark.kind
+        found.append(element("small", mark.label, class_=f"tag {look}", title=TAG_LOOKS[look]))
+    return found
 
 
 def _covers(mark: Mark, start: int, end: int) -> bool:

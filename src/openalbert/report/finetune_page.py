@@ -8,10 +8,11 @@ from typing import Any
 from openalbert.formatting import NOTHING, count, counted, duration, moment, number, percent_of, present
 from openalbert.model.presets import PAPER_TOKENS
 from openalbert.report import charts
-from openalbert.report.error_analysis import error_section, read_error_analyses
+from openalbert.report.baselines import baseline_rows, describe_gain, is_worth_it
+from openalbert.report.error_analysis import error_section, read_error_analyses, with_interval
 from openalbert.report.html import Markup, document, element, joined, table
 from openalbert.report.pretrain_page import about, curves_section, differences, notes, swatch, tile, unfinished
-from openalbert.report.run_reader import RunRecord, read_finetuning_runs, read_values
+from openalbert.report.run_reader import RunRecord, fold_folders, read_finetuning_runs, read_values
 from openalbert.report.summary import (
     hardware,
     initialized_from,
@@ -20,7 +21,7 @@ from openalbert.report.summary import (
     tokens_seen,
     training_seconds,
 )
-from openalbert.run_files import SEED_PREFIX, SEEDS
+from openalbert.run_files import FOLD_PREFIX, FOLDS, SCORES, SEED_PREFIX, SEEDS
 from openalbert.tasks.metrics import rank_of
 from openalbert.tasks.paper_scores import compare_dev_sets, reported
 
@@ -34,7 +35,10 @@ def finetuning_page(folders: Sequence[Path], now: datetime) -> str:
     title = f"{runs[0].task} · {name}" if is_one_folder else f"{len(runs)} fine-tuning runs compared"
     best = _best(runs)
     analyses = read_error_analyses(best.folder) if best is not None and is_one_folder else ()
+    if is_one_folder and fold_folders(folders[0]):
+        analyses = read_error_analyses(folders[0])
     sections = [
+        *([_baselines_section(runs, folders[0])] if is_one_folder else []),
         *([_paper_section(runs, folders[0])] if is_one_folder else []),
         curves_section(runs, figures),
         *map(error_section, analyses),
@@ -49,7 +53,8 @@ def _first_of_each(runs: Sequence[RunRecord]) -> list[RunRecord]:
     """One run of each folder: runs that differ by their seed alone have the same data and settings."""
     first: dict[str, RunRecord] = {}
     for run in runs:
-        folder = run.folder.parent if run.folder.name.startswith(SEED_PREFIX) else run.folder
+        is_one_of_several = run.folder.name.startswith((SEED_PREFIX, FOLD_PREFIX))
+        folder = run.folder.parent if is_one_of_several else run.folder
         first.setdefault(str(folder), run)
     return list(first.values())
 
@@ -79,6 +84,12 @@ def _headline(run: RunRecord, now: datetime) -> list[Markup]:
         scores = [tiles(run.task, run.shape, run.by_split, main_metric, intervals)]
         if (step := present(run.scores.get("step"))) is not None:
             scores.append(element("p", f"The model folder has the weights of step {step:,.0f}.", class_="remark"))
+        for split, early in (run.scores.get("exits") or {}).items():
+            sentence_on_exits = (
+                f"With early exit, {main_metric.replace('_', ' ')} on {split} is {early['score']:.2f} at "
+                f"{early['mean_depth']:.1f} layers on average; at full depth it is {early['full_score']:.2f}."
+            )
+            scores.append(element("p", sentence_on_exits, class_="remark"))
     return [element("p", element("span", state, class_="state"), sentence), *notes(_warnings([run], now)), *scores]
 
 
@@ -92,6 +103,8 @@ def _warnings(runs: Sequence[RunRecord], now: datetime) -> list[str]:
             times = "once" if len(attempts) == 1 else f"{len(attempts)} times"
             reason = attempts[-1]["reason"]
             of_run.append(f"It collapsed {times} and was run again at a lower learning rate: {reason}.")
+        if (gain := run.scores.get("gain")) and not is_worth_it(gain) and len(runs) == 1:
+            of_run.append(f"{describe_gain(gain)}.")
         before = f"{run.name}: " if len(runs) > 1 else ""
         sentences += [f"{before}{sentence}" for sentence in [*of_run, *run.remarks]]
     return sentences
@@ -116,16 +129,56 @@ def tiles(
     return element("dl", *shown, class_="tiles")
 
 
+def _baselines_section(runs: Sequence[RunRecord], folder: Path) -> Markup:
+    """The scores above those of the baselines, and what the model buys; nothing where there are no baselines."""
+    finished = [run for run in runs if run.by_split]
+    outcome = finished[0].scores if finished else {}
+    if not outcome.get("baselines"):
+        return Markup("")
+    model, by_split, intervals = "this model", finished[0].by_split, outcome.get("intervals", {})
+    of_folds = read_values(folder / SCORES) if fold_folders(folder) else {}
+    if of_folds:
+        model, outcome = f"mean of {counted(len(runs), 'fold')}", of_folds
+        by_split, intervals = of_folds["scores"], of_folds["intervals"]
+    elif len(runs) > 1:
+        model, by_split, intervals = *_medians(runs, folder), {}
+    main = str(outcome.get("main_metric"))
+    names = dict.fromkeys(name for scores in by_split.values() for name in scores)
+    body, metrics = [], sorted(names, key=lambda one: one != main)
+    for split, scores in by_split.items():
+        rows = [(f"{model}, {split}", scores, intervals.get(split, {}))]
+        rows += [(f"{row.name}, {split}", row.scores, row.intervals) for row in baseline_rows(outcome, split)]
+        for name, values, ends in rows:
+            cells = [with_interval(values[one], ends.get(one)) if one in values else NOTHING for one in metrics]
+            body.append([name, *cells])
+    is_of_one = len(runs) == 1 or bool(of_folds)
+    sentences = [f"{describe_gain(outcome['gain'])}."] if is_of_one and outcome.get("gain") else []
+    if note := outcome["baselines"].get("note"):
+        sentences.append(f"Of the baselines, {note}.")
+    return element(
+        "section",
+        element("h2", "Compared with baselines"),
+        element("div", table(["", *(metric.replace("_", " ") for metric in metrics)], body), class_="wrapping"),
+        *(element("p", sentence, class_="remark") for sentence in sentences),
+    )
+
+
 def _paper_section(runs: Sequence[RunRecord], folder: Path) -> Markup:
     first = runs[0]
     model, scores = "this model", first.by_split
     if len(runs) > 1:
-        model = f"median of {counted(len(runs), 'run')}"
-        summary = read_values(folder / SEEDS).get("metrics", {})
-        scores = {split: {name: one["median"] for name, one in metrics.items()} for split, metrics in summary.items()}
+        model, scores = _medians(runs, folder)
     sizes = {split: present(first.info("data", "scored", split)) for split in scores}
     numbers = {split: None if size is None else int(size) for split, size in sizes.items()}
     return compared_with_the_paper(first.task, model, scores, numbers, first.shape, pretraining_of(first))
+
+
+def _medians(runs: Sequence[RunRecord], folder: Path) -> tuple[str, Mapping[str, Mapping[str, float]]]:
+    """What several runs come to: the median of seeds, the mean of folds; and the metrics of each split."""
+    which, what = ("mean", "fold") if fold_folders(folder) else ("median", "run")
+    summary = read_values(folder / (FOLDS if what == "fold" else SEEDS)).get("metrics", {})
+    scores = {split: {name: one[which] for name, one in metrics.items()} for split, metrics in summary.items()}
+    return f"{which} of {counted(len(runs), what)}", scores
 
 
 def compared_with_the_paper(
@@ -177,7 +230,14 @@ def _several(runs: Sequence[RunRecord], folders: Sequence[Path], now: datetime) 
             ]
         )
     sentences = []
-    if len(folders) == 1:
+    if len(folders) == 1 and fold_folders(folders[0]):
+        rows += _fold_rows(read_values(folders[0] / FOLDS), read_values(folders[0] / SCORES), metrics)
+        sentences.append(
+            "Each run was scored on its own fold of the training examples and learned from the others. The model "
+            "folder has a model that learned from all of them; the error analysis is of the predictions for each "
+            "fold by the model that did not learn from it."
+        )
+    elif len(folders) == 1:
         rows += _seed_rows(runs, read_values(folders[0] / SEEDS), metrics)
         best = _best(runs)
         if best is not None:
@@ -187,6 +247,22 @@ def _several(runs: Sequence[RunRecord], folders: Sequence[Path], now: datetime) 
     head = ["run", "task", *(metric.replace("_", " ") for metric in metrics), "lr", "steps", "training time", ""]
     paragraphs = [element("p", sentence) for sentence in sentences]
     return [table(head, rows, numbers_from=2), *paragraphs, *notes(_warnings(runs, now))]
+
+
+def _fold_rows(summary: Mapping[str, Any], outcome: Mapping[str, Any], metrics: Sequence[str]) -> list[list[str]]:
+    """Mean, 95 % interval and spread over the folds; nothing while they are trained."""
+    of_split: Mapping[str, Any] = next(iter(summary.get("metrics", {}).values()), {})
+    if not of_split:
+        return []
+    intervals: Mapping[str, Any] = next(iter(outcome.get("intervals", {}).values()), {})
+    mean, spread = ([of_split.get(metric, {}).get(line) for metric in metrics] for line in ("mean", "spread"))
+    ends = [intervals.get(metric) for metric in metrics]
+    lines = {
+        "mean": [NOTHING if value is None else f"{value:.2f}" for value in mean],
+        "95 % interval": [NOTHING if one is None else f"{one[0]:.2f} to {one[1]:.2f}" for one in ends],
+        "spread": [NOTHING if value is None else f"{value:.2f}" for value in spread],
+    }
+    return [[element("b", line), "", *cells, "", "", "", ""] for line, cells in lines.items()]
 
 
 def _seed_rows(runs: Sequence[RunRecord], summary: Mapping[str, Any], metrics: Sequence[str]) -> list[list[str]]:
@@ -216,6 +292,7 @@ def _data(run: RunRecord) -> Markup:
         ["sequences", count(run.info("data", "train_sequences"))],
         ["tokens", count(run.info("data", "train_tokens"))],
         ["too long and truncated", count(truncated) + of_all],
+        *([["long and read in windows", count(windows)]] if (windows := run.info("data", "train_in_windows")) else []),
         *([f"scored on: {split}", count(size)] for split, size in (scored.items() if isinstance(scored, dict) else ())),
         ["batch size", count(run.info("batch_size"))],
     ]

@@ -18,6 +18,7 @@ from openalbert.interop.names import family_of
 from openalbert.model.albert import AlbertModel
 from openalbert.model.presets import PAPER_TOKENS
 from openalbert.optim.settings import scaled_learning_rate
+from openalbert.report.baselines import baseline_rows, describe_gain
 from openalbert.report.error_analysis import ErrorAnalysis, never_predicted_sentences, with_interval
 from openalbert.report.run_reader import RunRecord, read_run, settings_tree
 from openalbert.report.summary import (
@@ -36,7 +37,7 @@ from openalbert.report.summary import (
     tokens_seen,
     training_seconds,
 )
-from openalbert.run_files import SEED_PREFIX
+from openalbert.run_files import CROSS_VALIDATION, FINAL, FOLD_PREFIX, SEED_PREFIX
 from openalbert.tasks.metrics import LOSS
 from openalbert.tasks.paper_scores import compare_dev_sets, reported, shape_of
 from openalbert.tasks.task import Kind, Task
@@ -50,7 +51,11 @@ SENTENCE_OBJECTIVES = {
     "nsp": "next sentence (is the second segment from another document?)",
 }
 DECAYS = {"paper": "linear decay counted from the start", "linear": "linear decay", "constant": "no decay"}
-PIPELINES = {"multiple_choice": "multiple-choice", "question_answering": "question-answering"}
+PIPELINES = {
+    "multiple_choice": "multiple-choice",
+    "question_answering": "question-answering",
+    "tagging": "token-classification",
+}
 HUB_METRICS = {
     "matthews": "matthews_correlation",
     "pearson": "pearsonr",
@@ -64,6 +69,7 @@ ANSWERS: dict[Kind, str] = {
     "multi_label": "which labels apply to a text",
     "multiple_choice": "which option is the answer",
     "question_answering": "where in a passage the answer to a question is",
+    "tagging": "a tag for each word of a text",
 }
 ANSWERABILITY = (
     "\nThe head that predicts whether there is an answer at all is openalbert's own: transformers leaves it out."
@@ -312,16 +318,23 @@ def finetuned_card(
     run_folder: Path,
     scores: Mapping[str, Mapping[str, float]],
     *,
+    outcome: Mapping[str, Any] | None = None,
     collapsed: str = "",
     of_pairs: bool | None = None,
     analyses: Sequence[ErrorAnalysis] = (),
 ) -> str:
-    """The model card of a fine-tuning run's model; `scores` are its metrics on each split, in percent."""
+    """The model card of a fine-tuning run's model; `scores` are its metrics on each split, in percent.
+
+    `outcome` is scores.json, for intervals and baselines.
+    """
     run = read_run(run_folder)
     settings = settings_tree(run)
     max_length = min(settings.max_length, model.config.max_positions)
     folder = run.folder.resolve()
-    name = f"{folder.parent.name}, {folder.name}" if folder.name.startswith(SEED_PREFIX) else run.name
+    is_one_of_several = folder.name.startswith((SEED_PREFIX, FOLD_PREFIX))
+    name = f"{folder.parent.name}, {folder.name}" if is_one_of_several else run.name
+    if folder.name == FINAL and CROSS_VALIDATION in scores:
+        name = folder.parent.name
     named = ", ".join(map(as_code, task.labels[:MOST_LABELS]))
     more = f" and {len(task.labels) - MOST_LABELS:,} more, see config.json" if len(task.labels) > MOST_LABELS else ""
     labels = f"Its {len(task.labels):,} classes, in the order of its outputs: {named}{more}."
@@ -338,8 +351,7 @@ def finetuned_card(
         labels=labels if task.labels else "",
         warning=warning,
         pretraining=one_line(pretraining_of(run)),
-        results=_scores(model, task, scores, run, analyses),
-        task_name=task.name,
+        results=_scores(model, task, scores, run, analyses, outcome or {}),
         **_of_model(model, task.kind, text=pair if of_pairs else '"a text"', answerability=answerability),
         training=_finetuning_table(run, settings, max_length),
         limits=_finetuning_limits(settings, run, task, max_length),
@@ -348,7 +360,12 @@ def finetuned_card(
 
 def with_seeds(card: str, median: str, seed: int) -> str:
     """The card of one of several seeds' models, with the median over all of them."""
-    return card.replace(USAGE, f"This is the model of seed {seed}. {one_line(median)}\n\n{USAGE}", 1)
+    return with_note(card, f"This is the model of seed {seed}. {median}")
+
+
+def with_note(card: str, note: str) -> str:
+    """The card with a paragraph after its results."""
+    return card.replace(USAGE, f"{one_line(note)}\n\n{USAGE}", 1)
 
 
 def _hub_results(task: Task, pipeline: str, scores: Mapping[str, Mapping[str, float]]) -> list[Mapping[str, object]]:
@@ -366,18 +383,25 @@ def _scores(
     scores: Mapping[str, Mapping[str, float]],
     run: RunRecord,
     analyses: Sequence[ErrorAnalysis],
+    outcome: Mapping[str, Any],
 ) -> str:
     if not scores:
         return "It was not evaluated, so its quality is unknown."
     metrics = list(dict.fromkeys(name for values in scores.values() for name in values))
     metrics.sort(key=lambda name: name != task.main_metric)
     paper = reported(task.name, shape_of(model.config))
-    sizes = {split: present(run.info("data", "scored", split)) for split in scores}
-    intervals = {one.split: one.intervals for one in analyses}
-    rows = [
-        (f"this model, {one_line(split)} ({count(sizes[split])} examples)", values, intervals.get(split, {}))
-        for split, values in scores.items()
-    ]
+    known = outcome.get("num_examples", {})
+    sizes = {split: present(known.get(split, run.info("data", "scored", split))) for split in scores}
+    intervals = outcome.get("intervals", {one.split: one.intervals for one in analyses})
+    rows: list[tuple[str, Mapping[str, float], Mapping[str, Any]]] = []
+    for split, values in scores.items():
+        rows.append(
+            (f"this model, {one_line(split)} ({count(sizes[split])} examples)", values, intervals.get(split, {}))
+        )
+        rows += [
+            (f"baseline, {one_line(split)}: {row.name}", row.scores, row.intervals)
+            for row in baseline_rows(outcome, split)
+        ]
     unit = "In percent" + (", except the loss" if LOSS in metrics else "")
     unit += "; in brackets: 95 % intervals over the examples." if any(intervals.values()) else "."
     lines = [
@@ -389,6 +413,10 @@ def _scores(
     for name, values, ends in [*rows, *((row.model, row.scores, {}) for row in paper)]:
         cells = [with_interval(values[one], ends.get(one)) if one in values else NOTHING for one in metrics]
         lines.append(f"| {name} | {' | '.join(cells)} |")
+    if outcome.get("gain"):
+        lines += ["", f"{one_line(describe_gain(outcome['gain']))}."]
+    if (outcome.get("baselines") or {}).get("note"):
+        lines += ["", f"Of the baselines, {one_line(outcome['baselines']['note'])}."]
     for one in analyses:
         for sentence in never_predicted_sentences(one):
             lines += ["", f"**{one_line(one.split)}: {one_line(sentence)}.**"]
@@ -425,10 +453,21 @@ def _finetuning_table(run: RunRecord, settings: Any, max_length: int) -> str:
 
 
 def _finetuning_limits(settings: Any, run: RunRecord, task: Task, max_length: int) -> str:
-    windows = "passages are read in overlapping windows" if task.kind == "question_answering" else ""
+    reads = f"It reads inputs of at most {max_length} tokens"
+    if task.kind == "question_answering":
+        longer = "longer ones are truncated, passages are read in overlapping windows"
+    elif task.kind == "tagging":
+        longer = "longer ones are read in overlapping windows"
+    elif getattr(settings, "long_texts", "truncate") == "truncate":  # runs of earlier versions lack the setting
+        longer = "longer ones are truncated"
+    else:
+        longer = (
+            "openalbert reads longer ones in overlapping windows and combines their logits by the "
+            f"{'mean' if settings.long_texts == 'mean' else 'maximum'}; transformers truncates them"
+        )
     sentences = [
         "Its scores are of the examples above; on texts of another kind it may do much worse.",
-        f"It reads inputs of at most {max_length} tokens; longer ones are truncated{windows and ', ' + windows}.",
+        f"{reads}; {longer}.",
         BIAS,
     ]
     if settings.keep == "best" and len(run.evaluation) > 1:

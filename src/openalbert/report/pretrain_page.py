@@ -17,6 +17,7 @@ from openalbert.report.summary import (
     epochs,
     final_results,
     hardware,
+    last_checkpoint,
     last_step,
     length,
     machines,
@@ -85,7 +86,9 @@ def unfinished(run: RunRecord, now: datetime) -> list[str]:
     done = f" ({percent(progress)} of its budget)" if progress is not None else ""
     ago = f", written {duration(max(0.0, now.timestamp() - run.written))} before this page" if run.written else ""
     last = f"the last record is of step {last_step(run):,}{done}{ago}" if len(run.train) else "nothing is logged yet"
-    return [f"The run is in progress or was stopped: {last}."]
+    step = last_checkpoint(run)
+    resumes = "" if step is None else f"; its last checkpoint is of step {step:,}, from which it would resume"
+    return [f"The run is in progress or was stopped: {last}{resumes}."]
 
 
 def notes(sentences: Sequence[str]) -> list[Markup]:

@@ -19,7 +19,7 @@ from jaxtyping import Bool, Float64
 
 from openalbert.errors import UserError
 from openalbert.interop.config_json import read_config
-from openalbert.run_files import METRICS, MODEL, RUN, RUN_INFO, SCORES, SEED_PREFIX
+from openalbert.run_files import FOLD_PREFIX, METRICS, MODEL, RUN, RUN_INFO, SCORES, SEED_PREFIX
 from openalbert.settings import from_dict
 from openalbert.tasks.data.source import TaskSource
 from openalbert.tasks.paper_scores import shape_of
@@ -215,10 +215,10 @@ def read_run(folder: Path, name: str | None = None, advance: Callable[[float], N
 
 
 def read_finetuning_runs(folders: Sequence[Path]) -> list[RunRecord]:
-    """The fine-tuning runs of these folders; a folder of several seeds gives the run of each."""
+    """The fine-tuning runs of these folders; a folder of several seeds or folds gives the run of each."""
     each = []
     for folder in folders:
-        each += _seeds(folder) or [folder]
+        each += _seeds(folder) or fold_folders(folder) or [folder]
     return [
         replace(run, name=f"{folder.parent.name}/{folder.name}") if len(folders) > 1 and folder not in folders else run
         for folder, run in zip(each, read_runs(each), strict=True)
@@ -230,6 +230,12 @@ def seed_folders(folder: Path) -> list[Path]:
     return sorted(
         (path.parent for path in folder.glob(f"{SEED_PREFIX}*/{RUN}")), key=lambda path: (len(path.name), path.name)
     )
+
+
+def fold_folders(folder: Path) -> list[Path]:
+    """The runs on the folds of cross-validation that a folder holds, by their number."""
+    found = (path.parent for path in folder.glob(f"{FOLD_PREFIX}*/{RUN}"))
+    return sorted(found, key=lambda path: (len(path.name), path.name))
 
 
 def _seeds(folder: Path) -> list[Path]:

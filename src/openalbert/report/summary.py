@@ -14,7 +14,7 @@ from openalbert.formatting import count, duration, number, percent, present
 from openalbert.interop.pretraining_json import NONE, Pretraining, PretrainingStage
 from openalbert.model.presets import PAPER_TOKENS
 from openalbert.report.run_reader import CONFIG, Records, RunRecord
-from openalbert.run_files import RUN_INFO
+from openalbert.run_files import CHECKPOINTS, RUN_INFO
 from openalbert.settings import from_dict
 
 
@@ -32,6 +32,12 @@ class Result:
 def last_step(run: RunRecord) -> int:
     """The last step that was logged."""
     return int(max(run.train.last("step") or 0, run.evaluation.last("step") or 0))
+
+
+def last_checkpoint(run: RunRecord) -> int | None:
+    """The step of the newest checkpoint in a run's folder; None where there is none."""
+    steps = (path.name.removeprefix("step-") for path in (run.folder / CHECKPOINTS).glob("step-*"))
+    return max((int(step) for step in steps if step.isdigit()), default=None)
 
 
 def tokens_seen(run: RunRecord) -> float | None:

@@ -7,6 +7,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from typing import cast
 
 import numpy as np
 from jaxtyping import Float64
@@ -14,6 +15,7 @@ from jaxtyping import Float64
 from openalbert.errors import UserError
 from openalbert.formatting import counted
 from openalbert.tasks.data.tables import Row, visible_characters
+from openalbert.tasks.tags import Tags, count_by_type, gold_tags, mark_entities
 from openalbert.tasks.task import Example, Kind, Reading, Task, TextExample
 
 MAX_NAMES = 10  # classes, or pairs of similar names, in one message
@@ -122,6 +124,8 @@ def describe_nan_labels(name: str, column: str, labels: Iterable[str]) -> tuple[
 
 def describe_classes(task: Task, examples: Sequence[Example]) -> list[str]:
     """A message with the number of examples of each class, and one on names that may mean the same."""
+    if task.kind == "tagging":
+        return [_describe_tags(task, examples)]
     if not task.labels or task.kind not in ("classification", "multi_label"):
         return []
     sets = [_numbers(example) for example in examples]
@@ -136,6 +140,18 @@ def describe_classes(task: Task, examples: Sequence[Example]) -> list[str]:
     what = "class" if task.kind == "classification" else "label"
     plural = "" if len(order) == 1 else "es" if what == "class" else "s"
     return [f"{len(order):,} {what}{plural}: {shown}{more}{rest}", *_describe_similar_names(task.labels)]
+
+
+def _describe_tags(task: Task, examples: Sequence[Example]) -> str:
+    """A message with the number of entities of each type, or of words with each tag."""
+    tags = gold_tags(examples)
+    marks_entities = mark_entities(task.labels)
+    counts = {name: wanted for name, (_, wanted, _) in count_by_type(tags, tags, marks_entities).items()}
+    order = sorted(counts, key=lambda name: -counts[name])
+    shown = ", ".join(f"{_short(name)} {counts[name]:,}" for name in order[:MAX_NAMES])
+    more = f" and {len(order) - MAX_NAMES:,} more" if len(order) > MAX_NAMES else ""
+    entities = f"{sum(counts.values()):,} entities in " if marks_entities else ""
+    return f"{entities}{counted(sum(map(len, tags)), 'word')}: {shown}{more}"
 
 
 def describe_absent_classes(task: Task, train: Sequence[Example], scored: Sequence[Example]) -> list[str]:
@@ -164,6 +180,10 @@ def describe_class_weights(task: Task, weights: Float64[np.ndarray, "classes"]) 
 
 def never_predicted(task: Task, examples: Sequence[Example], predictions: Sequence[object]) -> dict[str, int]:
     """The classes or labels that occur in examples and in no prediction, with their numbers of examples."""
+    if task.kind == "tagging":
+        given = cast("Sequence[Tags]", predictions)
+        counts = count_by_type(gold_tags(examples), given, mark_entities(task.labels))
+        return {name: wanted for name, (_, wanted, found) in counts.items() if not found}
     if task.kind not in ("classification", "multi_label"):
         return {}
     gold = Counter(number for example in examples for number in _numbers(example))
@@ -173,8 +193,8 @@ def never_predicted(task: Task, examples: Sequence[Example], predictions: Sequen
 
 def describe_never_predicted(kind: Kind, missing: Mapping[str, int], num_examples: int) -> list[str]:
     """Messages on the result of `never_predicted`."""
-    what = "class" if kind == "classification" else "label"
-    of_all = f"of {counted(num_examples, 'example')}"
+    what = {"classification": "class", "tagging": "type"}.get(kind, "label")
+    of_all = f"in {counted(num_examples, 'text')}" if kind == "tagging" else f"of {counted(num_examples, 'example')}"
     messages = [
         f"{what} {_short(name)} was never predicted ({count:,} {of_all})"
         for name, count in sorted(missing.items(), key=lambda one: -one[1])[:MAX_NAMES]

@@ -16,7 +16,7 @@ from jaxtyping import Float64, Int64
 
 from openalbert.errors import UserError
 from openalbert.formatting import counted
-from openalbert.tasks.task import ChoiceExample, Example, QuestionExample, Task, TextExample
+from openalbert.tasks.task import ChoiceExample, Example, QuestionExample, TaggingExample, Task, TextExample
 
 Classes: TypeAlias = Int64[np.ndarray, "examples"]
 Values: TypeAlias = Float64[np.ndarray, "examples"]
@@ -162,6 +162,8 @@ def metric_names(task: Task, examples: Sequence[Example]) -> tuple[str, ...]:
     for example in examples:
         if isinstance(example, QuestionExample):
             gold.append(example.answers[0].text if example.answers else "")
+        elif isinstance(example, TaggingExample):
+            gold.append(example.tags)
         else:
             gold.append(example.label)
     return (*task.measure(examples, gold), LOSS)

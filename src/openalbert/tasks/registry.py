@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from openalbert.errors import UserError, suggestion
 from openalbert.tasks.custom.multiple_choice import open_multiple_choice
 from openalbert.tasks.custom.question_answering import open_question_answering
+from openalbert.tasks.custom.tagging import open_tagging
 from openalbert.tasks.custom.text import open_classification, open_multi_label, open_regression
 from openalbert.tasks.data.source import TaskSource
 from openalbert.tasks.glue import GLUE, GlueTask
@@ -51,6 +52,7 @@ TASKS: dict[str, TaskSpec] = {
     "question_answering": TaskSpec(
         "question_answering", "where in your passage is the answer, if it may be there?", open_question_answering
     ),
+    "tagging": TaskSpec("tagging", "a tag for each word: entities, parts of speech", open_tagging),
 }
 
 
@@ -61,4 +63,6 @@ def open_task(name: str, source: TaskSource, metadata: TaskMetadata | None = Non
     """
     if name not in TASKS:
         raise UserError(f"'{name}' is not a task: {suggestion(name, TASKS)}")
+    if source.positive_class is not None and name != "classification":
+        raise UserError(f"--positive-class is for two classes of your own, but the task is {name}: leave it out")
     return TASKS[name].open(source, metadata or TaskMetadata())

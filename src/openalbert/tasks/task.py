@@ -13,9 +13,12 @@ from jaxtyping import Int32, Int64
 
 from openalbert.model.config import Head
 
-Kind = Literal["classification", "regression", "multi_label", "multiple_choice", "question_answering"]
+Kind = Literal["classification", "regression", "multi_label", "multiple_choice", "question_answering", "tagging"]
 AnswerFormat = Literal["option text", "letter", "number from 0", "number from 1"]
 """How a file of multiple choice names the right option."""
+UNLABELLED = -100  # the target of a token that the loss ignores
+LongTexts = Literal["truncate", "mean", "max"]
+"""What becomes of texts that are longer than the input: they are cut, or read in windows whose scores are combined."""
 MAX_ANSWER_TOKENS = 30  # as in Google's SQuAD code
 
 
@@ -72,7 +75,21 @@ class QuestionExample:
     """As of a TextExample."""
 
 
-Example: TypeAlias = TextExample | ChoiceExample | QuestionExample
+@dataclass(frozen=True)
+class TaggingExample:
+    """A text whose words have a tag each: its entities, or parts of speech."""
+
+    id: str
+    text: str
+    words: tuple[tuple[int, int], ...]
+    """Start and end of each word, in characters."""
+    tags: tuple[str, ...] | None
+    """The tag of each word, as BIO where tags mark entities; None where they are not known."""
+    row: int | None = field(default=None, repr=False, compare=False)
+    """As of a TextExample. In a CoNLL file it is the number of the sentence."""
+
+
+Example: TypeAlias = TextExample | ChoiceExample | QuestionExample | TaggingExample
 
 
 def are_pairs(examples: Sequence[Example]) -> bool | None:
@@ -96,6 +113,8 @@ class Reading:
     """The columns by role, in custom files."""
     separator: str | None = None
     """The separator between labels, where a cell has several."""
+    num_rows: int | None = None
+    """Rows of the file, those without an example included."""
 
     @property
     def origin(self) -> str:
@@ -128,10 +147,10 @@ class Task:
     splits: tuple[str, ...]
     """The splits with labels other than `train`; the first decides about early stopping."""
     read: Callable[[str], Reading]
-    """The examples of a split: `train`, one of `splits`, or `test`, whose examples have no labels."""
+    """The examples of a split: `train`, one of `splits`, or `test`, whose examples need no labels."""
     measure: Callable[[Sequence[Example], Sequence[object]], dict[str, float]]
     """Metrics in percent, from examples and predictions in the same order. A prediction is a class number, a value, a
-    tuple of class numbers, the number of an option, or the text of an answer ("" for none)."""
+    tuple of class numbers, the number of an option, the text of an answer ("" for none), or a tuple of tags."""
     main_metric: str
     """The metric used for selection; all metrics are better when higher."""
     may_have_no_answer: bool = False
@@ -158,17 +177,30 @@ class Sequences:
     """The position in each sequence where segment 1 starts; its length where it has one segment only."""
     example: Int64[np.ndarray, "sequences"]
     """The number of the example of each sequence, ascending. A choice has a sequence for each option, in their order; a
-    question has one for each window of its passage."""
+    question has one for each window of its passage, a text whose words are tagged and a long text may have several."""
     targets: Mapping[str, np.ndarray]
     """By the kind of head, a row for each sequence: classification int64 class, regression float32 value, multi_label
     float32 0 or 1 for each class, multiple_choice int64 1 for the right option's sequence and 0 for the others, span
     int64 first and last token within the sequence (0 and 0 where the window has no answer), answerability float32 1
-    where the window has none. Empty where the examples have no labels."""
+    where the window has none. Only tagging has a row for each token: the int64 label, or UNLABELLED. Empty where the
+    examples have no labels."""
     num_examples: int
     num_truncated: int
     """Examples that were truncated to fit."""
+    long_texts: LongTexts = "truncate"
+    """How the scores of the windows over one text are combined; `truncate` where a text has one sequence."""
 
     @property
     def lengths(self) -> Int64[np.ndarray, "sequences"]:
         """Tokens of each sequence."""
         return np.diff(self.starts)
+
+    @property
+    def first_of_examples(self) -> Int64[np.ndarray, "examples"]:
+        """The first sequence of each example."""
+        return np.flatnonzero(np.diff(self.example, prepend=-1))
+
+    @property
+    def num_in_windows(self) -> int:
+        """Long texts that are read in several windows."""
+        return 0 if self.long_texts == "truncate" else int(np.count_nonzero(np.bincount(self.example) > 1))

@@ -37,6 +37,7 @@ MAGIC = {
     "zst": rb"\x28\xb5\x2f\xfd",
 }
 HEAD = 10  # bytes, the longest of these
+UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 STANDARD_INPUT = "-"
 
 
@@ -204,8 +205,8 @@ def _opened(source: CorpusSource) -> Iterator[_Readable]:
             yield file
 
 
-def byte_blocks(source: CorpusSource, counts: Counts) -> Iterator[bytes]:
-    """The decompressed bytes of a file; compression is recognized by its magic bytes."""
+def byte_blocks(source: CorpusSource, counts: Counts, takes_utf16: bool = False) -> Iterator[bytes]:
+    """The decompressed bytes of a file; compression is recognized by its magic bytes. Binary data is refused."""
     with _opened(source) as raw:
         file = _Counted(raw, counts)
         ending = Path(source.name).suffix.removeprefix(".")
@@ -219,7 +220,7 @@ def byte_blocks(source: CorpusSource, counts: Counts) -> Iterator[bytes]:
             first = True
             for block in _filled(_decompressor(file, compression, source.name)):
                 if first:
-                    _refuse_junk(block[:JUNK_SAMPLE], source.name)
+                    _refuse_junk(block[:JUNK_SAMPLE], source.name, takes_utf16)
                     first = False
                 yield block
         except (EOFError, zlib.error, lzma.LZMAError, OSError) as error:
@@ -286,8 +287,10 @@ def _filled(read: Callable[[int], bytes]) -> Iterator[bytes]:
         yield b"".join(parts)
 
 
-def _refuse_junk(sample: bytes, name: str) -> None:
-    if sample.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+def _refuse_junk(sample: bytes, name: str, takes_utf16: bool) -> None:
+    if sample.startswith(UTF16_MARKS):
+        if takes_utf16:
+            return
         raise UserError(f"{name}: this is UTF-16, but UTF-8 is read: iconv -f UTF-16 -t UTF-8 FILE converts it")
     found = Counts()
     text, _ = decode(sample, found, final=False)

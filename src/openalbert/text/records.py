@@ -212,7 +212,7 @@ def _tsv_rows(source: CorpusSource, lines: Iterator[str]) -> Iterator[tuple[int,
         sample.append(line)
         size += len(line)
     lines = itertools.chain(sample, lines)
-    if _quotes_as_csv(source, sample, is_whole=size < TSV_SAMPLE):
+    if quotes_as_csv(source, sample, is_whole=size < TSV_SAMPLE):
         yield from _csv_rows(source, lines, "\t")
         return
     for number, line in enumerate(lines, 1):
@@ -220,7 +220,7 @@ def _tsv_rows(source: CorpusSource, lines: Iterator[str]) -> Iterator[tuple[int,
             yield number, text.split("\t")
 
 
-def _quotes_as_csv(source: CorpusSource, sample: list[str], is_whole: bool) -> bool:
+def quotes_as_csv(source: CorpusSource, sample: list[str], is_whole: bool) -> bool:
     """Whether there are quotes, all valid in CSV, in rows that all match the header."""
     if not any('"' in line for line in sample):
         return False

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from openalbert.errors import UserError
 from openalbert.model.albert import AlbertModel
+from openalbert.model.config import TOKEN_HEADS
 from openalbert.model.encoder import Encoded
 from openalbert.model.packing import Packed
 from openalbert.train.device import Device, Speed
@@ -210,7 +211,7 @@ class CapturedEncoder:
         gc.collect()  # the graphs of an earlier run are in reference cycles and hold memory until then
         self.model = model
         kinds = {head.kind for head in model.head_list}
-        self.needs_tokens, self.needs_pooled = "span" in kinds, bool(kinds - {"span"})
+        self.needs_tokens, self.needs_pooled = bool(kinds & {*TOKEN_HEADS}), bool(kinds - {*TOKEN_HEADS})
         self._graphs: dict[tuple[int, int, int, int], EncoderFunction] = {}
         self._most = _most_graphs(model)
         # One graph runs at a time, backward pass included, so all of them can share one memory pool.

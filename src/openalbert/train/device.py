@@ -152,12 +152,7 @@ def open_device(speed: Speed) -> Iterator[Device]:
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cuda":
         name = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
-    try:
-        torch_device = torch.device(name)
-        torch.empty(1, device=torch_device)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise UserError(f"the device '{speed.device}' cannot be used ({reason}): try --speed.device auto") from None
+    torch_device = usable_device(name)
     if torch_device.type == "cuda":
         torch.cuda.set_device(torch_device)
     precision = speed.precision
@@ -189,6 +184,17 @@ def open_device(speed: Speed) -> Iterator[Device]:
         if world > 1:
             gc.collect()  # any reference to the group would keep its threads alive while Python exits
             dist.destroy_process_group()
+
+
+def usable_device(name: str) -> torch.device:
+    """The device of that name, such as cpu, cuda, cuda:1 or mps; one that does not work is refused."""
+    try:
+        torch_device = torch.device(name)
+        torch.empty(1, device=torch_device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(f"the device '{name}' cannot be used ({reason}): try auto, or cpu") from None
+    return torch_device
 
 
 def _process_memory() -> int:

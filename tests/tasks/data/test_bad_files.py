@@ -2,13 +2,14 @@
 
 import contextlib
 import json
+import warnings
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from openalbert.errors import UserError
+from openalbert.errors import InputWarning, UserError
 from openalbert.tasks.registry import TASKS, TaskSource, open_task
 from openalbert.tasks.task import ChoiceExample, Example, TextExample
 
@@ -33,7 +34,8 @@ def read_all(name: str, path: Path) -> None:
     """Open and read the file as every split; a sentence is as good as examples."""
     for source in (TaskSource(train=path), TaskSource(train=path, dev=path, test=path)):
         for split in ("train", "dev", "test"):
-            with contextlib.suppress(UserError):
+            with contextlib.suppress(UserError), warnings.catch_warnings():
+                warnings.simplefilter("ignore", InputWarning)  # a file that is not UTF-8
                 for example in open_task(name, source).read(split).examples:
                     check(example)
 

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from openalbert.errors import UserError
-from openalbert.tasks.data.tables import Exclusions, Table, read_table
+from openalbert.errors import InputWarning, UserError
+from openalbert.tasks.data.tables import Exclusions, FileEncoding, Table, find_encoding, read_table
 
 
 def written(folder: Path, name: str, text: str | bytes) -> Path:
@@ -121,8 +121,26 @@ def test_half_a_surrogate_pair_becomes_the_sign_for_broken_text(tmp_path: Path) 
     assert read_table(path).rows[0].text("text") == "a\ufffdb \U0001f600"
 
 
+def test_a_file_as_excel_saves_it_is_read_after_a_notice(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes("text;label\r\ngood;x\r\nKöln – 5 €;y\r\n".encode("cp1252"))
+    with pytest.warns(InputWarning, match=r"a\.csv, line 3 is not UTF-8: the file is read as Windows-1252"):
+        table = read_table(path)
+    assert [row.values["text"] for row in table.rows] == ["good", "Köln – 5 €"]
+    path.with_suffix(".tsv").write_bytes("text\tlabel\r\nKöln\tx\r\n".encode("utf-16"))  # "Unicode Text" in Excel
+    assert read_table(path.with_suffix(".tsv")).rows[0].values == {"text": "Köln", "label": "x"}
+
+
+def test_the_encoding_does_not_depend_on_how_a_file_is_split_into_blocks() -> None:
+    data = ("a;b\n" * 9 + "naïve – 10 €;y\n" * 3).encode()
+    for size in (1, 2, 3, 1000):
+        blocks = [data[start : start + size] for start in range(0, len(data), size)]
+        assert find_encoding(blocks, "a.csv") == FileEncoding("utf-8", 12)
+
+
 REFUSED = {
-    "not UTF-8": ("a.csv", b"text,label\ngood,x\ncaf\xe9,y\n", r"a\.csv, line 3: the byte 0xe9 is not UTF-8"),
+    "broken UTF-8": ("a.csv", "text,label\nné,x\n".encode() + b"caf\xe9,y\n", r"a\.csv, line 3 is not UTF-8: convert"),
+    "no encoding": ("a.csv", b"text,label\ngood,x\ncaf\x81,y\n", r"a\.csv, line 3 is not UTF-8: convert"),
     "too many columns": (
         "a.csv",
         "text,label\na,x\nb, c,y\n",

@@ -30,11 +30,14 @@ COLUMN_NAMES = {
     "options": ("options", "choices", "endings"),
     "answer": ("answer", "answers", "label", "correct", "target", "gold", "answerkey"),
     "answer_start": ("answerstart", "start"),
+    "tokens": ("tokens", "words", "token", "word"),
+    "tags": ("nertags", "tags", "biotags", "labels", "label", "ner", "postags", "upos", "xpos", "pos"),
+    "spans": ("spans", "entities", "labels", "label", "annotations"),
     "id": ("id", "idx", "index", "guid", "uid", "exampleid"),
 }  # fmt: skip
 SETTINGS = {"text": "text_column", "second": "second_column", "label": "label_column", "passage": "passage_column",
             "question": "question_column", "options": "options_columns", "answer": "answer_column",
-            "id": "id_column"}  # fmt: skip
+            "tokens": "text_column", "tags": "label_column", "spans": "label_column", "id": "id_column"}  # fmt: skip
 TEXT_WORDS = 4.0  # mean words of a cell from which a column is certainly text; names of people and places have fewer
 SHORT_TEXT_WORDS = 2.0
 LABEL_WORDS = 6.0  # mean words of a label at most
@@ -234,6 +237,13 @@ def find_layout(
     return Layout(columns_of(table), table.name)
 
 
+def has_labels(table: Table, layout: Layout | None) -> bool:
+    """Whether a table has the labels of the training file in columns of the same names."""
+    columns = layout.columns if layout is not None else {}
+    names = [name for role, name in columns.items() if role in ("label", "answer") or role.startswith("label ")]
+    return bool(names) and set(names) <= set(table.columns) and any(sample(table, names[0]))
+
+
 def layout_of_other_file(layout: Layout | None, table: Table) -> Layout | None:
     """The layout, unless it comes from this table itself, where it was guessed."""
     return layout if layout is not None and layout.file != table.name else None
@@ -342,7 +352,7 @@ class Columns:
         if candidates:
             distinct = [f"{option(role, name)} ({self.profile(name).distinct:,} values)" for name in candidates]
             advice = f"name one with {' or '.join(distinct)}"
-        if role in ("label", "answer"):
+        if role in ("label", "answer", "tags", "spans"):
             advice += "; a file without any can be given as --test, to predict for"
         return UserError(f"{self.table.name}: which column is the {role}? {there_are}: {advice}")
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from openalbert.errors import UserError
 from openalbert.formatting import counted
-from openalbert.tasks.custom.columns import Columns, Layout, columns_named, find_layout, normalize_name
+from openalbert.tasks.custom.columns import Columns, Layout, columns_named, find_layout, has_labels, normalize_name
 from openalbert.tasks.custom.text import open_custom_splits
 from openalbert.tasks.data.source import TaskSource, build_task
 from openalbert.tasks.data.tables import Exclusions, Row, Table, as_text, whole_number
@@ -68,11 +68,36 @@ def open_multiple_choice(source: TaskSource, metadata: TaskMetadata) -> Task:
     def parse(table: Table, labelled: bool) -> Reading:
         return _questions(table, source, seen if labelled else None, layout)
 
-    task = build_task("multiple_choice", "multiple_choice", source, opened, parse, measure_choices, "accuracy")
+    task = build_task(
+        "multiple_choice",
+        "multiple_choice",
+        source,
+        opened,
+        parse,
+        measure_choices,
+        "accuracy",
+        has_labels=lambda table: seen is not None and has_labels(table, layout),
+    )
     return replace(task, answer_format=seen.format if seen is not None else None)
 
 
-def _choices(table: Table, source: TaskSource, labelled: bool, layout: Layout | None) -> Choices:
+@dataclass(frozen=True)
+class ChoiceColumns:
+    """The columns of a table of questions with options."""
+
+    question: str
+    passage: str | None
+    answer: str | None
+    options: tuple[str, ...]
+    """One for each option, or one that has all of them."""
+    ids: list[str]
+    remarks: tuple[str, ...]
+    layout: Mapping[str, str]
+    """All columns with a role, by role."""
+
+
+def find_choice_columns(table: Table, source: TaskSource, labelled: bool, layout: Layout | None) -> ChoiceColumns:
+    """Find the columns; `layout` is that of the training file."""
     columns = Columns(table, layout)
     ids, id_remark = columns.ids(source.id_column)
     option_names = columns_named(table, source.options_columns, "--options-columns")
@@ -93,12 +118,18 @@ def _choices(table: Table, source: TaskSource, labelled: bool, layout: Layout | 
         raise columns.missing("question")
     if labelled and answer is None:
         raise columns.missing("answer")
-    options = [_options(row, option_names, source.label_separator) for row in table.rows]
-    answers = [row.text(answer).strip() if answer is not None and labelled else "" for row in table.rows]
     where = "the column" if len(option_names) == 1 else "the columns"
     listed = f"{table.name}: the options are in {where} {', '.join(option_names)}"
     remarks = (*table.remarks, *columns.remark(), listed, *((id_remark,) if id_remark else ()))
-    return Choices(question, passage, ids, first_number(option_names), options, answers, remarks, columns.roles)
+    return ChoiceColumns(question, passage, answer, option_names, ids, remarks, columns.roles)
+
+
+def _choices(table: Table, source: TaskSource, labelled: bool, layout: Layout | None) -> Choices:
+    found = find_choice_columns(table, source, labelled, layout)
+    options = [read_options(row, found.options, source.label_separator) for row in table.rows]
+    answers = [row.text(found.answer).strip() if found.answer is not None and labelled else "" for row in table.rows]
+    counts_from = first_number(found.options)
+    return Choices(found.question, found.passage, found.ids, counts_from, options, answers, found.remarks, found.layout)
 
 
 def _option_columns(table: Table) -> tuple[str, ...]:
@@ -155,7 +186,8 @@ def _questions(table: Table, source: TaskSource, seen: SeenFormat | None, layout
     return Reading(tuple(examples), excluded.counted(), remarks, layout=choices.layout)
 
 
-def _options(row: Row, names: tuple[str, ...], separator: str | None) -> tuple[str, ...]:
+def read_options(row: Row, names: tuple[str, ...], separator: str | None) -> tuple[str, ...]:
+    """The options of a row, from a column for each or from one for all; empty ones at the end are left out."""
     if len(names) > 1:
         return _strip_options([row.text(name) for name in names])
     given = row.values.get(names[0])

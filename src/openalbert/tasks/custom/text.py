@@ -17,6 +17,7 @@ from openalbert.tasks.custom.columns import (
     Layout,
     columns_named,
     find_layout,
+    has_labels,
     is_number,
     layout_of_other_file,
     normalize_name,
@@ -147,7 +148,17 @@ def open_regression(source: TaskSource, metadata: TaskMetadata) -> Task:
 
     # A correlation can be high where all predictions are equal to the third digit: it ignores their scale.
     measure = measure_values(r2, pearson, spearman)
-    return build_task("regression", "regression", source, opened, parse, measure, "r2", labels=metadata.labels or ())
+    return build_task(
+        "regression",
+        "regression",
+        source,
+        opened,
+        parse,
+        measure,
+        "r2",
+        labels=metadata.labels or (),
+        has_labels=lambda table: has_labels(table, layout),
+    )
 
 
 # Classification.
@@ -164,6 +175,8 @@ def open_classification(source: TaskSource, metadata: TaskMetadata) -> Task:
         if "train" not in opened:
             raise UserError("classification has no labels yet: give the training file with --train")
         labels = _find_classes(opened["train"](), source)
+    if source.positive_class is not None:
+        labels = _with_positive_class(labels, source.positive_class, is_fixed=metadata.labels is not None)
     numbers = ClassNumbers(labels)
     is_binary = len(labels) == 2
     positive = (describe_positive_class(labels[1]),) if is_binary else ()
@@ -179,7 +192,29 @@ def open_classification(source: TaskSource, metadata: TaskMetadata) -> Task:
         return replace(reading, remarks=remarks)
 
     measure = measure_classes(accuracy, macro_f1, *((f1,) if is_binary else ()), matthews)
-    return build_task("classification", "classification", source, opened, parse, measure, "accuracy", labels=labels)
+    return build_task(
+        "classification",
+        "classification",
+        source,
+        opened,
+        parse,
+        measure,
+        "accuracy",
+        labels=labels,
+        has_labels=lambda table: has_labels(table, layout),
+    )
+
+
+def _with_positive_class(labels: tuple[str, ...], name: str, is_fixed: bool) -> tuple[str, ...]:
+    """Two classes with the positive one second: f1 is that of the second, here and wherever the model is evaluated."""
+    known = ", ".join(labels)
+    if len(labels) != 2:
+        raise UserError(f"--positive-class is for two classes, which f1 is defined for, but these are {known}")
+    if name not in labels:
+        raise UserError(f"--positive-class is '{name}', which is not a class: give one of {known}")
+    if is_fixed and labels[1] != name:
+        raise UserError(f"--positive-class is '{name}', but the model was fine-tuned with '{labels[1]}': leave it out")
+    return labels if labels[1] == name else labels[::-1]
 
 
 def _find_classes(table: Table, source: TaskSource) -> tuple[str, ...]:
@@ -254,7 +289,17 @@ def open_multi_label(source: TaskSource, metadata: TaskMetadata) -> Task:
         return replace(reading, remarks=remarks, separator=separator)
 
     measure = measure_label_sets(len(names))
-    return build_task("multi_label", "multi_label", source, opened, parse, measure, "f1", labels=names)
+    return build_task(
+        "multi_label",
+        "multi_label",
+        source,
+        opened,
+        parse,
+        measure,
+        "f1",
+        labels=names,
+        has_labels=lambda table: has_labels(table, layout),
+    )
 
 
 def _multi_label_layout(table: Table, source: TaskSource, labels: tuple[str, ...]) -> Mapping[str, str]:

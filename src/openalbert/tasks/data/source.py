@@ -6,16 +6,21 @@ import shlex
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
+import numpy as np
+from jaxtyping import Int64
 from tyro.conf import arg
 
 from openalbert.errors import UserError, suggestion
 from openalbert.formatting import are, counted, percent_of
+from openalbert.tasks.data.folds import assign_folds, rarest
 from openalbert.tasks.data.tables import Table, check_is_there
-from openalbert.tasks.task import Example, Kind, QuestionExample, Reading, Task, TextExample, are_pairs
+from openalbert.tasks.task import Example, Kind, QuestionExample, Reading, TaggingExample, Task, TextExample, are_pairs
 
 MANY_LEAKED = 0.1  # of the examples to score on: if so many are also in train, the score is hardly meaningful
+MAX_SAMPLE = 500  # training examples that a run scores on where it learns from all
+TRAIN_SAMPLE = "train_sample"
 MIN_ARTICLES = 20  # with fewer, whole articles are too coarse to be held out, and passages are taken
 
 
@@ -26,7 +31,7 @@ class TaskSource:
     data: Path | None = None
     """The folder of a known task, as it was published, or one that holds its folder: GLUE, SQuAD, RACE."""
     train: Path | None = None
-    """A file to learn from: CSV, TSV, JSONL or Parquet; SQuAD's JSON; a file or folder of RACE."""
+    """A file to learn from: CSV, TSV, JSONL or Parquet; SQuAD's JSON; a file or folder of RACE; CoNLL for tagging."""
     dev: Path | None = None
     """A file to score on. Without one, some of the training examples are held out."""
     test: Path | None = None
@@ -39,16 +44,19 @@ class TaskSource:
     """The split of a Hugging Face dataset to score on, where it is not validation; its labels are needed."""
     text_column: str | None = None
     """The column of the text, or of the first of two; given without --second-column, there is one text only.
-    Columns that are not named are guessed and shown; an ambiguous guess is an error that lists the choices."""
+    Columns that are not named are guessed and shown; an ambiguous guess is an error that lists the choices.
+    In CoNLL files columns are numbered from 1, and the word is in the first."""
     second_column: str | None = None
     """The column of the second text of a pair."""
     label_column: str | None = None
-    """The column of the label, of the value, or of all labels that apply."""
+    """The column of the label, of the value, or of all labels that apply; in CoNLL files the tag is in the last."""
     label_columns: tuple[str, ...] = ()
     """The columns of the labels of multi_label, where each label has one with 0 or 1."""
     label_separator: Annotated[str | None, arg(metavar="TEXT")] = None
     """The separator between labels of multi_label, or options of multiple_choice, in one column.
     Not given: whichever of ; | , is found."""
+    positive_class: str | None = None
+    """Of two classes of your own: the one that f1 is of. Not given: the second by name."""
     passage_column: str | None = None
     """The column of the passage that a question is about."""
     question_column: str | None = None
@@ -63,9 +71,18 @@ class TaskSource:
     heldout_fraction: float = 0.1
     """The fraction of the training examples that is held out where there is nothing else to score on."""
     heldout_seed: int = 0
-    """The seed that selects the held-out examples."""
+    """The seed that selects the held-out examples, or the folds."""
+    fold: tuple[int, int] | None = None
+    """The fold of the training examples to score on, and of how many: `2 5`; the other folds are learned from.
+    `finetune --folds` sets it; with `0 5` all are learned from."""
 
     def __post_init__(self) -> None:
+        if self.fold is not None:
+            number, of = self.fold
+            if of < 2 or not 0 <= number <= of:
+                raise UserError(f"fold is {number} of {of}: give its number and how many there are, such as 2 5")
+            if self.dev is not None:
+                raise UserError("--dev is a file to score on, but the folds of the training file are: leave one out")
         if not 0 < self.heldout_fraction < 1:
             raise UserError(f"heldout_fraction is {self.heldout_fraction}: it must be a fraction, above 0 and below 1")
 
@@ -193,31 +210,38 @@ def build_task(
     *,
     labels: tuple[str, ...] = (),
     may_have_no_answer: bool = False,
+    has_labels: Callable[[Table], bool] = lambda table: False,
 ) -> Task:
     """A task from the readers of its splits, from `parse(table, labelled)`, which makes examples of rows, and from its
-    metrics. Where there is no split to score on, some of the training examples are held out."""
+    metrics. Where there is no split to score on, some of the training examples are held out.
+
+    A test file needs no labels; one that has them, by `has_labels`, in every row is scored.
+    """
     scored = tuple(split for split in opened if split != "train" and not split.startswith("test"))
-    holds_out = "train" in opened and not scored
+    holds_out = "train" in opened and (not scored or source.fold is not None)
     whole: list[Reading] = []  # train, kept where two splits are made of it
     forms: dict[bool, str] = {}  # the first file with pairs of texts, and the first with single texts
     trained_on: set[int] = set()  # hashes of the texts and passages of train, once it was read
 
     def read(split: str) -> Reading:
-        known = (*opened, "dev") if holds_out else tuple(opened)
+        known = tuple(dict.fromkeys((*opened, *splits)))
         if split == "test" and split not in opened:
             split = next((other for other in opened if other.startswith("test")), split)
         if split not in known:
             advice = f", or give it with --{split}" if split in ("train", "dev", "test") else ""
             raise UserError(f"{name} has no split '{split}' here: {suggestion(split, known)}{advice}")
-        if holds_out and split in ("train", "dev"):
+        if holds_out and split in ("train", *splits):
             if not whole:
                 whole.append(_read("train"))
+            if source.fold is not None:
+                return hold_out_fold(whole[0], source.fold, source.heldout_seed)[split != "train"]
             return hold_out(whole[0], source.heldout_fraction, source.heldout_seed)[split == "dev"]
         return _read(split)
 
     def _read(split: str) -> Reading:
         table = opened[split]()
-        reading = replace(parse(table, not split.startswith("test")), file=table.name)
+        reading = _parse_test(table) if split.startswith("test") else parse(table, True)
+        reading = replace(reading, file=table.name, num_rows=len(table.rows))
         if not reading.examples:
             reasons = "; ".join(f"{count:,} {reason}" for reason, count in reading.excluded.items())
             raise UserError(f"{table.name} gives no example to {name}: {reasons or 'it has no rows'}")
@@ -238,7 +262,22 @@ def build_task(
             return replace(reading, remarks=(*reading.remarks, remark))
         return reading
 
-    splits = ("dev",) if holds_out else scored
+    def _parse_test(table: Table) -> Reading:
+        if not has_labels(table):
+            return parse(table, False)
+        try:
+            labelled = parse(table, True)
+            reason = "; ".join(f"{count:,} rows {why}" for why, count in labelled.excluded.items())
+        except UserError as error:
+            labelled, reason = Reading(()), str(error)
+        if labelled.examples and not reason:
+            return labelled
+        reading = parse(table, False)
+        return replace(reading, remarks=(*reading.remarks, f"the labels are not used, for not all are there: {reason}"))
+
+    splits = scored
+    if holds_out:
+        splits = ("dev",) if source.fold is None or source.fold[0] else (TRAIN_SAMPLE,)
     return Task(name, kind, labels, splits, read, measure, main_metric, may_have_no_answer)
 
 
@@ -299,9 +338,51 @@ def hold_out(
     )
 
 
+def hold_out_fold(reading: Reading, fold: tuple[int, int], seed: int) -> tuple[Reading, Reading]:
+    """The examples of all folds but one, and those of that one.
+
+    Without one (fold 0) all are learned from, and some of those are scored on, which shows a collapse and nothing else.
+    """
+    number, of = fold
+    if number == 0:
+        fold_numbers(reading, of, seed)  # too many folds are an error here too
+        step = max(1, -(-len(reading.examples) // MAX_SAMPLE))
+        remark = f"all {counted(len(reading.examples), 'example')} are learned from"
+        sample = Reading(reading.examples[::step], {}, (remark,), reading.file)
+        return replace(reading, remarks=(*reading.remarks, remark)), sample
+    is_held_out = fold_numbers(reading, of, seed) == number
+    remark = f"fold {number} of {of}: {is_held_out.sum():,} of {counted(len(is_held_out), 'example')} to score on"
+    train, heldout = (
+        tuple(example for example, held in zip(reading.examples, is_held_out, strict=True) if held == wanted)
+        for wanted in (False, True)
+    )
+    return (
+        replace(reading, examples=train, remarks=(*reading.remarks, remark)),
+        Reading(heldout, {}, (remark,), reading.file),
+    )
+
+
+def fold_numbers(reading: Reading, num_folds: int, seed: int) -> Int64[np.ndarray, "examples"]:
+    """The fold of each example, from 1: stratified by class or by the rarest label.
+
+    Examples of the same text, passage or article are in one fold, as where some are held out.
+    """
+    examples = reading.examples
+    articles = {example.title for example in examples if isinstance(example, QuestionExample)}
+    by_article = len(articles) >= max(MIN_ARTICLES, num_folds)
+    groups = [_group_key(example, by_article) for example in examples]
+    labels = [example.label if isinstance(example, TextExample) else None for example in examples]
+    strata: Sequence[Hashable] = [label if isinstance(label, int) else None for label in labels]
+    if all(isinstance(label, tuple) for label in labels):
+        strata = rarest(cast("list[tuple[int, ...]]", labels))
+    return assign_folds(groups, strata, num_folds, seed, reading.origin)
+
+
 def _group_key(example: Example, by_article: bool) -> str:
     if isinstance(example, QuestionExample):
         return example.title if by_article else example.passage
+    if isinstance(example, TaggingExample):
+        return example.text
     if isinstance(example, TextExample):
         return f"{example.first}\0{example.second or ''}"
     return example.passage or f"{example.question}\0{example.options}"

@@ -1,9 +1,11 @@
 """Rows of CSV, TSV, JSON, JSONL and Parquet files. Each row knows its place, for error messages.
 
-Nothing is repaired silently: a file that is not UTF-8, a row that does not fit its header or a broken JSON line is
-refused with file and line, or excluded and counted where the published files of a task are known to have such rows.
+Nothing is repaired silently: a file that is not UTF-8 is read as Excel writes it after a warning, and a row that
+does not fit its header or a broken JSON line is refused with file and line, or excluded and counted where the published
+files of a task are known to have such rows.
 """
 
+import codecs
 import contextlib
 import csv
 import io
@@ -13,17 +15,19 @@ import math
 import re
 import sys
 import unicodedata
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from openalbert.errors import UserError, suggestion
+from openalbert.errors import InputWarning, UserError, suggestion
 from openalbert.formatting import counted
-from openalbert.text.readers import MAGIC, CorpusSource, Counts, byte_blocks
+from openalbert.text.readers import MAGIC, UTF16_MARKS, CorpusSource, Counts, byte_blocks
 from openalbert.text.records import delimiter_of, misquoted
 
 Quoting = Literal["literal", "quoted", "as_found"]
+_WINDOWS_BYTES = bytes(number for number in range(256) if number not in (0x81, 0x8D, 0x8F, 0x90, 0x9D))
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 # Invisible characters that Unicode counts among letters, symbols or accents: fillers, an empty braille cell, joiners.
 _BLANK = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0\ufe0e\ufe0f")
@@ -219,19 +223,65 @@ def check_is_there(path: Path) -> None:
 
 
 def read_text(path: Path) -> str:
-    """The text of a file, which must be UTF-8; compressed files are unpacked."""
+    """The text of a file, unpacked: UTF-8, or with a warning Windows-1252, or UTF-16 with its mark."""
+    data = b"".join(table_blocks(path))
+    return data.decode(find_encoding([data], str(path)).name, errors="replace")  # broken in UTF-16 alone
+
+
+def table_blocks(path: Path) -> Iterator[bytes]:
+    """The bytes of a file of rows, unpacked; a folder, a missing file and binary data are refused."""
     check_is_there(path)
     if path.is_dir():
         raise UserError(f"{path} is a folder, and a file is needed")
-    data = b"".join(byte_blocks(CorpusSource(str(path), "text", path.stat().st_size), Counts()))
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise UserError(
-            f"{path}, line {line}: the byte 0x{data[error.start]:02x} is not UTF-8: convert the file "
-            "(for example with iconv -f LATIN1 -t UTF-8 FILE)"
-        ) from None
+    return byte_blocks(CorpusSource(str(path), "text", path.stat().st_size), Counts(), takes_utf16=True)
+
+
+@dataclass(frozen=True)
+class FileEncoding:
+    """The encoding of a text file, and its length."""
+
+    name: str
+    """As Python names it; utf-8-sig where the file begins with a byte order mark."""
+    num_lines: int
+
+
+def find_encoding(blocks: Iterable[bytes], name: str) -> FileEncoding:
+    """The encoding of a file from all its bytes, which are not kept.
+
+    A file that is not UTF-8 is taken for Windows-1252, which Excel writes, with a warning. One that holds more UTF-8
+    than anything else is UTF-8 with a broken byte, and is refused.
+    """
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    num_lines = broken = sound = first_line = 0
+    is_windows, is_utf16, is_marked, is_open = True, None, False, False
+    for block in itertools.chain(blocks, [b""]):
+        if is_utf16 is None:
+            is_utf16, is_marked = block.startswith(UTF16_MARKS), block.startswith(codecs.BOM_UTF8)
+        text = decoder.decode(block, final=not block)
+        is_windows = is_windows and not block.translate(None, _WINDOWS_BYTES)
+        if not text.isascii():
+            replaced = text.count("\ufffd") - block.count("\ufffd".encode())
+            if replaced > 0 and not broken:
+                first_line = num_lines + 1 + text.count("\n", 0, text.index("\ufffd"))
+            broken += max(0, replaced)
+            sound += len(text) - len(text.encode("ascii", "ignore")) - max(0, replaced)
+        num_lines += text.count("\n")
+        is_open = not text.endswith("\n") if text else is_open
+    num_lines += is_open
+    if is_utf16:
+        return FileEncoding("utf-16", num_lines)
+    if not broken:
+        return FileEncoding("utf-8-sig" if is_marked else "utf-8", num_lines)
+    where = f"{name}, line {first_line} is not UTF-8"
+    if sound >= broken or not is_windows:
+        raise UserError(f"{where}: convert the file (for example with iconv -f LATIN1 -t UTF-8 FILE)")
+    warnings.warn(
+        f"{where}: the file is read as Windows-1252, as Excel writes it; if it is in another encoding, convert it to "
+        "UTF-8",
+        InputWarning,
+        stacklevel=2,
+    )
+    return FileEncoding("cp1252", num_lines)
 
 
 def json_lines(path: Path) -> Iterator[Row]:

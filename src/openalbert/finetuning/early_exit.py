@@ -1,0 +1,176 @@
+"""Early exit: when an example is settled, and the rule fitted on held-out examples.
+
+The exits are trained together with the head (PABEE, arXiv 2006.04152). Examples leave by confidence or by patience,
+whichever computes fewer layers for the same score on training examples held out.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float32, Float64, Int64
+
+from openalbert.finetuning.data import EncodedSplit
+from openalbert.finetuning.evaluation import evaluate_outputs
+from openalbert.finetuning.predict import Outputs, batches_by_length, pack, sigmoid, softmax
+from openalbert.interop.exits import ExitInfo, ExitPoint, ExitRule
+from openalbert.model.albert import AlbertModel
+from openalbert.model.config import HeadKind
+from openalbert.tasks.metrics import LOSS
+from openalbert.tasks.task import Sequences, Task
+from openalbert.train.device import Device
+
+Logits: TypeAlias = Float32[np.ndarray, "examples outputs"]
+NEVER = ExitRule("confidence", threshold=2.0)  # no probability is above 1
+QUANTILES = 40  # thresholds that are tried
+MAX_PATIENCE_FOR_VALUES = 3
+
+
+def is_settled(head: HeadKind, rule: ExitRule, logits: Logits, before: Logits | None) -> Bool[np.ndarray, "examples"]:
+    """Whether each example is settled at a layer; `before` are its logits at the layer before, if there was one."""
+    settled: np.ndarray
+    if rule.kind == "confidence":
+        settled = confidence(head, logits) >= rule.threshold
+    elif before is None:
+        settled = np.zeros(len(logits), bool)
+    elif head == "regression":
+        settled = np.abs(logits[:, 0] - before[:, 0]) <= rule.threshold
+    elif head == "classification":
+        settled = logits.argmax(1) == before.argmax(1)
+    else:
+        settled = ((logits > 0) == (before > 0)).all(1)
+    return settled
+
+
+def confidence(head: HeadKind, logits: Logits) -> Float64[np.ndarray, "examples"]:
+    """The probability of each decision: of the class, or of the least certain label."""
+    probability = softmax(logits) if head == "classification" else sigmoid(np.abs(logits))
+    found: np.ndarray = probability.max(1) if head == "classification" else probability.min(1)
+    return found
+
+
+def exit_depths(
+    head: HeadKind, rule: ExitRule, by_depth: Float32[np.ndarray, "layers examples outputs"]
+) -> Int64[np.ndarray, "examples"]:
+    """The depth at which each example leaves, from the logits of every depth."""
+    num_layers, num_examples = by_depth.shape[:2]
+    depths = np.full(num_examples, num_layers)
+    in_a_row = np.zeros(num_examples, np.int64)
+    for layer, logits in enumerate(by_depth):
+        settled = is_settled(head, rule, logits, by_depth[layer - 1] if layer else None)
+        in_a_row = np.where(settled, in_a_row + 1, 0)
+        depths = np.where((in_a_row >= rule.patience) & (depths == num_layers), layer + 1, depths)
+    return depths
+
+
+def predict_depths(
+    model: AlbertModel, sequences: Sequences, device: Device, *, tokens_at_a_time: int = 16384
+) -> Float32[np.ndarray, "layers examples outputs"]:
+    """The logits of every depth, for examples of one sequence each."""
+    assert model.exits is not None
+    head, num_layers = model.head_list[0], model.config.num_layers
+    logits = np.zeros((num_layers, len(sequences.example), head.num_outputs), np.float32)
+    was_training = model.training
+    model.eval()
+    with torch.inference_mode():
+        for chosen in batches_by_length(sequences.lengths, tokens_at_a_time):
+            packed = pack(sequences, chosen, device)
+            with device.autocast():
+                encoded = model.encode_packed(packed.ids, packed.lengths, packed.segments, all_states=True)
+                found = model.depth_scores(encoded)
+            logits[:, chosen] = torch.stack(found).float().cpu().numpy()
+    model.train(was_training)
+    return logits
+
+
+@dataclass(frozen=True)
+class FittedExits:
+    """The fitted rule, and what it gives on the splits that a run is scored on."""
+
+    info: ExitInfo
+    scores: dict[str, dict[str, float]]
+    """By split: the mean depth, the score, and the score at full depth."""
+
+    def sentence(self) -> str:
+        """The result, for the user to read."""
+        layers, rule = self.info.num_layers, self.info.chosen.rule
+        parts = [
+            f"{split} {self.info.metric} {one['score']:.1f} at {one['mean_depth']:.1f} of {layers} layers "
+            f"(full depth: {one['full_score']:.1f})"
+            for split, one in self.scores.items()
+        ]
+        return f"early exit at {rule}: " + "; ".join(parts)
+
+
+def fit_and_score(
+    model: AlbertModel,
+    task: Task,
+    held_out: EncodedSplit,
+    scored: Mapping[str, EncodedSplit],
+    device: Device,
+    max_drop: float,
+) -> FittedExits:
+    """Fit the rule on held-out training examples, and measure it on other splits."""
+    info = fit_exits(model, task, held_out, device, max_drop)
+    scores = {}
+    for name, split in scored.items():
+        by_depth = predict_depths(model, split.encoding.sequences, device)
+        early, full = (measure_rule(task, split, info.head, rule, by_depth) for rule in (info.chosen.rule, NEVER))
+        scores[name] = {"mean_depth": early.mean_depth, "score": early.score, "full_score": full.score}
+    return FittedExits(info, scores)
+
+
+def fit_exits(model: AlbertModel, task: Task, held_out: EncodedSplit, device: Device, max_drop: float) -> ExitInfo:
+    """The rule with the fewest layers whose score is at most `max_drop` points below that of full depth."""
+    head = model.head_list[0].kind
+    by_depth = predict_depths(model, held_out.encoding.sequences, device)
+    full = measure_rule(task, held_out, head, NEVER, by_depth)
+    points = [measure_rule(task, held_out, head, rule, by_depth) for rule in candidate_rules(head, by_depth)]
+    best = list(pareto([*points, full]))
+    good = [point for point in best if point.score >= full.score - max_drop]
+    return ExitInfo(
+        head=head,
+        num_layers=len(by_depth),
+        metric=task.main_metric,
+        num_examples=len(held_out.examples),
+        full_score=full.score,
+        chosen=min(good, key=lambda point: point.mean_depth),
+        points=tuple(best),
+    )
+
+
+def measure_rule(task: Task, data: EncodedSplit, head: HeadKind, rule: ExitRule, by_depth: np.ndarray) -> ExitPoint:
+    """The mean depth of a rule, and its score."""
+    depths = np.full(by_depth.shape[1], len(by_depth)) if rule == NEVER else exit_depths(head, rule, by_depth)
+    chosen = by_depth[depths - 1, np.arange(len(depths))]
+    evaluation = evaluate_outputs(task, data, Outputs({head: chosen}))
+    score = -evaluation.loss if task.main_metric == LOSS else evaluation.metrics[task.main_metric]
+    return ExitPoint(rule, float(depths.mean()), float(score))
+
+
+def candidate_rules(head: HeadKind, by_depth: np.ndarray) -> Iterator[ExitRule]:
+    """The rules that are tried: by confidence and by patience; for values, by patience alone."""
+    num_layers = len(by_depth)
+    steps = np.linspace(0, 1, QUANTILES + 1)
+    if head == "regression":
+        changes = np.abs(np.diff(by_depth[:, :, 0], axis=0))
+        for patience in range(1, min(MAX_PATIENCE_FOR_VALUES, num_layers - 1) + 1):
+            for threshold in np.unique(np.quantile(changes, steps)):
+                yield ExitRule("patience", float(threshold), patience)
+        return
+    all_confidence = np.concatenate([confidence(head, logits) for logits in by_depth])
+    for threshold in np.unique(np.quantile(all_confidence, steps)):
+        yield ExitRule("confidence", float(threshold))
+    for patience in range(1, num_layers):
+        yield ExitRule("patience", patience=patience)
+
+
+def pareto(points: Sequence[ExitPoint]) -> Iterator[ExitPoint]:
+    """The points that no other one beats in both depth and score, shallow first."""
+    best = -np.inf
+    for point in sorted(points, key=lambda one: (one.mean_depth, -one.score)):
+        if point.score > best:
+            best = point.score
+            yield point

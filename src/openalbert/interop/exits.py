@@ -1,0 +1,146 @@
+"""Early exit in a model folder: the heads of every depth (exits.safetensors), and the fitted rule (exits.json).
+
+They are files of their own, so that the rest of the folder stays a model that everybody loads.
+"""
+
+import shutil
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+
+from openalbert import atomic_io
+from openalbert.errors import UserError
+from openalbert.interop.weights import WEIGHTS, read_checksum, read_tensors, write_tensors
+from openalbert.model.albert import AlbertModel
+from openalbert.model.config import HeadKind
+from openalbert.model.heads import make_exits
+from openalbert.settings import from_json, to_json
+
+HEADS = "exits.safetensors"
+RULE = "exits.json"
+
+
+@dataclass(frozen=True)
+class ExitRule:
+    """When an example leaves: after so many layers in a row at which it is settled."""
+
+    kind: Literal["confidence", "patience"]
+    """Settled by confidence: the probability of the decision is at least the threshold. By patience (PABEE): the
+    decision is that of the layer before."""
+    threshold: float = 0.0
+    """Of confidence: the least probability. Of patience, for values: the largest change that counts as none."""
+    patience: int = 1
+    """The number of layers in a row."""
+
+    def __str__(self) -> str:
+        rows = "1 layer" if self.patience == 1 else f"{self.patience} layers in a row"
+        if self.kind == "confidence":
+            return f"confidence of {self.threshold:.4g} at {rows}"
+        within = f" within {self.threshold:.3g}" if self.threshold else ""
+        return f"the same decision{within} at {rows} after the first"
+
+
+@dataclass(frozen=True)
+class ExitPoint:
+    """What a rule gave on the examples that it was fitted on."""
+
+    rule: ExitRule
+    mean_depth: float
+    """Layers computed for an example, on average."""
+    score: float
+    """The main metric, in percent."""
+
+
+@dataclass(frozen=True)
+class ExitInfo:
+    """How a model's examples leave early, fitted on training examples held out."""
+
+    head: HeadKind
+    """The head that decides."""
+    num_layers: int
+    metric: str
+    """What was measured."""
+    num_examples: int
+    """How many examples were held out."""
+    full_score: float
+    """The metric there at full depth."""
+    chosen: ExitPoint
+    points: tuple[ExitPoint, ...]
+    """The best score for each mean depth, shallow first."""
+    weights: str = ""
+    """Checksums of the weights that it was fitted for."""
+
+    def at_speedup(self, speedup: float) -> ExitPoint:
+        """The best rule that computes at most 1 / speedup of the layers."""
+        fast = [point for point in self.points if point.mean_depth <= self.num_layers / speedup]
+        if not fast:
+            fastest = self.num_layers / min(point.mean_depth for point in self.points)
+            raise UserError(f"a speed-up of {speedup:g} is not reached: the fastest rule gives {fastest:.2f}")
+        return max(fast, key=lambda point: point.score)
+
+
+def write_exit_heads(folder: Path, model: AlbertModel, dtype: torch.dtype) -> None:
+    """Write the heads of every depth next to a model's weights."""
+    assert model.exits is not None
+    write_tensors(folder / HEADS, {name: tensor.to(dtype) for name, tensor in model.exits.named_parameters()})
+
+
+def read_exit_heads(folder: Path, model: AlbertModel) -> None:
+    """Add the heads of every depth to a model, where its folder has them."""
+    path = folder / HEADS
+    if not path.is_file():
+        return
+    tensors = read_tensors(path)
+    task_heads = [head for head in model.head_list if head.kind not in ("masked_lm", "sentence_order")]
+    if not task_heads:
+        raise UserError(f"{path}: heads for early exit, but the model has no head for a task: remove the file")
+    model.exits = make_exits(task_heads[0], model.config)
+    own = dict(model.exits.named_parameters())
+    if own.keys() != tensors.keys() or any(own[name].shape != tensors[name].shape for name in own):
+        raise UserError(f"{path}: heads for early exit of another model: copy the folder again, or remove the file")
+    with torch.no_grad():
+        for name, parameter in own.items():
+            parameter.copy_(tensors[name])
+
+
+def read_exit_arrays(folder: Path) -> tuple[np.ndarray, np.ndarray] | None:
+    """Weights and biases of the exits, by depth, where a folder has them."""
+    path = folder / HEADS
+    if not path.is_file():
+        return None
+    tensors = {name: tensor.float().numpy() for name, tensor in read_tensors(path).items()}
+    depths = range(len(tensors) // 2)
+    weight, bias = (np.stack([tensors[f"{depth}.dense.{what}"] for depth in depths]) for what in ("weight", "bias"))
+    return weight, bias
+
+
+def copy_exits(source: Path, target: Path) -> None:
+    """Copy the exits of a model folder, and the rule, into a folder with the same weights in another form."""
+    info = read_exit_info(source)
+    if info is not None:
+        shutil.copyfile(source / HEADS, target / HEADS)
+        write_exit_info(target, replace(info, weights=weights_of(target)))
+
+
+def write_exit_info(folder: Path, info: ExitInfo) -> None:
+    """Write exits.json into a model folder."""
+    atomic_io.write_text(folder / RULE, to_json(info))
+
+
+def read_exit_info(folder: Path) -> ExitInfo | None:
+    """The content of exits.json; None where the model has no exits. A rule of other weights is refused."""
+    path = folder / RULE
+    if not path.is_file():
+        return None
+    info = from_json(path.read_text(encoding="utf-8"), ExitInfo, str(path))
+    if info.weights != weights_of(folder):
+        raise UserError(f"{path}: the rule was fitted for other weights: copy the folder again, or remove the file")
+    return info
+
+
+def weights_of(folder: Path) -> str:
+    """What identifies the weights of a folder and of its exits."""
+    return f"{read_checksum(folder / WEIGHTS)} {read_checksum(folder / HEADS)}"

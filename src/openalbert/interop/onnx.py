@@ -1,0 +1,159 @@
+"""Exported folders: a model as ONNX graphs over one file of weights, its tokenizer and task, and a manifest.
+
+`model.onnx` is the whole model, for any program that runs ONNX. The other graphs are its pieces: with the layer as a
+graph of its own, the loop over layers is outside, where it can end at any depth.
+"""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from openalbert.atomic_io import new_folder
+from openalbert.errors import UserError
+from openalbert.interop.config_json import write_config
+from openalbert.interop.exits import copy_exits
+from openalbert.interop.huggingface import CONFIG, EXPORT
+from openalbert.interop.onnx_graph import (
+    OPSET,
+    WEIGHTS_FILE,
+    Part,
+    Weights,
+    blocks_of,
+    embedding_graph,
+    head_graph,
+    import_onnx,
+    layer_graph,
+    part_of,
+    pooler_graph,
+    whole_graph,
+)
+from openalbert.model.albert import AlbertModel
+from openalbert.model.config import AlbertConfig, Head
+from openalbert.settings import from_json, to_json
+from openalbert.version import __version__
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+WHOLE, EMBEDDING, POOLER = "model.onnx", "embedding.onnx", "pooler.onnx"
+Precision = Literal["fp32", "int8"]
+COPIED = ("spiece.model", "normalization.json", "tokenizer.json", "tokenizer_config.json", "task.json", "README.md")
+"""The files of a model folder that an export needs too."""
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """export.json: what an exported folder holds."""
+
+    precision: Precision
+    kept: tuple[Part, ...]
+    """Parts of an int8 model whose matrices stayed in fp32."""
+    config: AlbertConfig
+    heads: tuple[Head, ...]
+    layers: tuple[str, ...]
+    """The graph of each layer; layers with the same weights have the same one."""
+    files: dict[str, str] = field(default_factory=dict)
+    """The SHA-256 of every file."""
+    opset: int = OPSET
+    openalbert: str = __version__
+
+
+def rows_graph_of(layer: str) -> str:
+    """The file of a layer's other graph, which computes some rows only."""
+    return layer.replace("layer", "layer-rows")
+
+
+def head_file(kind: str) -> str:
+    """The file of a head's graph."""
+    return f"head-{kind}.onnx"
+
+
+def is_exported(folder: Path) -> bool:
+    """Whether a folder holds an exported model."""
+    return (folder / EXPORT).is_file()
+
+
+def write_export(model: AlbertModel, folder: Path, *, source: Path, int8: bool, keep: Sequence[Part] = ()) -> Manifest:
+    """Export a model; the tokenizer and the task are copied from `source`, its folder.
+
+    An existing export is replaced when the new one is complete.
+    """
+    import_onnx()
+    check_replaceable(folder)
+    config, heads = model.config, model.head_list
+    parameters = {name: parameter.detach().float().cpu().numpy() for name, parameter in model.named_parameters()}
+    weights = Weights(parameters, int8, keep)
+    graphs = {WHOLE: whole_graph(weights, config, heads), EMBEDDING: embedding_graph(weights, config)}
+    layers = []
+    for attention, ffn in blocks_of(config):
+        name = f"layer-{attention}-{ffn}.onnx"
+        layers.append(name)
+        if name not in graphs:
+            graphs[name] = layer_graph(weights, config, (attention, ffn), of_rows=False)
+            graphs[rows_graph_of(name)] = layer_graph(weights, config, (attention, ffn), of_rows=True)
+    graphs[POOLER] = pooler_graph(weights, config)
+    graphs |= {head_file(head.kind): head_graph(weights, config, head) for head in heads}
+    if int8:
+        check_quantized(graphs.values(), keep)
+    with new_folder(folder) as aside:
+        (aside / WEIGHTS_FILE).write_bytes(weights.content())
+        for name, graph in graphs.items():
+            (aside / name).write_bytes(graph.SerializeToString(deterministic=True))
+        values = write_config(config, heads, "float32")
+        (aside / CONFIG).write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+        for name in COPIED:
+            if (source / name).is_file():
+                shutil.copyfile(source / name, aside / name)
+        copy_exits(source, aside)
+        sums = {path.name: _sha256(path) for path in sorted(aside.iterdir())}
+        manifest = Manifest("int8" if int8 else "fp32", tuple(keep), config, heads, tuple(layers), sums)
+        (aside / EXPORT).write_text(to_json(manifest), encoding="utf-8")
+    return manifest
+
+
+def check_quantized(graphs: "Iterable[ModelProto]", keep: Sequence[Part]) -> None:
+    """Assert that every matrix of an int8 model is stored in 8 bits, but for those that are kept."""
+    from onnx import TensorProto
+
+    for graph in graphs:
+        for tensor in graph.graph.initializer:
+            is_kept = part_of(tensor.name) in keep
+            assert len(tensor.dims) < 2 or is_kept or tensor.data_type == TensorProto.INT8, tensor.name
+
+
+def check_replaceable(target: Path) -> None:
+    """Refuse to replace a folder that holds something other than an export."""
+    if target.is_dir() and not is_exported(target) and any(target.iterdir()):
+        raise UserError(
+            f"{target} holds other things than an exported model, which would be deleted: give another name"
+        )
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """The manifest of an exported folder, whose files are checked against it."""
+    path = folder / EXPORT
+    manifest = from_json(path.read_text(encoding="utf-8"), Manifest, str(path))
+    for name, expected in manifest.files.items():
+        file = folder / name
+        if not file.is_file():
+            raise UserError(f"{folder}: {name} is missing: copy the whole folder again, or export the model again")
+        if _sha256(file) != expected:
+            raise UserError(
+                f"{file}: its content is not what was exported (its SHA-256 differs from that in {EXPORT}): copy the "
+                "whole folder again, or export the model again"
+            )
+    return manifest
+
+
+def size_of(folder: Path) -> int:
+    """The bytes that loading the model reads: the weights and the whole graph."""
+    return sum((folder / name).stat().st_size for name in (WHOLE, WEIGHTS_FILE))
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,159 @@
+"""What computes a model's outputs for token sequences, behind one small protocol: torch here, others elsewhere.
+
+Everything before it (tokens) and after it (what the logits mean) is the same for all of them.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from jaxtyping import Float32, Int64
+
+from openalbert.finetuning.predict import TOKENS_AT_A_TIME, Outputs, batches_by_length, pack, predict
+from openalbert.model.albert import AlbertModel
+from openalbert.model.config import AlbertConfig, Head, HeadKind
+from openalbert.serve.early_exit import Pool, TorchPool
+from openalbert.tasks.task import Sequences
+from openalbert.train.device import Device
+
+Advance = Callable[[float], None]
+"""Called with the number of tokens that were just computed."""
+
+
+def not_shown(tokens: float) -> None:
+    """The progress of work that nobody waits for."""
+
+
+@dataclass(frozen=True)
+class MaskedPieces:
+    """The most probable pieces of some masked tokens, the best first."""
+
+    ids: Int64[np.ndarray, "masks top"]
+    probabilities: Float32[np.ndarray, "masks top"]
+
+
+@runtime_checkable
+class Backend(Protocol):
+    """Computes what a model's heads give. Rows are in the order of the sequences, whatever is computed together."""
+
+    @property
+    def config(self) -> AlbertConfig:
+        """The model's configuration."""
+
+    @property
+    def heads(self) -> tuple[Head, ...]:
+        """Its heads, with their labels."""
+
+    def logits(
+        self,
+        sequences: Sequences,
+        kinds: Sequence[HeadKind],
+        *,
+        tokens_at_a_time: int = TOKENS_AT_A_TIME,
+        advance: Advance = not_shown,
+    ) -> Outputs:
+        """The logits of these heads: a row for each sequence; of heads that score tokens, a row for each token."""
+
+    def masked_pieces(
+        self,
+        sequences: Sequences,
+        masks: Int64[np.ndarray, "masks"],
+        top: int,
+        num_pieces: int,
+        *,
+        tokens_at_a_time: int = TOKENS_AT_A_TIME,
+        advance: Advance = not_shown,
+    ) -> MaskedPieces:
+        """The `top` most probable of the first `num_pieces` pieces for each masked token.
+
+        `masks` are the places of these tokens in `sequences.ids`, ascending.
+        """
+
+
+@runtime_checkable
+class LayeredBackend(Backend, Protocol):
+    """A backend that can stop after any layer."""
+
+    def at_depth(self, depth: int) -> "LayeredBackend":
+        """The same model, computed through its first layers only."""
+
+    def pool(self) -> Pool:
+        """An empty pool for sequences that leave at different depths."""
+
+
+@dataclass(frozen=True)
+class TorchBackend:
+    """An AlbertModel on a device, computing packed batches of similar lengths: nothing is computed for padding."""
+
+    module: AlbertModel
+    device: Device
+    depth: int | None = None
+    """The layers that are computed; None: all."""
+
+    @property
+    def config(self) -> AlbertConfig:
+        """The model's configuration."""
+        return self.module.config
+
+    @property
+    def heads(self) -> tuple[Head, ...]:
+        """Its heads, with their labels."""
+        return self.module.head_list
+
+    def logits(
+        self,
+        sequences: Sequences,
+        kinds: Sequence[HeadKind],
+        *,
+        tokens_at_a_time: int = TOKENS_AT_A_TIME,
+        advance: Advance = not_shown,
+    ) -> Outputs:
+        """The logits of these heads."""
+        return predict(
+            [self.module],
+            sequences,
+            self.device,
+            kinds=kinds,
+            depth=self.depth,
+            tokens_at_a_time=tokens_at_a_time,
+            advance=advance,
+        )
+
+    def at_depth(self, depth: int) -> "TorchBackend":
+        """The same model, computed through its first layers only."""
+        return replace(self, depth=depth)
+
+    def pool(self) -> TorchPool:
+        """An empty pool for sequences that leave at different depths."""
+        return TorchPool(self.module, self.device)
+
+    def masked_pieces(
+        self,
+        sequences: Sequences,
+        masks: Int64[np.ndarray, "masks"],
+        top: int,
+        num_pieces: int,
+        *,
+        tokens_at_a_time: int = TOKENS_AT_A_TIME,
+        advance: Advance = not_shown,
+    ) -> MaskedPieces:
+        """The most probable pieces of masked tokens; the last layer and the head compute these tokens alone."""
+        ids = np.zeros((len(masks), top), np.int64)
+        probabilities = np.zeros((len(masks), top), np.float32)
+        with torch.inference_mode():
+            for chosen in batches_by_length(sequences.lengths, tokens_at_a_time):
+                packed = pack(sequences, chosen, self.device)
+                (asked,) = np.nonzero(np.isin(packed.tokens, masks))
+                at = torch.from_numpy(asked).to(self.device.torch_device)
+                with self.device.autocast():
+                    encoded = self.module.encode_packed(
+                        packed.ids, packed.lengths, packed.segments, at=at, depth=self.depth
+                    )
+                    scores = self.module.scores("masked_lm", encoded)[:, :num_pieces]
+                best = scores.float().softmax(-1).topk(top)
+                rows = np.searchsorted(masks, packed.tokens[asked])
+                ids[rows], probabilities[rows] = best.indices.cpu().numpy(), best.values.cpu().numpy()
+                advance(float(len(packed.tokens)))
+        return MaskedPieces(ids, probabilities)

@@ -1,0 +1,375 @@
+"""Continuous batching: requests of many threads are computed together, by tokens, as they come.
+
+A `BatchingBackend` is a backend like any other, so that whatever predicts with one can be served. A worker thread
+gathers what waits. Where a model's layers share their weights, a request joins the running batch at the next layer and
+need not wait for the requests before it.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import CancelledError, Future
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from jaxtyping import Int64
+
+from openalbert.errors import UserError
+from openalbert.finetuning.predict import TOKENS_AT_A_TIME, Outputs
+from openalbert.interop.exits import ExitRule
+from openalbert.model.config import TOKEN_HEADS, AlbertConfig, Head, HeadKind
+from openalbert.serve.backend import Advance, Backend, MaskedPieces, not_shown
+from openalbert.serve.early_exit import DepthMixedBatch, Pool
+from openalbert.tasks.task import Sequences
+
+
+class OverloadedError(UserError):
+    """More is waiting than the batcher takes."""
+
+
+class LateError(UserError):
+    """A request was not computed in time."""
+
+
+@dataclass(frozen=True)
+class Served:
+    """What a request waited for and got, for metrics."""
+
+    queue_seconds: float
+    compute_seconds: float
+    batch_tokens: int
+    """Tokens that were computed together with it, its own included, when it joined."""
+    depths: tuple[int, ...] = ()
+    """The layers that were computed for each of its sequences, where they may leave early."""
+
+
+@dataclass
+class Ticket:
+    """One request's limits, and what became of it."""
+
+    seconds: float = 30.0
+    """How long it may take, waiting included."""
+    max_depth: int | None = None
+    deadline: float | None = None
+    """Seconds of computing after which it leaves with what it has."""
+    is_cancelled: bool = False
+    """Set where nobody waits for the result any more."""
+    served: list[Served] = field(default_factory=list)
+
+
+TICKET: ContextVar[Ticket | None] = ContextVar("ticket", default=None)
+
+
+@contextmanager
+def ticket(one: Ticket) -> Iterator[Ticket]:
+    """Everything that is computed within, in this thread, counts for this request."""
+    token = TICKET.set(one)
+    try:
+        yield one
+    finally:
+        TICKET.reset(token)
+
+
+@runtime_checkable
+class Work(Protocol):
+    """A kind of computation that several requests can share."""
+
+    def run(self, backend: Backend, jobs: Sequence["Job"]) -> list[Any]:
+        """Compute the jobs together: the result of each."""
+
+
+@dataclass(frozen=True)
+class LogitsWork:
+    """The logits of some heads."""
+
+    kinds: tuple[HeadKind, ...]
+
+    def run(self, backend: Backend, jobs: Sequence["Job"]) -> list[Any]:
+        """Concatenate the sequences, and cut the outputs apart again."""
+        merged, sequence_cuts, token_cuts = merge([job.sequences for job in jobs])
+        logits = backend.logits(merged, self.kinds).logits
+        cut = {
+            kind: np.split(rows, token_cuts if kind in TOKEN_HEADS else sequence_cuts) for kind, rows in logits.items()
+        }
+        return [Outputs({kind: pieces[number] for kind, pieces in cut.items()}) for number in range(len(jobs))]
+
+
+@dataclass(frozen=True)
+class MaskedWork:
+    """The most probable pieces of masked tokens."""
+
+    top: int
+    num_pieces: int
+
+    def run(self, backend: Backend, jobs: Sequence["Job"]) -> list[Any]:
+        """Concatenate sequences and masks, and cut the pieces apart again."""
+        merged, _, token_cuts = merge([job.sequences for job in jobs])
+        firsts = [0, *token_cuts.tolist()]
+        masks = np.concatenate([job.masks + first for job, first in zip(jobs, firsts, strict=True)])
+        found = backend.masked_pieces(merged, masks, self.top, self.num_pieces)
+        cuts = np.cumsum([len(job.masks) for job in jobs])[:-1]
+        pieces = zip(np.split(found.ids, cuts), np.split(found.probabilities, cuts), strict=True)
+        return [MaskedPieces(ids, probabilities) for ids, probabilities in pieces]
+
+
+@dataclass(eq=False)
+class Job:
+    """What one thread waits for."""
+
+    work: Work
+    sequences: Sequences
+    ticket: Ticket
+    masks: Int64[np.ndarray, "masks"]
+    arrived: float
+    result: "Future[Any]" = field(default_factory=Future)
+    joined: float = 0.0
+    batch_tokens: int = 0
+    first: int = 0
+    """The number of its first sequence in the batch of mixed depths."""
+    waits_for: int = 0
+    """How many of its sequences have not left."""
+    logits: Any = None
+    depths: Any = None
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of all its sequences."""
+        return len(self.sequences.ids)
+
+
+def merge(
+    parts: Sequence[Sequences],
+) -> tuple[Sequences, Int64[np.ndarray, "_"], Int64[np.ndarray, "_"]]:
+    """Several requests' sequences as one, and where to cut rows of sequences and rows of tokens apart again."""
+    token_ends = np.cumsum([len(part.ids) for part in parts])
+    lengths = np.concatenate([part.lengths for part in parts])
+    counts = np.cumsum([len(part.example) for part in parts])
+    merged = Sequences(
+        np.concatenate([part.ids for part in parts]),
+        np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)]),
+        np.concatenate([part.second for part in parts]),
+        np.arange(len(lengths)),
+        {},
+        len(lengths),
+        0,
+    )
+    return merged, counts[:-1], token_ends[:-1]
+
+
+class Batcher:
+    """The worker thread of one model, and what waits for it."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        pool: Pool | None = None,
+        rule: ExitRule | None = None,
+        *,
+        tokens_at_a_time: int = TOKENS_AT_A_TIME,
+        max_waiting: int = 512,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`pool`: what sequences of mixed depths are computed in, for a model with one head for whole sequences."""
+        self.backend, self.tokens_at_a_time, self.max_waiting, self.clock = (
+            backend,
+            tokens_at_a_time,
+            max_waiting,
+            clock,
+        )
+        self.mixed = None
+        if pool is not None:
+            self.mixed = DepthMixedBatch(pool, clock=clock) if rule is None else DepthMixedBatch(pool, rule, clock)
+        self._waiting: deque[Job] = deque()
+        self._joined: list[Job] = []
+        self._next_number = 0
+        self._changed = threading.Condition()
+        self._is_closing = False
+        self._thread = threading.Thread(target=self._run, name="batcher", daemon=True)
+        self._thread.start()
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests that have not been started."""
+        return len(self._waiting)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the worker thread runs."""
+        return self._thread.is_alive()
+
+    def compute(self, work: Work, sequences: Sequences, masks: Int64[np.ndarray, "masks"] | None = None) -> Any:
+        """Wait for a computation, in the thread of a request."""
+        one = TICKET.get() or Ticket()
+        job = Job(work, sequences, one, np.empty(0, np.int64) if masks is None else masks, self.clock())
+        with self._changed:
+            if self._is_closing or not self.is_alive:
+                raise OverloadedError("the server is shutting down: send the request to another one")
+            if len(self._waiting) >= self.max_waiting:
+                raise OverloadedError(f"{len(self._waiting)} requests are waiting already: try again in a moment")
+            self._waiting.append(job)
+            self._changed.notify()
+        try:
+            return job.result.result(timeout=one.seconds)
+        except TimeoutError:
+            one.is_cancelled = True
+            raise LateError(f"the request was not computed within {one.seconds:g} seconds: try again later") from None
+
+    def close(self, seconds: float = 30.0) -> bool:
+        """Compute what waits, take nothing new, and end; returns whether all was done in this time."""
+        with self._changed:
+            self._is_closing = True
+            self._changed.notify()
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    # The worker thread.
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting or self._joined or self._is_closing)
+                if self._is_closing and not self._waiting and not self._joined:
+                    return
+                stepped, grouped = self._take()
+            for job in stepped:
+                with _failing([job]):
+                    self._join(job)
+            with _failing(grouped):
+                self._compute(grouped)
+            if self.mixed is not None and self._joined:
+                with _failing(self._joined) as failed:
+                    self._step()
+                if failed:
+                    self.mixed.clear()
+                    self._joined = []
+
+    def _take(self) -> tuple[list[Job], list[Job]]:
+        """What is started now: jobs that join the batch of mixed depths, and jobs of one kind that run at once."""
+        stepped: list[Job] = []
+        grouped: list[Job] = []
+        later: deque[Job] = deque()
+        mixed_tokens = self.mixed.num_tokens if self.mixed is not None else 0
+        group_tokens = 0
+        while self._waiting:
+            job = self._waiting.popleft()
+            if job.ticket.is_cancelled:
+                job.result.set_exception(CancelledError())
+            elif self._is_stepped(job):
+                assert self.mixed is not None
+                fits = not mixed_tokens or mixed_tokens + job.num_tokens <= self.tokens_at_a_time
+                if self.mixed.can_join and fits:
+                    stepped.append(job)
+                    mixed_tokens += job.num_tokens
+                else:
+                    later.append(job)
+                    mixed_tokens = self.tokens_at_a_time  # no later one overtakes it
+            elif not grouped or (
+                job.work == grouped[0].work and group_tokens + job.num_tokens <= self.tokens_at_a_time
+            ):
+                grouped.append(job)
+                group_tokens += job.num_tokens
+            else:
+                later.append(job)
+        self._waiting = later
+        return stepped, grouped
+
+    def _is_stepped(self, job: Job) -> bool:
+        return self.mixed is not None and isinstance(job.work, LogitsWork) and job.work.kinds == (self.mixed.pool.head,)
+
+    def _join(self, job: Job) -> None:
+        assert self.mixed is not None
+        count = len(job.sequences.example)
+        job.first, job.waits_for, job.joined = self._next_number, count, self.clock()
+        job.logits = np.zeros((count, self.mixed.pool.num_outputs), np.float32)
+        job.depths = np.zeros(count, np.int64)
+        numbers = np.arange(job.first, job.first + count)
+        self.mixed.join(job.sequences, np.arange(count), numbers, job.ticket.max_depth, job.ticket.deadline)
+        self._next_number += count
+        job.batch_tokens = self.mixed.num_tokens
+        self._joined.append(job)
+
+    def _step(self) -> None:
+        """One layer for all that have joined; a job whose sequences have all left is done."""
+        assert self.mixed is not None
+        left = self.mixed.step()
+        for job in list(self._joined):
+            rows = left.numbers - job.first
+            own = (rows >= 0) & (rows < len(job.logits))
+            job.logits[rows[own]], job.depths[rows[own]] = left.logits[own], left.depths[own]
+            job.waits_for -= int(own.sum())
+            if not job.waits_for:
+                self._joined.remove(job)
+                self._done(job, Outputs({self.mixed.pool.head: job.logits}), tuple(job.depths.tolist()))
+
+    def _compute(self, jobs: list[Job]) -> None:
+        """Jobs of one kind, computed at once."""
+        now, tokens = self.clock(), sum(job.num_tokens for job in jobs)
+        for job in jobs:
+            job.joined, job.batch_tokens = now, tokens
+        for job, result in zip(jobs, jobs[0].work.run(self.backend, jobs) if jobs else (), strict=True):
+            self._done(job, result)
+
+    def _done(self, job: Job, result: Any, depths: tuple[int, ...] = ()) -> None:
+        now = self.clock()
+        job.ticket.served.append(Served(job.joined - job.arrived, now - job.joined, job.batch_tokens, depths))
+        job.result.set_result(result)
+
+
+@contextmanager
+def _failing(jobs: Sequence[Job]) -> Iterator[list[Exception]]:
+    """A computation that fails fails the requests in it, and not the worker; yields where the error goes."""
+    failed: list[Exception] = []
+    try:
+        yield failed
+    except Exception as error:
+        failed.append(error)
+        for job in jobs:
+            if not job.result.done():
+                job.result.set_exception(error)
+
+
+@dataclass(frozen=True)
+class BatchingBackend:
+    """A backend whose computations are shared with those of other threads."""
+
+    batcher: Batcher
+
+    @property
+    def config(self) -> AlbertConfig:
+        """The model's configuration."""
+        return self.batcher.backend.config
+
+    @property
+    def heads(self) -> tuple[Head, ...]:
+        """Its heads, with their labels."""
+        return self.batcher.backend.heads
+
+    def logits(
+        self,
+        sequences: Sequences,
+        kinds: Sequence[HeadKind],
+        *,
+        tokens_at_a_time: int = TOKENS_AT_A_TIME,
+        advance: Advance = not_shown,
+    ) -> Outputs:
+        """The logits of these heads; the batcher chooses how much is computed at a time."""
+        found: Outputs = self.batcher.compute(LogitsWork(tuple(kinds)), sequences)
+        return found
+
+    def masked_pieces(
+        self,
+        sequences: Sequences,
+        masks: Int64[np.ndarray, "masks"],
+        top: int,
+        num_pieces: int,
+        *,
+        tokens_at_a_time: int = TOKENS_AT_A_TIME,
+        advance: Advance = not_shown,
+    ) -> MaskedPieces:
+        """The most probable pieces of masked tokens."""
+        found: MaskedPieces = self.batcher.compute(MaskedWork(top, num_pieces), sequences, masks)
+        return found

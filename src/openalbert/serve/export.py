@@ -1,0 +1,195 @@
+"""`openalbert export`: a model as ONNX, in fp32 or int8, compared with the original before anybody relies on it."""
+
+import json as json_text
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Annotated, Literal
+
+import numpy as np
+from rich.table import Table
+from tyro.conf import OmitArgPrefixes, Positional, arg
+
+from openalbert.errors import UserError
+from openalbert.finetuning.predict import task_heads
+from openalbert.formatting import counted
+from openalbert.interop import huggingface
+from openalbert.interop.onnx import Manifest, check_replaceable, size_of, write_export
+from openalbert.interop.onnx_graph import PARTS, Part
+from openalbert.interop.onnx_runtime import ExportedModel
+from openalbert.model.albert import AlbertModel
+from openalbert.progress import plain_console
+from openalbert.serve.export_scores import (
+    Score,
+    largest_differences,
+    sample_sequences,
+    score_masked_lm,
+    score_task,
+)
+from openalbert.serve.onnx_backend import OnnxBackend
+from openalbert.tasks.registry import TaskSource
+
+MOST_LOST = 0.5  # points of the main metric that int8 may cost
+TIMED_LENGTH = 128  # tokens
+TIMED_RUNS = 9
+
+
+@dataclass(frozen=True)
+class Export:
+    """Write a model as ONNX graphs for the CPU, and compare them with the original."""
+
+    model: Annotated[Positional[str], arg(metavar="MODEL")]
+    """A model folder, a run, the name of a bundled checkpoint, or `owner/name` on Hugging Face's hub."""
+    out: Path
+    """The folder to write."""
+    to: Literal["onnx"] = "onnx"
+    """The format."""
+    int8: bool = False
+    """Store every weight matrix in 8 bits and compute with 8-bit integers: a quarter of the size, and the fastest."""
+    keep_fp32: tuple[Part, ...] = ()
+    """Parts of the model whose matrices stay in fp32 with --int8, where it would cost too much accuracy otherwise."""
+    task: str = ""
+    """The task to score on. Not given: the one that the model was fine-tuned for."""
+    source: Annotated[TaskSource, OmitArgPrefixes] = field(default_factory=TaskSource)
+    """Labelled examples to score the model on, before and after; for a pretrained model, --dev is a text file."""
+    fresh: bool = False
+    """Replace `out` if it exists."""
+    json: bool = False
+    """Print JSON for programs."""
+
+    def __post_init__(self) -> None:
+        if self.keep_fp32 and not self.int8:
+            raise UserError("--keep-fp32 is for --int8: without it, everything is in fp32 anyway")
+
+
+@dataclass(frozen=True)
+class Report:
+    """What an export was found to be."""
+
+    out: str
+    precision: str
+    kept: tuple[str, ...]
+    sizes: dict[str, int]
+    """Bytes of the weights and the whole graph, by precision."""
+    milliseconds: dict[str, float]
+    """The median time of one input, by precision."""
+    differences: dict[str, tuple[float, float]]
+    """The largest difference from the original and the largest value there: hidden states, logits of each head."""
+    scores: list[Score]
+    advice: str = ""
+    """What to do where a score drops too much."""
+
+
+def export(settings: Export) -> None:
+    """Write the export, compare it, and print the report."""
+    report = export_model(settings)
+    if settings.json:
+        print(json_text.dumps(asdict(report), indent=2))
+    else:
+        print_report(report)
+
+
+def export_model(settings: Export) -> Report:
+    """Write the export and compare it with the original."""
+    if settings.out.exists() and not settings.fresh:
+        raise UserError(f"{settings.out} exists already: give another name, or --fresh to replace it")
+    check_replaceable(settings.out)
+    folder = huggingface.find_folder(settings.model)
+    model = huggingface.load(folder)
+    manifest = write_export(model, settings.out, source=folder, int8=settings.int8, keep=settings.keep_fp32)
+    exported = OnnxBackend(ExportedModel(settings.out))
+    models = {describe(manifest): exported}
+    with tempfile.TemporaryDirectory() as temporary:
+        if settings.int8:
+            write_export(model, Path(temporary, "fp32"), source=folder, int8=False)
+            models = {"fp32": OnnxBackend(ExportedModel(Path(temporary, "fp32"))), **models}
+        sizes = {name: size_of(one.model.folder) for name, one in models.items()}
+        milliseconds = time_models([one.model for one in models.values()])
+    sample = sample_sequences(folder, model.config)
+    scores = _scores(settings, model, exported, folder)
+    return Report(
+        out=str(settings.out),
+        precision=manifest.precision,
+        kept=manifest.kept,
+        sizes=sizes,
+        milliseconds=dict(zip(models, milliseconds, strict=True)),
+        differences=largest_differences(model, exported, sample),
+        scores=scores,
+        advice=_advice(settings, model, folder, scores),
+    )
+
+
+def describe(manifest: Manifest) -> str:
+    """The precision, with what is kept."""
+    return manifest.precision + (f", {' and '.join(manifest.kept)} in fp32" if manifest.kept else "")
+
+
+def _scores(settings: Export, model: AlbertModel, exported: OnnxBackend, folder: Path) -> list[Score]:
+    if not settings.source.is_given:
+        return []
+    if task_heads(model):
+        return score_task(model, exported, folder, settings.task, settings.source)
+    if settings.source.dev is None or "masked_lm" not in model.heads:
+        raise UserError(f"{settings.model} has no head for a task: give a text file with --dev, for MLM accuracy")
+    return [score_masked_lm(model, exported, folder, settings.source.dev)]
+
+
+def time_models(models: Sequence[ExportedModel]) -> list[float]:
+    """The median milliseconds for one input of 128 tokens, the models in turn."""
+    length = min(TIMED_LENGTH, models[0].config.max_positions)
+    ids, ones = np.full((1, length), 5, np.int64), np.ones((1, length), np.int64)
+    first = np.zeros((1, 1), np.int64)
+    times: list[list[float]] = [[] for _ in models]
+    for number in range(TIMED_RUNS + 2):
+        for model, mine in zip(models, times, strict=True):
+            start = time.perf_counter()
+            model.pool(model.encode(ids, ones - 1, ones, rows=first)[:, 0])
+            if number >= 2:  # the first runs load the graphs
+                mine.append(1000 * (time.perf_counter() - start))
+    return [statistics.median(mine) for mine in times]
+
+
+def _advice(settings: Export, model: AlbertModel, folder: Path, scores: Sequence[Score]) -> str:
+    """A warning where a score drops too much, with the part that is best kept in fp32."""
+    worst = max(scores, key=lambda score: score.drop, default=None)
+    if worst is None or worst.drop <= MOST_LOST:
+        return ""
+    lost = f"{worst.name} drops by {worst.drop:.1f} points, more than {MOST_LOST}"
+    rest = [part for part in PARTS if part not in settings.keep_fp32 and part != "heads"]
+    if not settings.int8 or not rest:
+        return f"{lost}: use the model as it is"
+    sample = sample_sequences(folder, model.config)
+    errors: dict[Part, float] = {}
+    with tempfile.TemporaryDirectory() as temporary:
+        for part in rest:
+            out = Path(temporary, part)
+            write_export(model, out, source=folder, int8=True, keep=(*settings.keep_fp32, part))
+            errors[part] = largest_differences(model, OnnxBackend(ExportedModel(out)), sample)["hidden states"][0]
+    best = min(errors, key=lambda part: errors[part])
+    return f"{lost}: keep the part that matters most in fp32, --keep-fp32 {' '.join((*settings.keep_fp32, best))}"
+
+
+def print_report(report: Report) -> None:
+    """Print sizes, times, differences and scores."""
+    table = Table("", *report.sizes, box=None, pad_edge=False)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    table.add_row("size", *(f"{size / 1e6:.1f} MB" for size in report.sizes.values()))
+    table.add_row(f"{TIMED_LENGTH} tokens take", *(f"{value:.0f} ms" for value in report.milliseconds.values()))
+    print(f"{report.out}: model.onnx, and its pieces, in {next(reversed(report.sizes))}")
+    plain_console().print(table)
+    parts = ", ".join(f"{name} {gap:.2g} of {size:.2g}" for name, (gap, size) in report.differences.items())
+    print(f"largest difference from the original: {parts}")
+    for score in report.scores:
+        print(f"{score.name}: {score.before:.2f} before, {score.after:.2f} after ({_examples(score)})")
+    if not report.scores:
+        print("not scored: give labelled examples with --dev or --data to see what the export costs in accuracy")
+    if report.advice:
+        print(f"WARNING: {report.advice}")
+
+
+def _examples(score: Score) -> str:
+    return counted(score.num_examples, "masked token" if score.name.endswith("MLM accuracy") else "example")

@@ -1,0 +1,202 @@
+"""What every HTTP request passes: its id, the API key, the limits on body and time, metrics, and one log line.
+
+It is plain ASGI around the application, so that a request that is refused costs nothing more.
+"""
+
+import asyncio
+import hmac
+import json
+import re
+import sys
+import time
+import uuid
+from collections.abc import Awaitable, Callable, MutableMapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, TypeAlias
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from openalbert.serve.batcher import Served
+
+Message: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[Message]]
+Send: TypeAlias = Callable[[Message], Awaitable[None]]
+App: TypeAlias = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
+
+OPEN_ROUTES = ("/", "/health", "/favicon.ico")  # without a key: the page itself holds nothing, and probes have none
+REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+RETRY_SECONDS = 1
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+TOKENS = (16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much one request, and all of them together, may ask for."""
+
+    max_body: int = 2_000_000
+    """Bytes of a request's body."""
+    max_inputs: int = 32
+    """Inputs of a request."""
+    max_requests: int = 512
+    """Requests in flight; more are answered with 429."""
+    seconds: float = 30.0
+    """How long a request may take: to arrive, and then to be answered."""
+
+
+class Metrics:
+    """What /metrics shows."""
+
+    def __init__(self, num_layers: int) -> None:
+        self.registry = CollectorRegistry()
+        named = {"registry": self.registry}
+        self.requests = Counter("openalbert_requests", "Requests.", ["route", "status"], **named)
+        self.in_flight = Gauge("openalbert_requests_in_flight", "Requests being answered.", **named)
+        self.seconds = Histogram("openalbert_request_seconds", "Time to answer.", ["route"], buckets=SECONDS, **named)
+        self.queue = Histogram("openalbert_queue_seconds", "Time before computing.", buckets=SECONDS, **named)
+        self.compute = Histogram("openalbert_compute_seconds", "Time of computing.", buckets=SECONDS, **named)
+        self.tokens = Histogram("openalbert_batch_tokens", "Tokens computed together.", buckets=TOKENS, **named)
+        depths = tuple(range(1, num_layers + 1))
+        self.depth = Histogram("openalbert_exit_depth", "Layers computed for a sequence.", buckets=depths, **named)
+        self.waiting = Gauge("openalbert_requests_waiting", "Requests not yet computed.", ["model"], **named)
+
+    def take(self, served: Served) -> None:
+        """Count a computation."""
+        self.queue.observe(served.queue_seconds)
+        self.compute.observe(served.compute_seconds)
+        self.tokens.observe(served.batch_tokens)
+        for depth in served.depths:
+            self.depth.observe(depth)
+
+
+class RefusedError(Exception):
+    """A request that is answered with an error before the application sees it."""
+
+    def __init__(self, status: int, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.status, self.kind = status, kind
+
+
+def error_body(kind: str, message: str, route: str = "") -> dict[str, Any]:
+    """An error as JSON: text-embeddings-inference's shape, and OpenAI's below /v1."""
+    if route.startswith("/v1/"):
+        return {"error": {"message": message, "type": kind, "param": None, "code": None}}
+    return {"error": message, "error_type": kind}
+
+
+class Guard:
+    """The application with everything around it that does not depend on the route."""
+
+    def __init__(self, app: App, limits: Limits, metrics: Metrics, key: str = "", log_texts: bool = False) -> None:
+        self.app, self.limits, self.metrics, self.log_texts = app, limits, metrics, log_texts
+        self._key = key.encode()
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        started = time.perf_counter()
+        headers = {name.lower(): value for name, value in scope["headers"]}
+        given = headers.get(b"x-request-id", b"").decode("latin-1")
+        request_id = given if REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+        state: dict[str, Any] = {"status": 500, "has_begun": False, "body": b""}
+
+        async def answer(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                state["status"], state["has_begun"] = message["status"], True
+                message["headers"] = [*message.get("headers", ()), (b"x-request-id", request_id.encode())]
+            await send(message)
+
+        scope.setdefault("state", {})["request_id"] = request_id
+        self.metrics.in_flight.inc()
+        try:
+            self._check(scope, headers)
+            state["body"] = await self._body(headers, receive)
+            await self.app(scope, _replayed(state["body"], receive), answer)
+        except RefusedError as error:
+            state["status"] = error.status
+            await _send_error(answer, error, scope["path"])
+        except Exception as error:
+            self._log_failure(request_id, error)
+            if not state["has_begun"]:
+                broken = RefusedError(500, "Internal", "something went wrong here: the server's log has the request id")
+                await _send_error(answer, broken, scope["path"])
+        finally:
+            self.metrics.in_flight.dec()
+            self._record(scope, state, request_id, time.perf_counter() - started)
+
+    def _check(self, scope: MutableMapping[str, Any], headers: dict[bytes, bytes]) -> None:
+        is_open = scope["path"] in OPEN_ROUTES and scope["method"] in ("GET", "HEAD")
+        if self._key and not is_open:
+            kind, _, given = headers.get(b"authorization", b"").partition(b" ")
+            if kind.lower() != b"bearer" or not hmac.compare_digest(given.strip(), self._key):
+                raise RefusedError(401, "Unauthorized", "give the API key: Authorization: Bearer KEY")
+        if self.metrics.in_flight._value.get() > self.limits.max_requests:
+            raise RefusedError(429, "Overloaded", f"{self.limits.max_requests} requests are in flight: try again")
+
+    async def _body(self, headers: dict[bytes, bytes], receive: Receive) -> bytes:
+        """The whole body, within the limits on its size and on the time that it takes to arrive."""
+        declared = headers.get(b"content-length", b"0")
+        if declared.isdigit() and int(declared) > self.limits.max_body:
+            raise RefusedError(413, "Validation", f"the body is larger than {self.limits.max_body:,} bytes")
+        body = bytearray()
+        try:
+            async with asyncio.timeout(self.limits.seconds):
+                while True:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise RefusedError(499, "Disconnected", "the client has gone")
+                    body += message.get("body", b"")
+                    if len(body) > self.limits.max_body:
+                        raise RefusedError(413, "Validation", f"the body is larger than {self.limits.max_body:,} bytes")
+                    if not message.get("more_body"):
+                        return bytes(body)
+        except TimeoutError:
+            raise RefusedError(408, "Timeout", f"the body did not arrive within {self.limits.seconds:g} s") from None
+
+    def _record(self, scope: MutableMapping[str, Any], state: dict[str, Any], request_id: str, seconds: float) -> None:
+        route = getattr(scope.get("route"), "path", "none")  # a path of a stranger's choice would fill the metrics
+        self.metrics.requests.labels(route, str(state["status"])).inc()
+        self.metrics.seconds.labels(route).observe(seconds)
+        line = {
+            "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            "request_id": request_id,
+            "method": scope["method"],
+            "route": route,
+            "status": state["status"],
+            "milliseconds": round(1000 * seconds, 2),
+            "bytes": len(state["body"]),
+        }
+        if self.log_texts:
+            line["body"] = state["body"].decode("utf-8", "replace")
+        print(json.dumps(line), file=sys.stderr, flush=True)
+
+    def _log_failure(self, request_id: str, error: Exception) -> None:
+        line = {"request_id": request_id, "level": "error", "error": f"{type(error).__name__}: {error}"}
+        print(json.dumps(line), file=sys.stderr, flush=True)
+
+
+def _replayed(body: bytes, receive: Receive) -> Receive:
+    """The body that was read, once more; then whatever comes, such as the client's leaving."""
+    is_given = False
+
+    async def replay() -> Message:
+        nonlocal is_given
+        if is_given:
+            return await receive()
+        is_given = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return replay
+
+
+async def _send_error(send: Send, error: RefusedError, route: str) -> None:
+    body = json.dumps(error_body(error.kind, str(error), route)).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    if error.status in (429, 503):
+        headers.append((b"retry-after", str(RETRY_SECONDS).encode()))
+    if error.status in (408, 413):
+        headers.append((b"connection", b"close"))
+    await send({"type": "http.response.start", "status": error.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

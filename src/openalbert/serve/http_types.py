@@ -1,0 +1,176 @@
+"""Bodies of requests and answers: text-embeddings-inference's and OpenAI's where they have one, else our own."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+
+def _encodable(text: str) -> str:
+    """Refuse half of a surrogate pair, which JSON can spell but no text contains."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"half of a surrogate pair at character {error.start}: no text contains it") from None
+    return text
+
+
+Text = Annotated[str, AfterValidator(_encodable)]
+Pair = Annotated[list[Text], Field(min_length=1, max_length=2)]
+
+
+class Body(BaseModel):
+    """What all requests may have. Fields that are not known are ignored, as clients send many."""
+
+    model_config = ConfigDict(extra="ignore", allow_inf_nan=False)
+    model: Text | None = None
+    """One of the models that the server was started with; not given: the first that can do it."""
+
+
+class Effort(Body):
+    """How much may be computed for an input, where the model's inputs may leave early."""
+
+    max_depth: int | None = Field(None, ge=1, le=10_000)
+    deadline_ms: float | None = Field(None, ge=0)
+
+
+class EmbedBody(Body):
+    """POST /embed."""
+
+    inputs: Text | list[Text]
+    normalize: bool = True
+    truncate: bool = True
+
+
+class PredictBody(Effort):
+    """POST /predict: a text, a pair as two texts, or a batch of texts and pairs as lists."""
+
+    inputs: Text | Annotated[list[Text], Field(min_length=1, max_length=2)] | list[Pair]
+    raw_scores: bool = False
+    truncate: bool = True
+
+
+class RerankBody(Body):
+    """POST /rerank."""
+
+    query: Text
+    texts: list[Text]
+    raw_scores: bool = False
+    return_text: bool = False
+    truncate: bool = True
+
+
+class SimilarityInputs(BaseModel):
+    """A sentence, and those that it is compared with."""
+
+    source_sentence: Text
+    sentences: list[Text]
+
+
+class SimilarityBody(Body):
+    """POST /similarity."""
+
+    inputs: SimilarityInputs
+
+
+class TokenizeBody(Body):
+    """POST /tokenize."""
+
+    inputs: Text | list[Text]
+    add_special_tokens: bool = True
+
+
+class FillBody(Body):
+    """POST /fill-mask."""
+
+    inputs: Text | list[Text]
+    top_k: int = Field(5, ge=1, le=1000)
+
+
+class AnswerBody(Body):
+    """POST /answer."""
+
+    question: Text
+    context: Text
+
+
+class QuestionInputs(BaseModel):
+    """A question on a passage, as InferenceClient sends it."""
+
+    question: Text
+    context: Text
+
+
+class AnyBody(Effort):
+    """POST /: whatever the model is for, as InferenceClient sends it."""
+
+    inputs: Text | SimilarityInputs | QuestionInputs | list[Text] | list[Pair]
+    parameters: dict[str, Any] | None = None
+    normalize: bool = True
+
+
+class OpenAiBody(Body):
+    """POST /v1/embeddings."""
+
+    input: (
+        Text
+        | list[Text]
+        | list[Annotated[int, Field(ge=0, le=2**31)]]
+        | list[list[Annotated[int, Field(ge=0, le=2**31)]]]
+    )
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: int | None = Field(None, ge=1)
+
+
+class Scored(BaseModel):
+    """A label and its score."""
+
+    label: str
+    score: float
+    depth: int | None = None
+    """The layers that were computed, where inputs may leave early."""
+
+
+class Ranked(BaseModel):
+    """A text's place in the order of relevance."""
+
+    index: int
+    score: float
+    text: str | None = None
+
+
+class Token(BaseModel):
+    """A token of a text and the characters that it stands for."""
+
+    id: int
+    text: str
+    special: bool
+    start: int | None
+    stop: int | None
+
+
+class Filled(BaseModel):
+    """A piece for a mask, in the shape of transformers' fill-mask pipeline."""
+
+    score: float
+    token: int
+    token_str: str
+    sequence: str
+
+
+class Answered(BaseModel):
+    """An answer, as characters of the passage."""
+
+    answer: str
+    score: float
+    start: int | None
+    end: int | None
+
+
+class Entity(BaseModel):
+    """A tagged span, in the shape of transformers' token-classification pipeline."""
+
+    entity_group: str
+    word: str
+    start: int
+    end: int
+    score: float

@@ -1,0 +1,194 @@
+"""Predictions of an exported model: padded batches of similar lengths, computed by ONNX Runtime on the CPU."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from jaxtyping import Bool, Float32, Int64
+
+from openalbert.finetuning.encode import concatenate_ranges
+from openalbert.finetuning.predict import PRETRAINING, TOKENS_AT_A_TIME, Outputs, softmax
+from openalbert.interop.onnx_graph import SCORE_TOKENS
+from openalbert.interop.onnx_runtime import ExportedModel
+from openalbert.model.config import AlbertConfig, Head, HeadKind
+from openalbert.serve.backend import Advance, MaskedPieces, not_shown
+from openalbert.tasks.task import Sequences
+
+MOST_TOKENS = 1024  # of a batch: with more, the activations of a layer leave the cache
+MOST_PADDING = 8  # tokens of a sequence: with more, a batch of its own is faster, which costs as much as 10 tokens
+
+
+@dataclass(frozen=True)
+class PaddedInputs:
+    """Some of the sequences, padded to the longest."""
+
+    chosen: Int64[np.ndarray, "batch"]
+    ids: Int64[np.ndarray, "batch length"]
+    segments: Int64[np.ndarray, "batch length"]
+    is_real: Bool[np.ndarray, "batch length"]
+    tokens: Int64[np.ndarray, "real"]
+    """The place in `Sequences.ids` of each real token, row by row."""
+
+    @property
+    def mask(self) -> Int64[np.ndarray, "batch length"]:
+        """1 for real tokens."""
+        return self.is_real.astype(np.int64)
+
+
+def alike(lengths: Int64[np.ndarray, "n"], tokens_at_a_time: int) -> Iterator[Int64[np.ndarray, "_"]]:
+    """The numbers of the sequences that are computed together, longest first, with little padding.
+
+    A large batch gains nothing on a CPU: 16 sequences of 128 tokens take as long as one after the other.
+    """
+    order = np.argsort(-lengths, kind="stable")
+    start = 0
+    while start < len(order):
+        longest = int(lengths[order[start]])
+        fits = int(np.searchsorted(-lengths[order], MOST_PADDING - longest, side="right"))
+        end = min(fits, start + max(1, tokens_at_a_time // longest))
+        yield order[start:end]
+        start = end
+
+
+def padded_batches(sequences: Sequences, tokens_at_a_time: int) -> Iterator[PaddedInputs]:
+    """All sequences in batches of similar lengths, the longest first."""
+    for chosen in alike(sequences.lengths, min(tokens_at_a_time, MOST_TOKENS)):
+        yield pad(sequences, chosen)
+
+
+def pad(sequences: Sequences, chosen: Int64[np.ndarray, "batch"]) -> PaddedInputs:
+    """Some of the sequences, padded to the longest."""
+    lengths = sequences.lengths[chosen]
+    positions = np.arange(lengths.max())
+    is_real = positions < lengths[:, None]
+    tokens = concatenate_ranges(sequences.starts[chosen], lengths)
+    ids = np.zeros(is_real.shape, np.int64)
+    ids[is_real] = sequences.ids[tokens]
+    segments = (positions >= sequences.second[chosen][:, None]) & is_real
+    return PaddedInputs(chosen, ids, segments.astype(np.int64), is_real, tokens)
+
+
+class OnnxPool:
+    """Sequences that leave at different depths, padded to the longest of them."""
+
+    most_tokens = MOST_TOKENS
+
+    def __init__(self, model: ExportedModel) -> None:
+        [head] = [one for one in model.heads if one.kind not in PRETRAINING]
+        self.model, self.head, self.num_outputs = model, head.kind, head.num_outputs
+        self.num_layers = model.config.num_layers
+        self.mixes_depths = len(set(model.manifest.layers)) == 1
+        self.clear()
+
+    def clear(self) -> None:
+        """Remove all sequences."""
+        self.hidden = np.empty((0, 0, self.model.config.hidden_size), np.float32)
+        self.lengths = np.empty(0, np.int64)
+        self.layer = 0
+
+    def join(self, sequences: Sequences, chosen: Int64[np.ndarray, "_"]) -> None:
+        """Embed sequences, and add them."""
+        new = pad(sequences, chosen)
+        if not len(self.lengths):
+            self.layer = 0
+        embedded = self.model.embed(new.ids, new.segments)
+        longest = max(self.hidden.shape[1], embedded.shape[1])
+        self.hidden = np.concatenate([_widened(one, longest) for one in (self.hidden, embedded)])
+        self.lengths = np.concatenate([self.lengths, sequences.lengths[chosen]])
+
+    def decide(self, depths: Int64[np.ndarray, "active"]) -> Float32[np.ndarray, "active outputs"]:
+        """The next layer of all tokens, or of [CLS] alone where it is the last one; its logits."""
+        mask = (np.arange(self.hidden.shape[1]) < self.lengths[:, None]).astype(np.int64)
+        rows = np.zeros((len(depths), 1), np.int64) if (depths == self.num_layers).all() else None
+        self.hidden = self.model.layer(0 if self.mixes_depths else self.layer, self.hidden, mask, rows)
+        return self.model.depth_scores(self.head, self.hidden[:, 0], depths)
+
+    def advance(self, stays: Bool[np.ndarray, "active"]) -> None:
+        """Remove the sequences that leave."""
+        self.layer += 1
+        self.lengths = self.lengths[stays]
+        self.hidden = self.hidden[stays, : self.lengths.max(initial=0)]
+
+
+def _widened(hidden: Float32[np.ndarray, "batch length hidden"], length: int) -> np.ndarray:
+    return np.pad(hidden, ((0, 0), (0, length - hidden.shape[1]), (0, 0)))
+
+
+@dataclass(frozen=True)
+class OnnxBackend:
+    """An exported model, computed through all layers or the first `depth` of them."""
+
+    model: ExportedModel
+    depth: int | None = None
+
+    @property
+    def config(self) -> AlbertConfig:
+        """The model's configuration."""
+        return self.model.config
+
+    @property
+    def heads(self) -> tuple[Head, ...]:
+        """Its heads, with their labels."""
+        return self.model.heads
+
+    def at_depth(self, depth: int) -> "OnnxBackend":
+        """The same model, computed through its first layers only."""
+        return replace(self, depth=depth)
+
+    def pool(self) -> OnnxPool:
+        """An empty pool for sequences that leave at different depths."""
+        return OnnxPool(self.model)
+
+    def logits(
+        self,
+        sequences: Sequences,
+        kinds: Sequence[HeadKind],
+        *,
+        tokens_at_a_time: int = TOKENS_AT_A_TIME,
+        advance: Advance = not_shown,
+    ) -> Outputs:
+        """The logits of these heads."""
+        of_tokens = {head.kind: head.kind in SCORE_TOKENS for head in self.heads if head.kind in kinds}
+        widths = {head.kind: head.num_outputs for head in self.heads}
+        rows = {True: len(sequences.ids), False: len(sequences.example)}
+        found: dict[str, np.ndarray] = {
+            kind: np.zeros((rows[scores], widths[kind]), np.float32) for kind, scores in of_tokens.items()
+        }
+        for batch in padded_batches(sequences, tokens_at_a_time):
+            # Without a head that scores tokens, the last layer computes [CLS] alone.
+            firsts = None if any(of_tokens.values()) else np.zeros((len(batch.chosen), 1), np.int64)
+            hidden = self.model.encode(batch.ids, batch.segments, batch.mask, rows=firsts, depth=self.depth)
+            for kind, scores_tokens in of_tokens.items():
+                if scores_tokens:
+                    found[kind][batch.tokens] = self.model.scores(kind, hidden[batch.is_real])
+                else:
+                    found[kind][batch.chosen] = self.model.scores(kind, hidden[:, 0])
+            advance(float(len(batch.tokens)))
+        return Outputs(found)
+
+    def masked_pieces(
+        self,
+        sequences: Sequences,
+        masks: Int64[np.ndarray, "masks"],
+        top: int,
+        num_pieces: int,
+        *,
+        tokens_at_a_time: int = TOKENS_AT_A_TIME,
+        advance: Advance = not_shown,
+    ) -> MaskedPieces:
+        """The most probable pieces of masked tokens; the last layer and the head compute these tokens alone."""
+        ids = np.zeros((len(masks), top), np.int64)
+        probabilities = np.zeros((len(masks), top), np.float32)
+        for batch in padded_batches(sequences, tokens_at_a_time):
+            is_masked = np.zeros(batch.is_real.shape, bool)
+            is_masked[batch.is_real] = np.isin(batch.tokens, masks)
+            # The masked positions of each sequence first, as many as in the sequence with most of them.
+            rows = np.argsort(~is_masked, axis=1, kind="stable")[:, : is_masked.sum(1).max()]
+            is_asked = np.take_along_axis(is_masked, rows, axis=1)
+            hidden = self.model.encode(batch.ids, batch.segments, batch.mask, rows=rows, depth=self.depth)
+            likely = softmax(self.model.scores("masked_lm", hidden[is_asked])[:, :num_pieces])
+            best = np.argsort(-likely, axis=1, kind="stable")[:, :top]
+            places = np.searchsorted(masks, batch.tokens[is_masked[batch.is_real]])
+            ids[places], probabilities[places] = best, np.take_along_axis(likely, best, axis=1)
+            advance(float(len(batch.tokens)))
+        return MaskedPieces(ids, probabilities)

@@ -1,0 +1,279 @@
+"""The verb `predict`: predictions of a model for texts and files of any size, in the order of their rows."""
+
+import contextlib
+import io
+import itertools
+import math
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Annotated, Any, TextIO, cast
+
+from tyro.conf import OmitArgPrefixes, Positional, arg
+
+from openalbert import atomic_io
+from openalbert.errors import UserError
+from openalbert.finetuning.predict import TOKENS_AT_A_TIME
+from openalbert.formatting import counted, percent_of, were
+from openalbert.interop.huggingface import find_folder
+from openalbert.progress import Work
+from openalbert.serve.backend import Advance, not_shown
+from openalbert.serve.inputs import Input
+from openalbert.serve.predictions import (
+    PROBABILITIES,
+    PROBABILITY,
+    TAGS,
+    CellKind,
+    Prediction,
+    Unpredictable,
+    added_columns,
+)
+from openalbert.serve.predictor import TOP, Predictor
+from openalbert.serve.roles import InputColumns, RowReader, find_roles, lines_for, words_for
+from openalbert.serve.row_writers import Cells, open_writer
+from openalbert.serve.rows import (
+    ENDINGS,
+    Chunk,
+    Format,
+    Rows,
+    first_table,
+    format_of,
+    given_rows,
+    input_rows,
+    open_rows,
+)
+from openalbert.tasks.data.tables import Exclusions
+from openalbert.text.readers import STANDARD_INPUT
+from openalbert.train.device import Speed, open_device
+
+DIGITS = 6  # significant ones of probabilities and values in files
+
+
+@dataclass(frozen=True)
+class Predict:
+    """Predict for texts or for the rows of a file."""
+
+    model: Annotated[Positional[str], arg(metavar="MODEL")]
+    """A fine-tuned or pretrained model: a model folder, a run, the name of a bundled checkpoint, or `owner/name` on
+    Hugging Face's hub."""
+    texts: Annotated[Positional[tuple[str, ...]], arg(metavar="[TEXT ...|FILE|-]")] = ()
+    """Texts; or a file: CSV, TSV, JSONL, Parquet, CoNLL, or .txt, a text a line. Nothing, or -: standard input."""
+    out: Path | None = None
+    """The file to write: with the ending of the input, or .jsonl. Not given: standard output."""
+    all_probabilities: bool = False
+    """Write the probabilities of all classes, labels or options."""
+    prefix: Annotated[str, arg(metavar="TEXT")] = ""
+    """Put this before the names of the added columns, where the file has such columns already."""
+    columns: Annotated[InputColumns, OmitArgPrefixes] = field(default_factory=InputColumns)
+    """The columns to read."""
+    top: int = TOP
+    """For [MASK]: how many pieces --all-probabilities writes for each."""
+    max_length: int | None = None
+    """The longest input in tokens. Not given: as in fine-tuning."""
+    tokens_at_a_time: int = TOKENS_AT_A_TIME
+    """How many tokens are computed together: fewer need less memory."""
+    depth: int | None = None
+    """How many layers are computed, for all inputs. Not given: all, or as many as each input needs where the model
+    was fine-tuned with --exits."""
+    speedup: float | None = None
+    """With --exits: compute at most 1 / SPEEDUP of the layers on average. Not given: as fitted in fine-tuning."""
+    deadline_ms: float | None = None
+    """An input leaves with what it has after so many milliseconds of computing."""
+    speed: Speed = field(default_factory=Speed)
+    """How fast it goes."""
+
+
+def predict(settings: Predict) -> None:
+    """Predict for what was given, and write it."""
+    find_folder(settings.model)  # refuses a preset, which has no tokenizer
+    with open_device(settings.speed) as device:
+        model = Predictor.load(settings.model)
+        model.compute_on(device)
+        rows = _open(model, settings.texts, settings.out)
+        form = _output_format(rows, settings.out)
+        first = next(rows.chunks)
+        reader = _reader(model, rows, first, settings.columns)
+        for remark in reader.remarks:
+            _log(remark)
+        added = _added(model, settings, form)
+        with _output(settings.out) as file:
+            writer = open_writer(file, form, rows, added)
+            job = _Job(model, settings, reader, added)
+            with _progress(rows) as work:
+                for chunk in itertools.chain([first], rows.chunks):
+                    writer.write(chunk, job.cells(chunk))
+                    work(float(chunk.num_lines))
+            writer.close()
+            job.report(rows)
+
+
+def _reader(model: Predictor, rows: Rows, first: Chunk, columns: InputColumns) -> RowReader:
+    if rows.format == "conll" and model.kind != "tagging":
+        raise UserError(f"{rows.name} is a CoNLL file, whose words {model.name} does not tag: it is for {model.kind}")
+    if rows.format == "text":
+        return RowReader(lambda row: row.values)
+    return find_roles(model, first_table(rows, first), columns)
+
+
+def _added(model: Predictor, settings: Predict, form: Format) -> dict[str, CellKind]:
+    """The columns that are added. In JSONL all probabilities are one object, elsewhere a column for each label."""
+    answer_format = model.task.answer_format if model.task is not None else None
+    labels = model.labels if form != "jsonl" else ()
+    if form == "conll":
+        return {TAGS: "texts"}
+    added = added_columns(model.kind, labels, answer_format, settings.all_probabilities)
+    return {f"{settings.prefix}{name}": kind for name, kind in added.items()}
+
+
+@contextlib.contextmanager
+def _progress(rows: Rows) -> Iterator[Advance]:
+    """Progress over the lines of a file; there is none for texts that were typed."""
+    if not rows.total:
+        yield not_shown
+        return
+    with Work("predict", total=float(rows.total), unit="rows" if rows.format == "parquet" else "lines") as work:
+        yield work.advance
+
+
+class _Job:
+    """Predicts chunk by chunk, and counts what could not be predicted."""
+
+    def __init__(self, model: Predictor, settings: Predict, reader: RowReader, added: Mapping[str, CellKind]) -> None:
+        self.model, self.settings, self.reader, self.added = model, settings, reader, added
+        self.leaving = model.leaving(depth=settings.depth, speedup=settings.speedup, deadline_ms=settings.deadline_ms)
+        self.num_rows = self.num_predicted = self.num_truncated = self.num_layers = 0
+        self.problems = Exclusions()
+
+    def cells(self, chunk: Chunk) -> list[Cells]:
+        """The cells that are added to each record of a chunk."""
+        inputs: dict[int, Input] = {}
+        cells: list[Cells] = [dict.fromkeys(self.added) for _ in chunk.records]
+        for place, record in enumerate(chunk.records):
+            if record.row is not None:
+                try:
+                    inputs[place] = self.reader.read(record.row)
+                except UserError as error:  # a list where a text belongs, which the error says with the place
+                    self.problems.add(f"that cannot be read ({error})", record.row.place)
+            elif record.problem:
+                self.problems.add(record.problem, record.place)
+        found = self.model.predict_inputs(
+            list(inputs.values()),
+            max_length=self.settings.max_length,
+            tokens_at_a_time=self.settings.tokens_at_a_time,
+            top=self.settings.top,
+            leaving=self.leaving,
+        )
+        for (place, _), one in zip(inputs.items(), found.predictions, strict=True):
+            row = chunk.records[place].row
+            if isinstance(one, Unpredictable):
+                self.problems.add(one.reason, row.place if row is not None else "")
+            else:
+                cells[place] = self._cells(one)
+                self.num_predicted += 1
+                self.num_layers += getattr(one, "depth", None) or 0
+        self.num_rows += sum(not record.is_blank for record in chunk.records)
+        self.num_truncated += found.num_truncated
+        return cells
+
+    def _cells(self, prediction: Prediction) -> Cells:
+        values = prediction.cells()
+        if self.settings.all_probabilities:
+            likely = prediction.all_probabilities()
+            values[PROBABILITIES] = likely
+            if isinstance(likely, dict):
+                values |= {f"{PROBABILITY}_{label}": one for label, one in likely.items()}
+        named = {f"{self.settings.prefix}{name}": _rounded(value) for name, value in values.items()}
+        return {name: named.get(name) for name in self.added}
+
+    def report(self, rows: Rows) -> None:
+        """Log what was truncated or could not be predicted; nothing at all is an error."""
+        if self.num_layers:
+            mean = self.num_layers / self.num_predicted
+            _log(f"{mean:.1f} of {self.model.config.num_layers} layers were computed on average")
+        if self.num_truncated:
+            number, length = self.num_truncated, self.settings.max_length or self.model.max_length
+            percent = percent_of(number, self.num_rows)
+            _log(f"{counted(number, 'row')} ({percent}) {were(number)} too long, and cut to {length} tokens")
+        reasons = [f"{counted(count, 'row')} {reason}" for reason, count in self.problems.counted().items()]
+        if not self.num_predicted:
+            advice = "; it is a pretrained model: fine-tune it for a task first" if self.model.kind is None else ""
+            raise UserError(f"{rows.name}: nothing can be predicted: {'; '.join(reasons)}{advice}")
+        for reason in reasons:
+            _log(f"warning: {reason}: no prediction")
+
+
+def _rounded(value: Any) -> Any:
+    """Numbers with the digits that matter; one that is not finite, which JSON cannot hold, is None."""
+    if isinstance(value, float):
+        return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {name: _rounded(one) for name, one in value.items()}
+    return [_rounded(one) for one in value] if isinstance(value, list) else value
+
+
+def _log(sentence: str) -> None:
+    print(sentence, file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def _output(path: Path | None) -> Iterator[IO[bytes]]:
+    if path is None:
+        sys.stdout.flush()
+        yield cast("IO[bytes]", getattr(sys.stdout, "buffer", None) or _TextStream(sys.stdout))
+        sys.stdout.flush()
+        return
+    atomic_io.make_folder(path.absolute().parent)
+    with atomic_io.new_file(path) as file:
+        yield file
+
+
+class _TextStream(io.RawIOBase):
+    """Standard output where it is replaced by a stream of text, as in notebooks."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+
+    def write(self, data: Any) -> int:
+        return self.stream.write(bytes(data).decode())
+
+
+def _open(model: Predictor, words: tuple[str, ...], out: Path | None) -> Rows:
+    """The rows of the file that is named, of standard input, or of texts that were typed."""
+    if words in ((), (STANDARD_INPUT,)):
+        return input_rows(lines_for(model))
+    files = [word for word in words if _is_file(word)]
+    if not files:
+        texts = words_for(model, words)
+        return given_rows(texts, tuple(dict.fromkeys(role for one in texts for role in one)))
+    if len(words) > 1:
+        raise UserError(f"{files[0]} is a file: give one file alone, or texts")
+    path = Path(files[0])
+    if out is not None and out.exists() and path.exists() and out.samefile(path):
+        raise UserError(f"--out {out} is the file that is read: give it another name")
+    return open_rows(path, lines_for(model))
+
+
+def _is_file(word: str) -> bool:
+    """Whether a word names a file: one that exists, or one by its ending."""
+    if len(word) > 4096 or "\n" in word:
+        return False
+    path = Path(word)
+    with contextlib.suppress(OSError, ValueError):
+        if path.exists():
+            return True
+    return format_of(path) is not None and not any(character.isspace() for character in path.name)
+
+
+def _output_format(rows: Rows, out: Path | None) -> Format:
+    if out is None:
+        return rows.format if rows.format in ("csv", "tsv", "conll") else "jsonl"
+    form = ENDINGS.get(out.suffix.lower())
+    if (form == "conll") != (rows.format == "conll"):
+        raise UserError(
+            f"--out {out}: predictions for a CoNLL file are a column of it, and only for such a file: give --out the "
+            "ending of the input"
+        )
+    if form is None or form == "text":
+        raise UserError(f"--out {out}: its ending says no format to write: .csv, .tsv, .jsonl and .parquet do")
+    return form

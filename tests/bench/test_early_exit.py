@@ -1,0 +1,28 @@
+"""bench/early_exit.py from fine-tuning to the table, on a tiny model and made files."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from tests.tasks.made_data import glue_files
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "bench"))  # as `python bench/SCRIPT.py` has it
+
+import early_exit
+
+
+def test_runs_are_trained_scored_timed_and_drawn(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    glue_files(tmp_path / "data" / "glue", "mrpc", 40)
+    common = ["--data", str(tmp_path / "data"), "--runs", str(tmp_path / "runs"), "--tasks", "mrpc", "--seeds", "1"]
+    early_exit.main(["train", str(tiny), *common, "--more", "--epochs 0.5 --max-length 32"])
+    early_exit.main(["measure", *common, "--out", str(tmp_path / "out"), "--device", "cpu"])
+    found = json.loads((tmp_path / "out" / "mrpc.json").read_text())
+    [pair] = found["pairs"]
+    assert 1 <= pair["mean_depth"] <= 2
+    assert {len(times) for kinds in pair["seconds"].values() for times in kinds.values()} == {1}
+    assert "| mrpc | accuracy |" in (tmp_path / "out" / "table.md").read_text()
+    assert (tmp_path / "out" / "score-against-depth.png").stat().st_size > 1000
+    assert "| mrpc |" in capsys.readouterr().out

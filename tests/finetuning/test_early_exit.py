@@ -1,0 +1,182 @@
+"""Early exit: heads at every depth are trained, the rule is fitted on held-out examples, and both are saved."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tests.finetuning.made_lessons import command, learn, lesson
+
+from openalbert import cli
+from openalbert.errors import UserError
+from openalbert.finetuning.early_exit import NEVER, confidence, exit_depths, is_settled, pareto
+from openalbert.finetuning.losses import combine_depths
+from openalbert.interop import huggingface
+from openalbert.interop.exits import ExitPoint, ExitRule, read_exit_info
+from openalbert.model.albert import AlbertModel
+from openalbert.model.config import AlbertConfig, Head
+from openalbert.objectives.score import Score
+from openalbert.text.tokenizer import Tokenizer
+
+
+@pytest.fixture(scope="module")
+def deeper(tmp_path_factory: pytest.TempPathFactory, small: Tokenizer) -> Path:
+    """A tiny model of four layers."""
+    torch.manual_seed(0)
+    config = AlbertConfig(
+        vocab_size=small.vocab_size,
+        embedding_size=32,
+        hidden_size=64,
+        num_layers=4,
+        num_heads=2,
+        ffn_size=128,
+        max_positions=64,
+        initializer_range=0.1,
+    )
+    folder = tmp_path_factory.mktemp("deeper") / "model"
+    huggingface.save(AlbertModel(config), folder, small)
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["classification", "regression", "multi_label"])
+def test_a_run_with_exits_keeps_its_score_with_fewer_layers(kind: str, deeper: Path, tmp_path: Path) -> None:
+    scores = learn(deeper, kind, lesson(kind, tmp_path), tmp_path / "run", "--exits --steps 150")
+    [early] = scores["exits"].values()
+    assert early["mean_depth"] < 4
+    assert early["full_score"] == pytest.approx(scores["scores"]["dev"][scores["main_metric"]], abs=1e-3)
+    assert early["score"] > early["full_score"] - 8  # 40 examples: the rule was fitted on 36 others
+    info = read_exit_info(tmp_path / "run" / "model")
+    assert info is not None
+    assert info.chosen.score >= info.full_score - 0.5
+    assert (info.head, info.num_layers, info.num_examples) == (kind, 4, 36)
+
+
+def test_exits_are_saved_and_transformers_loads_the_folder_all_the_same(deeper: Path, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    learn(deeper, "classification", lesson("classification", tmp_path), tmp_path / "run", "--exits --steps 20")
+    folder = tmp_path / "run" / "model"
+    ours = huggingface.load(folder)
+    assert ours.exits is not None
+    assert len(ours.exits) == 3
+    theirs, report = transformers.AutoModelForSequenceClassification.from_pretrained(folder, output_loading_info=True)
+    assert not report["missing_keys"]
+    assert not report["unexpected_keys"]
+    ids = torch.tensor([[2, 40, 50, 60, 3]])
+    with torch.no_grad():
+        expected = ours.scores("classification", ours.encode(ids))
+        torch.testing.assert_close(theirs(ids).logits, expected, atol=1e-5, rtol=0)
+    # A second fine-tuning starts from the exits too.
+    again = learn(folder, "classification", lesson("classification", tmp_path), tmp_path / "on", "--exits --steps 1")
+    assert again["exits"]
+
+
+def test_a_rule_or_exits_of_another_model_are_refused(deeper: Path, tmp_path: Path) -> None:
+    for seed in (1, 2):
+        file = lesson("classification", tmp_path / "data")
+        learn(deeper, "classification", file, tmp_path / f"run{seed}", f"--exits --steps 2 --seed {seed}")
+    one, other = (tmp_path / f"run{seed}" / "model" for seed in (1, 2))
+    (one / "exits.json").write_text((other / "exits.json").read_text())
+    with pytest.raises(UserError, match="fitted for other weights"):
+        read_exit_info(one)
+    other_shape = AlbertModel(AlbertConfig(10, 4, 8, 2, 2, 16), (Head("classification", ("a", "b")),), has_exits=True)
+    huggingface.save(other_shape, tmp_path / "shape")
+    (one / "exits.safetensors").write_bytes((tmp_path / "shape" / "exits.safetensors").read_bytes())
+    with pytest.raises(UserError, match="early exit of another model"):
+        huggingface.load(one)
+    (one / "exits.safetensors").write_bytes(b"cut")
+    with pytest.raises(UserError, match="not a whole safetensors file"):
+        huggingface.load(one)
+
+
+@pytest.mark.parametrize("kind", ["multiple_choice", "question_answering"])
+def test_exits_are_refused_where_an_example_is_not_one_decision(
+    kind: str, deeper: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(command(deeper, kind, lesson(kind, tmp_path), tmp_path / "run", "--exits"))
+    assert "early exit is for classification, regression, multi_label" in capsys.readouterr().err
+
+
+def test_an_interrupted_run_with_exits_ends_as_an_uninterrupted_one(deeper: Path, tmp_path: Path) -> None:
+    file = lesson("classification", tmp_path)
+    words = "--exits --steps 20 --evaluate-every 5 --save-every 5"
+    whole = learn(deeper, "classification", file, tmp_path / "whole", words)
+    line = command(deeper, "classification", file, tmp_path / "cut", words)
+
+    import openalbert.finetuning.run as run_module
+
+    class StopError(Exception):
+        pass
+
+    real = run_module.FinetuningRun._save
+
+    def save_and_stop(self: run_module.FinetuningRun) -> None:
+        real(self)
+        if self.train_state.step == 10:
+            raise StopError
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run_module.FinetuningRun, "_save", save_and_stop)
+        with pytest.raises(StopError):
+            cli.main(line)
+    cli.main(line)
+    cut = json.loads((tmp_path / "cut" / "scores.json").read_text())
+    assert cut["exits"] == whole["exits"]
+    assert (tmp_path / "cut/model/exits.safetensors").read_bytes() == (
+        tmp_path / "whole/model/exits.safetensors"
+    ).read_bytes()
+
+
+def test_the_loss_is_the_mean_over_depths_weighted_by_depth() -> None:
+    one, two = torch.tensor(1), torch.tensor(2)
+    scores = [Score(torch.tensor(loss), two, one * right) for loss, right in ((3.0, 0), (6.0, 1), (1.0, 2))]
+    combined = combine_depths(scores)
+    assert combined.loss_sum.item() == pytest.approx((1 * 3 + 2 * 6 + 3 * 1) / 6)
+    assert combined.correct == 2
+
+
+def test_each_exit_gives_what_a_shallower_model_with_that_head_gives() -> None:
+    torch.manual_seed(0)
+    config = AlbertConfig(40, 8, 16, 4, 2, 32, initializer_range=0.4)
+    head = Head("classification", ("a", "b"))
+    model = AlbertModel(config, (head,), has_exits=True).eval()
+    assert model.exits is not None
+    ids = torch.randint(5, 40, (3, 9))
+    with torch.no_grad():
+        found = model.depth_scores(model.encode(ids, all_states=True))
+        for depth in range(1, 5):
+            shallow = AlbertModel(dataclasses.replace(config, num_layers=depth), (head,)).eval()
+            shallow.encoder.load_state_dict(model.encoder.state_dict())
+            module = model.heads["classification"] if depth == 4 else model.exits[depth - 1]
+            shallow.heads["classification"].load_state_dict(module.state_dict())
+            torch.testing.assert_close(found[depth - 1], shallow.scores("classification", shallow.encode(ids)))
+
+
+def test_confidence_and_patience_by_hand() -> None:
+    logits = np.array([[0, 0], [3, 0]], np.float32)
+    np.testing.assert_allclose(confidence("classification", logits), [0.5, 1 / (1 + np.exp(-3))], rtol=1e-6)
+    np.testing.assert_allclose(confidence("multi_label", logits[1:]), [0.5])
+    before = np.array([[1, 0], [0, 3]], np.float32)
+    same = ExitRule("patience")
+    assert is_settled("classification", same, logits, before).tolist() == [True, False]
+    assert not is_settled("classification", same, logits, None).any()
+    values = np.array([[1.0], [2.0]], np.float32)
+    near = ExitRule("patience", threshold=0.5)
+    assert is_settled("regression", near, values, values + np.array([[0.4], [0.6]], np.float32)).tolist() == [
+        True,
+        False,
+    ]
+
+
+def test_patience_counts_equal_decisions_in_a_row() -> None:
+    decisions = np.array([[0, 0, 0], [1, 0, 1], [1, 0, 0], [1, 1, 1], [1, 1, 0]])  # layers x examples
+    by_depth = np.eye(2, dtype=np.float32)[decisions]
+    assert exit_depths("classification", ExitRule("patience", patience=2), by_depth).tolist() == [4, 3, 5]
+    assert exit_depths("classification", NEVER, by_depth).tolist() == [5, 5, 5]
+
+
+def test_only_rules_that_none_beats_are_kept() -> None:
+    points = [ExitPoint(NEVER, depth, score) for depth, score in ((3.0, 80.0), (2.0, 70.0), (2.5, 69.0), (4.0, 80.0))]
+    assert [(one.mean_depth, one.score) for one in pareto(points)] == [(2.0, 70.0), (3.0, 80.0)]

@@ -1,0 +1,91 @@
+"""Exported folders that are damaged, foreign, or too new are refused with a sentence."""
+
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import onnx
+import pytest
+
+from openalbert.errors import UserError
+from openalbert.interop import huggingface
+from openalbert.interop.onnx import EMBEDDING, EXPORT, _sha256, write_export
+from openalbert.interop.onnx_graph import WEIGHTS_FILE
+from openalbert.interop.onnx_runtime import ExportedModel
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> Path:
+    folder = tmp_path_factory.mktemp("good") / "export"
+    write_export(huggingface.load(tiny), folder, source=tiny, int8=True)
+    return folder
+
+
+@pytest.fixture
+def export(good: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(good, tmp_path / "export"))
+
+
+def sign_again(folder: Path) -> None:
+    """Make the manifest agree with the files, as an older or newer openalbert might have written them."""
+    values = json.loads((folder / EXPORT).read_text())
+    values["files"] = {name: _sha256(folder / name) for name in values["files"]}
+    (folder / EXPORT).write_text(json.dumps(values))
+
+
+def cut(folder: Path, name: str) -> None:
+    content = (folder / name).read_bytes()
+    (folder / name).write_bytes(content[: len(content) // 2])
+
+
+@pytest.mark.parametrize("name", [WEIGHTS_FILE, "model.onnx", "layer-0-0.onnx", "spiece.model"])
+def test_a_truncated_file_is_refused_by_its_checksum(export: Path, name: str) -> None:
+    cut(export, name)
+    with pytest.raises(UserError, match=f"{name}: its content is not what was exported .* copy the whole folder again"):
+        ExportedModel(export, 1)
+
+
+def test_a_missing_file_is_named(export: Path) -> None:
+    (export / WEIGHTS_FILE).unlink()
+    with pytest.raises(UserError, match=f"{WEIGHTS_FILE} is missing: copy the whole folder again"):
+        ExportedModel(export, 1)
+
+
+def foreign(folder: Path) -> None:
+    (folder / EMBEDDING).write_text("this is not ONNX")
+
+
+def cut_graph(folder: Path) -> None:
+    cut(folder, EMBEDDING)
+
+
+def too_new(folder: Path) -> None:
+    graph = onnx.load(folder / EMBEDDING, load_external_data=False)
+    graph.opset_import[0].version = 999
+    (folder / EMBEDDING).write_bytes(graph.SerializeToString())
+
+
+@pytest.mark.parametrize("damage", [foreign, cut_graph, too_new])
+def test_a_graph_that_the_runtime_cannot_load_is_refused(export: Path, damage: Callable[[Path], None]) -> None:
+    damage(export)
+    sign_again(export)
+    with pytest.raises(UserError, match=r"embedding.onnx: ONNX Runtime .* cannot load this graph .*: update it with"):
+        ExportedModel(export, 1)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [("{", "not JSON"), ("{}", "precision is missing"), ('{"precision": "int4"}', "precision")],
+)
+def test_a_manifest_that_is_none_is_refused(export: Path, content: str, message: str) -> None:
+    (export / EXPORT).write_text(content)
+    with pytest.raises(UserError, match=message):
+        ExportedModel(export, 1)
+
+
+def test_a_machine_without_onnx_runtime_gets_the_name_of_the_extra(good: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(UserError, match=r"pip install 'openalbert\[onnx\]'"):
+        ExportedModel(good, 1)

@@ -1,0 +1,112 @@
+"""`openalbert export` writes a model as ONNX, and says what the export is worth."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.text.varied_lines import plain_lines
+
+from openalbert.errors import UserError
+from openalbert.finetuning.evaluate import Evaluate, score_models
+from openalbert.interop import huggingface
+from openalbert.interop.onnx_runtime import ExportedModel
+from openalbert.serve import export as module
+from openalbert.serve.export import Export, export, export_model
+from openalbert.serve.export_scores import as_sequences, largest_differences
+from openalbert.serve.onnx_backend import OnnxBackend
+from openalbert.tasks.registry import TaskSource
+
+
+def dev_of(run: Path) -> Path:
+    """The labelled file next to a run."""
+    return next(path for path in sorted((run.parent / "data").iterdir()) if path.is_file())
+
+
+def test_int8_is_reported_next_to_fp32_with_the_scores_before_and_after(
+    quick_runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = quick_runs["classification"]
+    dev = dev_of(run)
+    export(Export(str(run), tmp_path / "int8", int8=True, source=TaskSource(dev=dev)))
+    printed = capsys.readouterr().out
+    _, _, results = score_models(Evaluate((str(run),), source=TaskSource(dev=dev)))
+    expected = results[0][0].metrics["accuracy"]
+    assert f"classification dev, accuracy: {expected:.2f} before" in printed
+    assert "fp32" in printed
+    assert "int8" in printed
+    assert "largest difference from the original: hidden states" in printed
+
+
+@pytest.mark.parametrize("kind", ["regression", "question_answering", "multiple_choice"])
+def test_an_fp32_export_scores_as_its_model(kind: str, quick_runs: dict[str, Path], tmp_path: Path) -> None:
+    run = quick_runs[kind]
+    report = export_model(Export(str(run), tmp_path / "export", source=TaskSource(dev=dev_of(run))))
+    [score] = report.scores
+    assert score.drop == pytest.approx(0, abs=1e-3)
+    assert list(report.sizes) == ["fp32"]
+    assert max(gap for gap, _ in report.differences.values()) < 1e-4
+
+
+def test_a_score_that_drops_too_much_is_a_warning_that_offers_a_mixed_form(
+    quick_runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = quick_runs["classification"]
+    monkeypatch.setattr(module, "MOST_LOST", -101.0)
+    settings = Export(str(run), tmp_path / "export", int8=True, keep_fp32=("down",), source=TaskSource(dev=dev_of(run)))
+    export(settings)
+    printed = capsys.readouterr().out
+    assert "WARNING: classification dev, accuracy drops by" in printed
+    assert "--keep-fp32 down " in printed
+    assert "int8, down in fp32" in printed
+
+
+def test_a_pretrained_model_is_scored_by_its_mlm_accuracy(tiny: Path, tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("\n".join(plain_lines(400)))
+    [score] = export_model(Export(str(tiny), tmp_path / "export", source=TaskSource(dev=text))).scores
+    assert score.name == "text.txt, MLM accuracy"
+    assert score.before == score.after
+    assert score.num_examples > 100
+    text.write_text("too short")
+    with pytest.raises(UserError, match="are needed to measure MLM accuracy"):
+        export_model(Export(str(tiny), tmp_path / "other", source=TaskSource(dev=text)))
+
+
+def test_the_report_is_json_for_programs(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    export(Export(str(tiny), tmp_path / "export", int8=True, json=True))
+    report = json.loads(capsys.readouterr().out)
+    assert report["sizes"]["int8"] < report["sizes"]["fp32"]
+    assert report["milliseconds"].keys() == report["sizes"].keys()
+
+
+def test_a_difference_is_found(tiny: Path, tmp_path: Path) -> None:
+    export_model(Export(str(tiny), tmp_path / "export"))
+    model = huggingface.load(tiny)
+    model.encoder.pooler.bias.data += 1
+    sample = as_sequences([[2, 9, 30, 3], [2, 17, 3]])
+    found = largest_differences(model, OnnxBackend(ExportedModel(tmp_path / "export", 1)), sample)
+    assert found["hidden states"][0] < 1e-5
+    assert found["sentence_order"][0] > 1e-3
+    assert np.isfinite([value for both in found.values() for value in both]).all()
+
+
+def test_an_existing_export_is_replaced_only_when_asked(tiny: Path, tmp_path: Path) -> None:
+    settings = Export(str(tiny), tmp_path / "export")
+    export_model(settings)
+    with pytest.raises(UserError, match="exists already: give another name, or --fresh"):
+        export_model(settings)
+    export_model(Export(str(tiny), tmp_path / "export", int8=True, fresh=True))
+    assert ExportedModel(tmp_path / "export", 1).manifest.precision == "int8"
+
+
+def test_keeping_a_part_needs_int8() -> None:
+    with pytest.raises(UserError, match="--keep-fp32 is for --int8"):
+        Export("any", Path("out"), keep_fp32=("down",))
+
+
+def test_a_folder_of_weights_is_not_overwritten_by_an_export(tiny: Path, tmp_path: Path) -> None:
+    shutil.copytree(tiny, tmp_path / "model")
+    with pytest.raises(UserError, match="holds other things than an export"):
+        export_model(Export(str(tiny), tmp_path / "model", fresh=True))

@@ -1,0 +1,93 @@
+"""The predictor takes an exported folder like any other model, and answers the same."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import openalbert
+from openalbert import cli
+from openalbert.errors import UserError
+from openalbert.interop import huggingface
+from openalbert.interop.onnx import write_export
+from openalbert.interop.onnx_runtime import ExportedModel
+from openalbert.model.config import Head
+from openalbert.serve.backend import Backend, TorchBackend
+from openalbert.serve.export_scores import as_sequences, cpu
+from openalbert.serve.onnx_backend import MOST_PADDING, OnnxBackend, alike, padded_batches
+
+KINDS = (
+    "classification",
+    "regression",
+    "multi_label",
+    "multiple_choice",
+    "question_answering",
+    "some_without_answer",
+)
+SEQUENCES = as_sequences([[2, *range(5, 5 + length), 3] for length in (3, 20, 4, 12, 1, 13, 20)])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_export_gives_the_logits_of_its_model(kind: str, quick_runs: dict[str, Path], tmp_path: Path) -> None:
+    folder = huggingface.find_folder(str(quick_runs[kind]))
+    model = huggingface.load(folder)
+    write_export(model, tmp_path / "export", source=folder, int8=False)
+    backend = OnnxBackend(ExportedModel(tmp_path / "export", 1))
+    assert isinstance(backend, Backend)
+    kinds = [head.kind for head in model.head_list]
+    found = backend.logits(SEQUENCES, kinds).logits
+    expected = TorchBackend(model, cpu()).logits(SEQUENCES, kinds).logits
+    assert found.keys() == expected.keys()
+    for name, values in expected.items():
+        np.testing.assert_allclose(found[name], values, atol=2e-5, err_msg=name)
+
+
+def test_batches_hold_every_sequence_once_with_little_padding() -> None:
+    seen = []
+    for batch in padded_batches(SEQUENCES, 44):
+        lengths = batch.is_real.sum(1)
+        assert (lengths.max() - lengths <= MOST_PADDING).all()
+        assert batch.ids.size <= 44
+        seen += batch.chosen.tolist()
+        for row, number in enumerate(batch.chosen):
+            start, end = SEQUENCES.starts[number : number + 2]
+            np.testing.assert_array_equal(batch.ids[row][batch.is_real[row]], SEQUENCES.ids[start:end])
+    assert sorted(seen) == list(range(7))
+
+
+def test_a_sequence_longer_than_a_batch_is_a_batch() -> None:
+    assert [one.tolist() for one in alike(np.array([50, 3, 50]), 40)] == [[0], [2], [1]]
+
+
+def test_the_bundled_checkpoint_fills_masks_in_int8_as_before(tmp_path: Path) -> None:
+    source = huggingface.find_folder("albert-base-wikibooks")
+    write_export(huggingface.load(source), tmp_path / "export", source=source, int8=True)
+    original, exported = openalbert.load(source), openalbert.load(tmp_path / "export")
+    texts = ["She opened the [MASK] and walked into the [MASK].", "The capital of France is [MASK]."]
+    for before, after in zip(original.fill(texts, 3), exported.fill(texts, 3), strict=True):
+        for these, those in zip(before.masks, after.masks, strict=True):
+            assert these[0].piece == those[0].piece
+            assert abs(these[0].probability - those[0].probability) < 0.05
+
+
+def test_predict_and_load_take_an_exported_folder(
+    quick_runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = huggingface.find_folder(str(quick_runs["classification"]))
+    write_export(huggingface.load(folder), tmp_path / "export", source=folder, int8=False)
+    texts = ["the first text of all", "and another one"]
+    before, after = openalbert.load(folder).predict(texts), openalbert.load(tmp_path / "export").predict(texts)
+    assert [one.label for one in before] == [one.label for one in after]
+    lines = []
+    for model in (folder, tmp_path / "export"):
+        cli.main(["predict", str(model), texts[0], "--speed.device", "cpu"])
+        lines.append(capsys.readouterr().out)
+    assert lines[0] == lines[1]
+
+
+def test_an_exported_model_has_no_module_and_no_other_heads(tiny: Path, tmp_path: Path) -> None:
+    write_export(huggingface.load(tiny), tmp_path / "export", source=tiny, int8=True)
+    with pytest.raises(UserError, match="is not computed by torch"):
+        _ = openalbert.load(tmp_path / "export").module
+    with pytest.raises(UserError, match="exported model, whose heads cannot be changed"):
+        openalbert.load(tmp_path / "export", [Head("span")])
