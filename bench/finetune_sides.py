@@ -21,8 +21,7 @@ from openalbert.optim.settings import OptimizerSettings
 from openalbert.tasks.task import Sequences
 from openalbert.train.cuda_graphs import CapturedEncoder
 from openalbert.train.device import Device
-from openalbert.train.loop import LoopConfig, training_steps
-from openalbert.train.state import TrainState
+from openalbert.train.loop import LoopConfig, TrainState, training_steps
 
 # How many of a hundred training examples have at most so many of ALBERT's own pieces. Lengths drawn from this have the
 # mean of the real ones, and batches the same fraction of padding, to one percent.

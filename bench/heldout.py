@@ -26,7 +26,7 @@ from openalbert.run_files import MODEL, RUN
 from openalbert.text.shards import ShardSet, open_shards, read_manifest
 from openalbert.text.tokenizer import Tokenizer
 from openalbert.train.device import Device, Speed, open_device
-from openalbert.train.run_dir import machine
+from openalbert.train.run import machine
 
 
 @dataclass(frozen=True)

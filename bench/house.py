@@ -16,11 +16,11 @@ import json
 import os
 import platform
 import random
+import resource
 import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -189,12 +189,17 @@ def _python(tree: Path, folder: Path, *words: str) -> None:
 
 
 def help_seconds(tree: Path) -> float:
-    """The time of `openalbert --help`, the start of Python included: the fastest of five."""
-    marks = [time.perf_counter()]
+    """The processor time of `openalbert --help`, the start of Python included: the fastest of five."""
+    marks = [_time_of_children()]
     for _ in range(5):
         _python(tree, tree, "-m", PACKAGE, "--help")
-        marks.append(time.perf_counter())
+        marks.append(_time_of_children())
     return round(min(end - start for start, end in itertools.pairwise(marks)), 2)
+
+
+def _time_of_children() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def measure(tree: Path) -> dict[str, Any]:

@@ -13,7 +13,7 @@ ROWS = {
     "step_modules": "files run by one pretraining step (CPU)",
     "finetuning_modules": "files run by one fine-tuning run (CPU)",
     "test_ratio": "test lines per code line",
-    "help_seconds": "`openalbert --help`, seconds",
+    "help_seconds": "`openalbert --help`, seconds of processor time",
 }
 SETUP = """`python bench/house.py`; Python {python}. Before: commit {before}; after: commit {after}.
 Lines are all lines of `src/openalbert/**/*.py`. An importer is another module of the package; lazy imports and modules

@@ -427,7 +427,9 @@ transformers: ours in fp32 {ours_fp32}, ours in int8 {ours_int8}, `quantize_dyna
 
 ## Setup
 
-`python bench/inference.py`: {processor}; {versions}. {rounds} rounds at 1x128; in each, every contestant runs in a
+`python bench/inference.py`: {processor}; {versions}.
+
+Rounds at 1x128: {rounds}; in each, every contestant runs in a
 process of its own, one after the other, for 1.5 s and at least twice a shape. The ALBERT is albert-base-wikibooks with
 an untrained head of two classes, the BERT has random weights. `torch.onnx` is transformers' model exported with dynamic
 shapes. `quantize_dynamic` is ONNX Runtime's with its defaults. OpenVINO int8 has our 8-bit weights and quantizes inputs
@@ -436,8 +438,8 @@ take one batch padded to the longest. All numbers of each round are in rounds.js
 
 ## Limits
 
-The machine was not idle (load average {loads}), so the tables have processor time, the sum over threads. It hides what
-threads lose by waiting for each other; the wall times are in rounds.json. One machine, with AVX512-VNNI: without such
+The machine was busy with other work (load average {loads}), so the tables have processor time, the sum over threads. It
+hides what threads lose by waiting for each other. The wall times are in rounds.json; under this load they mean little. One machine, with AVX512-VNNI: without such
 instructions, 8-bit products gain less. Token ids are random, which changes no time.
 """
 

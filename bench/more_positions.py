@@ -17,13 +17,13 @@ import torch
 from torch import Tensor
 
 from openalbert.interop import huggingface
-from openalbert.model import positions
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import PRETRAINING_HEADS
 from openalbert.objectives.sentence_order import SentenceOrder
+from openalbert.pretraining import provenance
 from openalbert.pretraining.batches import Batches, Objective
 from openalbert.pretraining.loss import evaluate, pretraining
-from openalbert.pretraining.warm_start import POSITIONS
+from openalbert.pretraining.provenance import POSITIONS
 from openalbert.text.shards import open_shards
 from openalbert.train.device import Speed, open_device
 
@@ -50,8 +50,8 @@ def stretched(known: Tensor, count: int) -> Tensor:
 
 def turned(spread: float) -> Callable[[Tensor, int], Tensor]:
     def turn(known: Tensor, count: int) -> Tensor:
-        positions.SPREAD = spread
-        return positions.extend_positions(known, count)
+        provenance.SPREAD = spread
+        return provenance.extend_positions(known, count)
 
     return turn
 
@@ -63,7 +63,7 @@ WAYS: dict[str, Callable[[Tensor, int], Tensor]] = {
     "the trained ones stretched": stretched,
     "rotation continued, directions of 80 % of the variance": turned(0.8),
     "rotation continued, 95 %": turned(0.95),
-    "rotation continued, 98 % (ours)": turned(positions.SPREAD),
+    "rotation continued, 98 % (ours)": turned(provenance.SPREAD),
     "rotation continued, 99 %": turned(0.99),
     "rotation continued, 99.9 %": turned(0.999),
 }

@@ -47,8 +47,8 @@ SUITES = {  # a mutated file, and the tests that are asked about it
     "model/*.py": "tests/model tests/optim/test_optimizer.py tests/interop/test_huggingface.py "
     "tests/train/test_cuda_graphs.py",
     "model/kernels/*.py": "tests/model/kernels",
-    "train/loop.py": "tests/train/test_loop.py tests/train/test_cuda_graphs.py",
-    "train/state.py": "tests/train/test_state.py tests/train/test_loop.py tests/train/test_checkpoint.py",
+    "train/loop.py": "tests/train/test_loop.py tests/train/test_state.py tests/train/test_score.py "
+    "tests/train/test_cuda_graphs.py tests/train/test_checkpoint.py",
     "train/cuda_graphs.py": "tests/train/test_cuda_graphs.py tests/train/test_loop.py",
     "pretraining/batches.py": "tests/pretraining/test_batches.py tests/train/test_cuda_graphs.py",
     "train/checkpoint.py": "tests/train/test_checkpoint.py",

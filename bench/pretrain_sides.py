@@ -23,11 +23,10 @@ from openalbert.pretraining.batches import Batches, Objective, PretrainingBatch
 from openalbert.pretraining.loss import pretraining
 from openalbert.pretraining.run import compiled_scope, is_captured, make_model
 from openalbert.pretraining.settings import Pretrain
-from openalbert.text.shards import open_shards, write_shards
+from openalbert.text.shards import Tokens, finish, open_shards, piece_name, write_piece
 from openalbert.text.tokenizer import Tokenizer
 from openalbert.train.device import Speed, measure_matmul_peak, open_device
-from openalbert.train.loop import LoopConfig, training_steps
-from openalbert.train.state import TrainState
+from openalbert.train.loop import LoopConfig, TrainState, training_steps
 
 WARM_STEPS = 8  # after the first: allocator, clocks and caches settle
 
@@ -87,10 +86,14 @@ def _end_of_step() -> torch.cuda.Event:
 def random_shards(folder: Path, tokenizer: Tokenizer) -> Path:
     """One long document of random tokens, so that every example but its last is full."""
     rng = np.random.default_rng(0)
-    documents = [[rng.integers(5, tokenizer.vocab_size, length).tolist() for length in rng.integers(5, 50, 80_000)]]
+    lengths = rng.integers(5, 50, 80_000)
+    sentences = [rng.integers(5, tokenizer.vocab_size, length) for length in lengths]
     tokenizer.save(folder / "tokenizer")
     special = {"[CLS]": tokenizer.cls_id, "[SEP]": tokenizer.sep_id, "[MASK]": tokenizer.mask_id}
-    write_shards(folder, {"train": documents}, VocabularyInfo(tokenizer.fingerprint, tokenizer.vocab_size, special))
+    vocabulary = VocabularyInfo(tokenizer.fingerprint, tokenizer.vocab_size, special)
+    tokens, name = Tokens(np.concatenate(sentences), lengths, np.array([len(lengths)])), piece_name(0, 0)
+    piece = write_piece(folder, name, {"train": [tokens]}, vocabulary.dtype, {})
+    finish(folder, vocabulary, {}, (), {}, {name: piece})
     return folder
 
 

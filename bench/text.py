@@ -111,13 +111,13 @@ def prepare_inputs(files: list[str], vocabulary: Path | None, megabytes: float, 
 
     texts: list[str] = []
     if files:
-        reading = corpus.Reading()
+        reading = corpus.CorpusReading()
         found = corpus.sources(files, reading)
         for source in found:
             room = megabytes * 1e6 / len(found)
             for document in corpus.documents(source, reading, corpus.Counts()):
-                texts.append(document.text)
-                room -= len(document.text)
+                texts.append(document)
+                room -= len(document)
                 if room <= 0:
                     break
     else:

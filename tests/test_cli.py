@@ -15,8 +15,8 @@ from openalbert import cli
 from openalbert.interop.huggingface import save
 from openalbert.model.albert import AlbertModel
 from openalbert.model.presets import preset
+from openalbert.pretraining.provenance import source_of
 from openalbert.pretraining.settings import Pretrain
-from openalbert.pretraining.warm_start import source_of
 from openalbert.text.tokenizer import Tokenizer
 
 ALL_HEADS = ("masked-LM head", "sentence-order head", "span head", "classification head", "answerability head")

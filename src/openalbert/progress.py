@@ -1,7 +1,5 @@
-"""Progress on long work: a bar on a terminal, a line that changes in a notebook, a plain line now and then elsewhere.
-
-Bars and plain lines go to standard error.
-"""
+"""Progress of long work on standard error: a bar in a terminal, a line that changes in place in a notebook, a plain
+line now and then elsewhere."""
 
 import sys
 import time
@@ -9,7 +7,7 @@ from types import TracebackType
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 SECONDS_BETWEEN_LINES = 10.0
 SECONDS_BETWEEN_UPDATES = 0.5  # of the line in a notebook
@@ -20,36 +18,59 @@ def plain_console(*, stderr: bool = False, soft_wrap: bool = False, width: int |
     return Console(stderr=stderr, markup=False, emoji=False, highlight=False, soft_wrap=soft_wrap, width=width)
 
 
-def plain_column(text: str) -> TextColumn:
-    """A column of a bar without markup."""
-    return TextColumn(text, markup=False)
-
-
-def notebook_line() -> "NotebookLine | None":
-    """A line of progress in the notebook that this runs in; None elsewhere."""
+def _is_notebook() -> bool:
+    """Whether this runs in a notebook; IPython in a terminal has no kernel."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    # IPython in a terminal has no kernel.
-    return None if getattr(shell, "kernel", None) is None else NotebookLine()
+    return getattr(shell, "kernel", None) is not None
 
 
-class NotebookLine:
-    """A line in a cell's output that is replaced in place. It needs IPython alone, no widgets."""
+class ProgressLine:
+    """What is shown of one task."""
 
-    def __init__(self) -> None:
-        self._handle: Any = None
-        self._shown = 0.0
+    def __init__(self, label: str, shown_at: float = 0.0) -> None:
+        """`shown_at` is when a line was last shown, on the clock of `time.monotonic`."""
+        self.label, self._shown_at = label, shown_at
+        self._bar: Progress | None = None
+        self._cell: Any = None  # of a notebook: the handle of the line
 
-    def show(self, text: str, *, is_last: bool = False) -> None:
-        """Show this text in place of the one before, unless that has just been shown."""
-        if not is_last and time.monotonic() - self._shown < SECONDS_BETWEEN_UPDATES:
+    def is_due(self) -> bool:
+        """Whether to show something now: not where something has just been shown."""
+        pause = SECONDS_BETWEEN_UPDATES if _is_notebook() else SECONDS_BETWEEN_LINES
+        return sys.stderr.isatty() or time.monotonic() - self._shown_at >= pause
+
+    def show(self, text: str, line: str, fraction: float | None) -> None:
+        """Show this text after the bar, or the whole line where there is no bar."""
+        if sys.stderr.isatty():
+            if self._bar is None:
+                columns = ("{task.description}", BarColumn(20), TimeElapsedColumn(), "{task.fields[text]}")
+                plain = [TextColumn(column, markup=False) if isinstance(column, str) else column for column in columns]
+                self._bar = Progress(*plain, console=plain_console(stderr=True))
+                self._bar.add_task(self.label, total=None if fraction is None else 1.0, text="")
+                self._bar.start()
+            self._bar.update(self._bar.task_ids[0], completed=fraction or 0.0, text=text)
             return
-        self._shown = time.monotonic()
-        if self._handle is None:
+        self._shown_at = time.monotonic()
+        if not _is_notebook():
+            print(line, file=sys.stderr, flush=True)
+        elif self._cell is None:
             from IPython.display import display
 
-            self._handle = display({"text/plain": text}, raw=True, display_id=True)
+            self._cell = display({"text/plain": line}, raw=True, display_id=True)
         else:
-            self._handle.update({"text/plain": text}, raw=True)
+            self._cell.update({"text/plain": line}, raw=True)
+
+    def print(self, sentence: str) -> None:
+        """Print a sentence above the bar."""
+        if self._bar is not None:
+            self._bar.console.print(sentence)
+        else:
+            print(sentence, file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        """Stop the bar."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
 
 
 class Work:
@@ -59,52 +80,32 @@ class Work:
         self.label, self.total, self.unit, self.scale = label, total, unit, scale
         self.done = 0.0
         self.note = ""
-        self._started = self._last_line = time.monotonic()
-        self._bar: Progress | None = None
-        self._notebook = notebook_line()
+        self._started = time.monotonic()
+        self._line = ProgressLine(label, self._started)
 
     def __enter__(self) -> "Work":
         if sys.stderr.isatty():
-            self._bar = Progress(
-                plain_column("{task.description}"),
-                BarColumn(),
-                plain_column("{task.fields[amount]}"),
-                TimeElapsedColumn(),
-                plain_column("left"),
-                TimeRemainingColumn(),
-                plain_column("{task.fields[note]}"),
-                console=plain_console(stderr=True),
-            )
-            self._task = self._bar.add_task(self.label, total=self.total, amount="", note="")
-            self._bar.start()
+            self._show()
         return self
 
     def advance(self, amount: float = 1.0, note: str = "") -> None:
         """Add to the amount done; `note` is shown after it."""
         self.done += amount
         self.note = note or self.note
-        if self._bar is not None:
-            self._bar.update(self._task, advance=amount, amount=self._amount(), note=self.note)
-        elif self._notebook is not None:
-            self._notebook.show(self._line())
-        elif time.monotonic() - self._last_line >= SECONDS_BETWEEN_LINES:
-            self._last_line = time.monotonic()
-            print(self._line(), file=sys.stderr, flush=True)
+        if self._line.is_due():
+            self._show()
 
-    def _amount(self) -> str:
-        rate = self.done / max(time.monotonic() - self._started, 1e-9)
+    def _show(self) -> None:
+        elapsed = time.monotonic() - self._started
+        rate = self.done / max(elapsed, 1e-9)
         digits = 0 if self.scale == 1 else 1  # counts are whole numbers, amounts are not
         total = f"/{self.total / self.scale:,.{digits}f}" if self.total else ""
-        done = f"{self.done / self.scale:,.{digits}f}"
-        return f"{done}{total} {self.unit} ({rate / self.scale:,.1f} {self.unit}/s)"
-
-    def _line(self) -> str:
-        elapsed = time.monotonic() - self._started
-        left = ""
-        if self.total and self.done:
-            left = f", {elapsed * (self.total - self.done) / self.done:,.0f} s left"
+        amount = f"{self.done / self.scale:,.{digits}f}{total} {self.unit} ({rate / self.scale:,.1f} {self.unit}/s)"
+        left = f", {elapsed * (self.total - self.done) / self.done:,.0f} s left" if self.total and self.done else ""
         note = f", {self.note}" if self.note else ""
-        return f"{self.label}: {self._amount()}, {elapsed:,.0f} s{left}{note}"
+        line = f"{self.label}: {amount}, {elapsed:,.0f} s{left}{note}"
+        fraction = self.done / self.total if self.total else None
+        self._line.show(f"{amount}{left}{note}", line, fraction)
 
     def __exit__(
         self,
@@ -112,9 +113,6 @@ class Work:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-        elif kind is None and self._notebook is not None:
-            self._notebook.show(self._line(), is_last=True)
-        elif kind is None:
-            print(self._line(), file=sys.stderr, flush=True)
+        if kind is None:
+            self._show()
+        self._line.close()

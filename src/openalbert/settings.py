@@ -58,6 +58,15 @@ def to_dict(settings: "DataclassInstance") -> dict[str, Any]:
     return plain
 
 
+def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings by their dotted names, as on the command line."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        is_nested = isinstance(value, dict) and value
+        found |= flat(value, f"{prefix}{name}.") if is_nested else {f"{prefix}{name}": value}
+    return found
+
+
 def from_dict(values: Any, kind: type[S], where: str = "settings") -> S:
     """The settings that `to_dict` wrote; `where` names their origin in an error."""
     if not isinstance(values, dict):
@@ -93,7 +102,12 @@ def to_json(settings: "DataclassInstance") -> str:
     return json.dumps(to_dict(settings), indent=2) + "\n"
 
 
-def from_json(text: str, kind: type[S], where: str = "settings") -> S:
+def from_file(path: Path, kind: type[S]) -> S:
+    """The settings that a file holds as JSON."""
+    return from_json(path.read_bytes(), kind, str(path))
+
+
+def from_json(text: str | bytes, kind: type[S], where: str = "settings") -> S:
     """The settings that `to_json` wrote."""
     try:
         values = json.loads(text)

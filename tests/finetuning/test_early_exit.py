@@ -17,8 +17,8 @@ from openalbert.interop import huggingface
 from openalbert.interop.exits import ExitPoint, ExitRule, read_exit_info
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import AlbertConfig, Head
-from openalbert.objectives.score import Score
 from openalbert.text.tokenizer import Tokenizer
+from openalbert.train.loop import Score
 
 
 @pytest.fixture(scope="module")

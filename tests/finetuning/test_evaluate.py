@@ -279,7 +279,7 @@ def test_examples_without_labels_are_predicted_and_not_scored(
     (tmp_path / "new.csv").write_text("text\nthe good time\nthe old war\n")
     words = ["--test", tmp_path / "new.csv", "--splits", "test", "--predictions", tmp_path / "out"]
     found = printed(capsys, quick_runs["classification"], *words)
-    assert found["splits"]["test"] == {"examples": 2, "truncated": 0, "excluded": {}, "scores": {}}
+    assert found["splits"]["test"] == {"examples": 2, "truncated": 0, "in_windows": 0, "excluded": {}, "scores": {}}
     assert printed(capsys, quick_runs["classification"], "--test", tmp_path / "new.csv") == found
     assert len((tmp_path / "out" / "classification.test.jsonl").read_text().splitlines()) == 2
     asked = Evaluate(
@@ -396,13 +396,15 @@ def test_how_a_model_is_asked_comes_from_the_line_then_from_tuning_then_from_its
     folder = Path(shutil.copytree(quick_runs["some_without_answer"] / "model", tmp_path / "model"))
     write_task_info(folder, TaskInfo("question_answering", "question_answering", 48, 20, 1.5, max_answer_tokens=7))
     loaded = load_models([str(folder)])
-    assert resolve_options(Evaluate((str(folder),)), loaded) == Options(48, 20, 1.5, 7)
+    assert resolve_options(Evaluate((str(folder),)), loaded) == Options(48, 20, 1.5, 7, "truncate")
     asked = Evaluate((str(folder),), max_length=32, stride=9, null_threshold=0.25, max_answer_tokens=40)
-    assert resolve_options(asked, loaded) == Options(32, 9, 0.25, 40)
+    assert resolve_options(asked, loaded) == Options(32, 9, 0.25, 40, "truncate")
     with pytest.raises(UserError, match="max_length is 99, but the model has 64 positions"):
         resolve_options(Evaluate((str(folder),), max_length=99), loaded)
     (folder / TASK).unlink()
-    assert resolve_options(Evaluate((str(folder),)), load_models([str(folder)])) == Options(64, 128, None, 30)
+    assert resolve_options(Evaluate((str(folder),)), load_models([str(folder)])) == Options(
+        64, 128, None, 30, "truncate"
+    )
     with pytest.raises(UserError, match=r"has no task\.json, which names its task: give one with --task"):
         open_for(load_models([str(folder)]), "", TaskSource())
 
@@ -458,9 +460,7 @@ def test_models_that_cannot_do_it_are_refused_in_a_sentence(
         Evaluate((str(run),), report=Path("page.pdf"))
     (tmp_path / "going").mkdir()
     shutil.copy(run / "run.json", tmp_path / "going")
-    with pytest.raises(
-        UserError, match="going is a run that has no model yet: it has logged nothing; run its command again"
-    ):
+    with pytest.raises(UserError, match="going is a run that has no model yet: run its command again"):
         load_models([str(tmp_path / "going")])
 
 

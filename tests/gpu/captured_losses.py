@@ -14,8 +14,7 @@ from openalbert.pretraining.run import make_model
 from openalbert.pretraining.settings import Pretrain
 from openalbert.text.shards import open_shards
 from openalbert.train.device import Speed, open_device
-from openalbert.train.loop import LoopConfig, training_steps
-from openalbert.train.state import TrainState
+from openalbert.train.loop import LoopConfig, TrainState, training_steps
 
 
 def main() -> None:

@@ -16,8 +16,9 @@ from openalbert.model.config import PRETRAINING_HEADS, Sharing
 from openalbert.model.presets import preset
 from openalbert.pretraining.batches import PretrainingBatch
 from openalbert.pretraining.loss import pretraining
-from openalbert.train.cuda_graphs import CapturedForwardBackward, ForwardBackward
+from openalbert.train.cuda_graphs import CapturedForwardBackward
 from openalbert.train.device import Speed, open_device
+from openalbert.train.loop import forward_backward
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU"),
@@ -54,7 +55,7 @@ def test_a_graph_of_both_passes_gives_the_bits_of_the_plain_ones(name: str, drop
     shares = torch.tensor([0.003, 0.06], dtype=torch.float64, device="cuda")
     with open_device(Speed(deterministic=True)) as device:
         forward = partial(pretraining(model).forward, device=device)
-        plain = ForwardBackward(forward)
+        plain = partial(forward_backward, forward)
         captured = CapturedForwardBackward(forward, model, device.torch_device, told.append)
         for step, depth in enumerate((2, 2, 3, 3)):
             found = []

@@ -26,8 +26,7 @@ from openalbert.pretraining.batches import Batches, Objective
 from openalbert.pretraining.loss import pretraining
 from openalbert.text.shards import open_shards
 from openalbert.train.device import Speed, open_device
-from openalbert.train.loop import LoopConfig, training_steps
-from openalbert.train.state import TrainState
+from openalbert.train.loop import LoopConfig, TrainState, training_steps
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU"),

@@ -10,8 +10,8 @@ import pytest
 import torch
 import transformers
 from tests.finetuning.made_lessons import command, lesson, made_model
+from tests.interop.bundle_writer import write_bundle
 from tests.interop.folder_contract import check_tokenizer_takes_what_the_model_takes
-from tests.interop.google.bundle_writer import write_bundle
 from tests.pretraining.made_shards import easy_text, made_shards
 from tests.pretraining.micro_runs import micro_run
 

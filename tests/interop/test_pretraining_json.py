@@ -1,7 +1,6 @@
 """pretraining.json: it travels with the weights, reads back equal, and a damaged one is refused by its name."""
 
 import json
-import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -119,16 +118,11 @@ def test_a_damaged_file_is_refused_before_a_conversion_writes_anything(tmp_path:
     [
         ({"tokens": "many"}, "Pretraining.tokens does not fit: expected a whole number, found 'many'"),
         ({"tokens": 1.5e9}, "expected a whole number"),
-        ({"tokens": -1}, "tokens is -1: a number of at least 0 was expected"),
-        ({"steps": 10**400}, "a number of at least 0 was expected"),
-        ({"minutes": math.nan}, "minutes is nan"),
-        ({"minutes": math.inf}, "minutes is inf"),
         ({"device": None}, "expected a text"),
         ({"token": 3}, "did you mean 'tokens'"),
         ({"before": 3}, "before does not fit"),
         ({"before": [{}]}, "tokens is missing"),
         ({"before": [to_dict(KNOWN)]}, "'before' is not a setting of PretrainingStage"),
-        ({"tokens": 1_000}, "tokens go down from run to run (1000000000, 1000): each run counts those before it"),
     ],
 )
 def test_what_does_not_fit_is_refused_with_the_file_and_the_reason(
@@ -145,10 +139,6 @@ def test_what_does_not_fit_is_refused_with_the_file_and_the_reason(
 def test_what_is_no_json_object_is_refused(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "pretraining.json").write_bytes(content)
     with pytest.raises(UserError, match=r"pretraining\.json"):
-        read_pretraining(tmp_path)
-    (tmp_path / "pretraining.json").unlink()
-    (tmp_path / "pretraining.json").mkdir()
-    with pytest.raises(UserError, match=r"pretraining\.json cannot be read"):
         read_pretraining(tmp_path)
 
 

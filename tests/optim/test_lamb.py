@@ -483,19 +483,6 @@ def test_a_refused_step_spreads_no_broken_number() -> None:
     assert torch.equal(parameter[finite], weight[finite])
 
 
-def test_a_closure_is_run_with_gradients_and_its_loss_returned() -> None:
-    parameter = nn.Parameter(torch.ones(2, 2))
-    optimizer = Lamb([parameter])
-
-    def closure() -> float:
-        loss = (parameter**2).sum()
-        loss.backward()
-        return loss.item()
-
-    assert optimizer.step(closure) == 4.0
-    assert parameter.grad is not None
-
-
 def test_gradients_and_weights_of_any_order_in_memory_take_the_same_step() -> None:
     generator = torch.Generator().manual_seed(1)
     weight, gradient = torch.randn(2, 6, 4, generator=generator)

@@ -136,10 +136,10 @@ def damaged(tensors: dict[str, Tensor], how: str) -> dict[str, Tensor]:
 @pytest.mark.parametrize(
     ("how", "sentence"),
     [
-        ("missing", r"there: '0\.weight\.m' and 1 more are missing"),
-        ("extra", r"there: '9\.weight\.m' is unknown here"),
-        ("shape", r"'0\.weight\.v' is torch\.float32 of shape \[6, 8\] but torch\.float32 of shape \[8, 6\]"),
-        ("dtype", r"'0\.weight\.v' is torch\.float64"),
+        ("missing", r"there: '0\.bias\.v' does not fit"),
+        ("extra", r"there: '9\.weight\.m' does not fit"),
+        ("shape", r"'0\.weight\.v' does not fit"),
+        ("dtype", r"'0\.weight\.v' does not fit"),
     ],
 )
 def test_state_that_does_not_fit_is_refused_and_changes_nothing(
@@ -159,7 +159,7 @@ def test_the_state_of_another_optimizer_is_refused() -> None:
     model = small_model()
     tensors = optimizer_tensors(make_optimizer(model, LAMB), model)
     for settings in (CORRECTED, ADAMW):
-        with pytest.raises(UserError, match="missing: it was saved from another model or optimizer"):
+        with pytest.raises(UserError, match="does not fit: it was saved from another model or optimizer"):
             load_optimizer_tensors(make_optimizer(model, settings), model, tensors)
 
 

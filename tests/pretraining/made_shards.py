@@ -3,7 +3,9 @@
 import random
 from pathlib import Path
 
-from openalbert.text.shards import VocabularyInfo, write_shards
+from tests.text.written_shards import write_shards
+
+from openalbert.text.shards import VocabularyInfo
 from openalbert.text.tokenizer import Tokenizer
 from openalbert.text.train_tokenizer import TrainVocabulary, train_vocabulary
 

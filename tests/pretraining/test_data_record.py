@@ -17,7 +17,7 @@ from openalbert.interop.pretraining_json import EarlierData, read_pretraining
 from openalbert.pretraining.batches import Batches, Objective
 from openalbert.pretraining.loss import unigram_entropy
 from openalbert.text.shards import open_shards
-from openalbert.train.state import TrainState
+from openalbert.train.loop import TrainState
 
 WORDS = "--steps 8 --save-every 4 --evaluate-every 4 --log-every 1 --keep-last 9"
 
@@ -205,20 +205,6 @@ def test_a_score_on_held_out_data_that_are_gone_is_not_the_models(
     assert "model-index" not in card
     cli.main(["report", str(half), "--out", str(tmp_path / "page.html")])
     assert "On training batches, at step 8." in (tmp_path / "page.html").read_text()
-
-
-def test_a_checkpoint_that_does_not_name_its_data_is_not_resumed(
-    data: Path, half: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from openalbert.train.checkpoint import _sums
-
-    folder = half / "checkpoints" / "step-00000004"
-    record = json.loads((folder / "state.json").read_text())
-    del record["state"]["data"]
-    (folder / "state.json").write_text(json.dumps(record))
-    (folder / "sha256sums").write_text(_sums(folder))
-    for words in (WORDS, f"{WORDS} --allow-new-data"):
-        assert "it has no record of its data" in refusal(data, half, capsys, words)
 
 
 def test_a_dry_run_refuses_the_data_that_the_run_would_refuse(

@@ -19,8 +19,7 @@ from openalbert.pretraining.batches import Batches, Objective, PretrainingBatch
 from openalbert.pretraining.loss import pretraining
 from openalbert.text.shards import open_shards
 from openalbert.train.device import Device
-from openalbert.train.loop import LoopConfig, training_steps
-from openalbert.train.state import MAX_SPIKES, WINDOW, Step, TrainState
+from openalbert.train.loop import MAX_SPIKES, WINDOW, LoopConfig, Step, TrainState, training_steps
 
 STEPS = 280
 SPIKE_AT = 180

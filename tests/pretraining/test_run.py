@@ -18,8 +18,8 @@ from openalbert import cli
 from openalbert.formatting import number
 from openalbert.interop import huggingface
 from openalbert.interop.weights import read_tensors
-from openalbert.model.positions import extend_positions
 from openalbert.pretraining import run as pretraining_run
+from openalbert.pretraining.provenance import extend_positions
 from openalbert.pretraining.run import PretrainingRun
 from openalbert.pretraining.settings import Pretrain
 from openalbert.settings import from_json
@@ -28,7 +28,7 @@ from openalbert.text.tokenizer import Tokenizer
 from openalbert.train import loop
 from openalbert.train.device import Device, open_device
 from openalbert.train.estimate import DRY_STEPS
-from openalbert.train.state import Step
+from openalbert.train.loop import Step
 
 EASY = "--steps 120 --model.num-layers 1 --optimizer.bias-correction --save-every 60"
 TRAIN = (
@@ -442,7 +442,7 @@ def test_a_dry_run_reports_what_a_run_takes_and_leaves_nothing_behind(
     rows = {line.split()[0]: line.split()[1:] for line in said.splitlines() if line.split()}
     assert rows["steps"] == ["5,000"]
     assert 0.9 * 5000 * 8 * 32 < int(rows["tokens"][0].replace(",", "")) <= 5000 * 8 * 32
-    for name, units in {"time": ("seconds", "minutes", "hours"), "memory": ("MiB", "GiB"), "disk": ("MiB",)}.items():
+    for name, units in {"time": ("s", "min", "h"), "memory": ("MiB", "GiB"), "disk": ("MiB",)}.items():
         assert float(rows[name][0]) > 0
         assert rows[name][1] in units
 

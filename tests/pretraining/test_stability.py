@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from openalbert.pretraining.stability import LossMonitor
+from openalbert.pretraining.loss import LossMonitor
 
 
 def told(

@@ -12,8 +12,8 @@ from openalbert.interop import huggingface
 from openalbert.interop.pretraining_json import NONE, read_pretraining
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import PRETRAINING_HEADS
+from openalbert.pretraining.provenance import initialization
 from openalbert.pretraining.settings import Pretrain
-from openalbert.pretraining.warm_start import initialization
 from openalbert.settings import to_dict
 
 

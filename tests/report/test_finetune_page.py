@@ -117,9 +117,11 @@ def test_a_run_in_progress_has_a_page_without_scores(quick_runs: dict[str, Path]
     (run / "run_info.json").write_text(json.dumps(run_info))
     with (run / "metrics.jsonl").open("a") as file:
         file.write('{"kind": "train", "st')
+    (run / "checkpoints" / "step-00000020").mkdir(parents=True)
     page = page_of(run, out=tmp_path / "page.html")
     assert "unfinished" in page.text
     assert "The run is in progress or was stopped: the last record is of step 30" in page.text
+    assert "its last checkpoint is of step 20, from which it would resume" in page.text
     assert "is cut off" in page.text
     assert "Error analysis" not in page.text
 

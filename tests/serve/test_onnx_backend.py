@@ -1,9 +1,11 @@
 """The predictor takes an exported folder like any other model, and answers the same."""
 
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
+import torch
 
 import openalbert
 from openalbert import cli
@@ -91,3 +93,21 @@ def test_an_exported_model_has_no_module_and_no_other_heads(tiny: Path, tmp_path
         _ = openalbert.load(tmp_path / "export").module
     with pytest.raises(UserError, match="exported model, whose heads cannot be changed"):
         openalbert.load(tmp_path / "export", [Head("span")])
+
+
+@pytest.mark.parametrize("layer", [None, 1])
+@pytest.mark.parametrize("pooling", ["mean", "weighted", "cls"])
+def test_embeddings_are_those_of_the_hidden_states_of_torch(
+    pooling: Literal["mean", "weighted", "cls"], layer: int | None, tiny: Path, tmp_path: Path
+) -> None:
+    model = huggingface.load(tiny)
+    write_export(model, tmp_path / "export", source=tiny, int8=False)
+    weights = np.random.default_rng(0).random(model.config.vocab_size, np.float32) if pooling == "weighted" else None
+    backend = OnnxBackend(ExportedModel(tmp_path / "export", 1))
+    found = backend.embed(SEQUENCES, pooling=pooling, layer=layer, weights=weights)
+    for number in range(7):
+        ids = SEQUENCES.ids[SEQUENCES.starts[number] : SEQUENCES.starts[number + 1]].astype(np.int64)
+        with torch.inference_mode():
+            hidden = model.encode(torch.from_numpy(ids)[None], depth=layer).hidden[0].numpy()
+        one = hidden[0] if pooling == "cls" else np.average(hidden, 0, weights[ids] if weights is not None else None)
+        np.testing.assert_allclose(found[number], one / np.linalg.norm(one), atol=2e-5)

@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -17,7 +18,7 @@ import pyarrow.parquet
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from tests.finetuning.made_lessons import lesson
+from tests.finetuning.made_lessons import learn, lesson
 
 import openalbert
 from openalbert import cli
@@ -297,6 +298,19 @@ def test_an_interrupted_command_leaves_the_file_before_as_it_was(
     assert predict(quick_runs["classification"], tmp_path / "a.csv", "--out", tmp_path / "b.csv")[2] == 130
     assert (tmp_path / "b.csv").read_text() == "before"
     assert len(list(tmp_path.iterdir())) == 2
+
+
+@pytest.mark.parametrize("kind", ["classification", "multiple_choice", "question_answering"])
+def test_finetune_ends_with_the_lines_that_predict_with_its_model(
+    kind: str, quick_runs: dict[str, Path], tiny: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    [file] = (quick_runs[kind].parent / "data").iterdir()
+    learn(tiny, kind, file, quick_runs[kind], "--steps 30 --evaluate-every 10")  # which is done
+    shell, python = capsys.readouterr().err.splitlines()[-2:]
+    out, _, code = predict(*shlex.split(shell.removeprefix("to predict: openalbert predict ")))
+    assert code == 0
+    found = eval(python.removeprefix("in Python:  "), {"openalbert": openalbert})
+    assert found.cells()["prediction"] == json.loads(out)["prediction"]
 
 
 PEAK = """

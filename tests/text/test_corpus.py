@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 from openalbert.errors import UserError
 from openalbert.settings import from_dict, to_dict
 from openalbert.text import readers
-from openalbert.text.corpus import CorpusSource, Counts, DuplicateFilter, Reading, documents, fingerprint, sources
+from openalbert.text.corpus import CorpusReading, CorpusSource, Counts, documents, sources
 
 PACKERS: dict[str, Callable[[bytes], bytes]] = {
     "gz": gzip.compress,
@@ -35,18 +35,18 @@ PACKERS: dict[str, Callable[[bytes], bytes]] = {
     "xz": lzma.compress,
     "zst": zstandard.ZstdCompressor(write_checksum=True).compress,
 }
-PLAIN = Reading()
+PLAIN = CorpusReading()
 TEXT = "First paragraph of one.\nSecond paragraph.\n\nThe other: naïve, 他们, 🙂.\n"
 TEXTS = ["First paragraph of one.\nSecond paragraph.", "The other: naïve, 他们, 🙂."]
 
 
-def read(path: Path | str, reading: Reading = PLAIN) -> tuple[list[str], Counts]:
+def read(path: Path | str, reading: CorpusReading = PLAIN) -> tuple[list[str], Counts]:
     counts = Counts()
-    texts = [document.text for source in sources([path], reading) for document in documents(source, reading, counts)]
+    texts = [text for source in sources([path], reading) for text in documents(source, reading, counts)]
     return texts, counts
 
 
-def whole_file_oracle(data: bytes, reading: Reading) -> tuple[list[str], int, int]:
+def whole_file_oracle(data: bytes, reading: CorpusReading) -> tuple[list[str], int, int]:
     """The documents, the broken sequences and the control characters, by the stated rules but all at once."""
     text = data.decode("utf-8", "replace")
     broken = text.count("\ufffd") - data.decode("utf-8", "ignore").count("\ufffd")
@@ -75,20 +75,20 @@ nasty_bytes = st.lists(
     ),
     max_size=25,
 ).map(b"".join)
-readings = st.builds(Reading, document=st.sampled_from(["blank-line", "file", "line"]), wrapped=st.booleans()).filter(
-    lambda reading: not (reading.wrapped and reading.document == "line")
-)
+readings = st.builds(
+    CorpusReading, document=st.sampled_from(["blank-line", "file", "line"]), wrapped=st.booleans()
+).filter(lambda reading: not (reading.wrapped and reading.document == "line"))
 
 
 @given(nasty_bytes, readings, st.integers(1, 7))
 def test_blocks_may_end_anywhere(
-    tmp_path_factory: pytest.TempPathFactory, data: bytes, reading: Reading, block: int
+    tmp_path_factory: pytest.TempPathFactory, data: bytes, reading: CorpusReading, block: int
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "nasty.txt"
     path.write_bytes(data)
     source, counts = CorpusSource(str(path), "text", len(data)), Counts()
     with mock.patch.object(readers, "BLOCK", block):
-        texts = [document.text for document in documents(source, reading, counts)]
+        texts = list(documents(source, reading, counts))
     expected, broken, removed = whole_file_oracle(data, reading)
     assert texts == expected
     assert counts == Counts(
@@ -103,7 +103,7 @@ def test_blocks_may_end_anywhere(
 
 @given(st.text(alphabet="ab .。\n", max_size=80), readings, st.integers(1, 9), st.integers(4, 12))
 def test_long_documents_are_cut_to_size_without_loss_wherever_blocks_end(
-    tmp_path_factory: pytest.TempPathFactory, text: str, reading: Reading, block: int, longest: int
+    tmp_path_factory: pytest.TempPathFactory, text: str, reading: CorpusReading, block: int, longest: int
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "long.txt"
     path.write_text(text)
@@ -113,7 +113,7 @@ def test_long_documents_are_cut_to_size_without_loss_wherever_blocks_end(
     def cut(block: int) -> tuple[list[str], Counts]:
         counts = Counts()
         with mock.patch.object(readers, "BLOCK", block):
-            return [document.text for document in documents(source, reading, counts)], counts
+            return list(documents(source, reading, counts)), counts
 
     texts, counts = cut(block)
     assert all(0 < len(text) <= longest for text in texts)
@@ -128,13 +128,13 @@ def test_long_documents_are_cut_to_size_without_loss_wherever_blocks_end(
 def test_a_long_line_is_cut_behind_a_sentence_or_else_a_word(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("One two. " * 300 + "word " * 500 + "x" * 2500)
-    texts, counts = read(path, Reading(max_document_characters=1000))
+    texts, counts = read(path, CorpusReading(max_document_characters=1000))
     assert all(len(text) <= 1000 for text in texts)
     assert texts[0].endswith("two.")
     assert texts[4].endswith(" word")
     assert texts[-1] == "x" * 500 or set(texts[-1]) == {"x"}
     assert counts.long_documents_cut == len(texts) - 1
-    lines, counts = read(path, Reading(max_document_characters=1000, document="line"))
+    lines, counts = read(path, CorpusReading(max_document_characters=1000, document="line"))
     assert (lines, counts.long_documents_cut) == (texts, len(texts) - 1)
 
 
@@ -178,8 +178,8 @@ def test_bytes_read_follow_the_compressed_file(tmp_path: Path) -> None:
     path = tmp_path / "corpus.txt.gz"
     lines = (" ".join(random.Random(n).choices("abcdefgh", k=200)) for n in range(40_000))
     path.write_bytes(gzip.compress("\n\n".join(lines).encode(), 1))
-    (source,), counts = sources([path], Reading()), Counts()
-    seen = [counts.bytes_read for _ in documents(source, Reading(), counts)]
+    (source,), counts = sources([path], CorpusReading()), Counts()
+    seen = [counts.bytes_read for _ in documents(source, CorpusReading(), counts)]
     assert source.size_bytes is not None
     assert seen == sorted(seen)
     assert 0.3 < seen[len(seen) // 2] / source.size_bytes < 0.7
@@ -275,9 +275,9 @@ def test_parquet_without_the_column_or_damaged_is_refused(tmp_path: Path) -> Non
     path = tmp_path / "a.parquet"
     write_parquet(path, TEXTS)
     with pytest.raises(UserError, match=r"has no column 'texts' .* did you mean 'text'"):
-        read(path, Reading(text_field="texts"))
+        read(path, CorpusReading(text_field="texts"))
     with pytest.raises(UserError, match="'id' is int64, not string"):
-        read(path, Reading(text_field="id"))
+        read(path, CorpusReading(text_field="id"))
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(UserError, match="not a whole Parquet file"):
         read(path)
@@ -291,15 +291,15 @@ def test_datasets_are_read_from_their_folders(tmp_path: Path) -> None:
     (tmp_path / "three").mkdir()
     write_parquet(tmp_path / "three" / "train.parquet", [*TEXTS, ""])
     for name in ("one", "two", "three"):
-        texts, counts = read(tmp_path / name, Reading(format="datasets"))
+        texts, counts = read(tmp_path / name, CorpusReading(format="datasets"))
         assert (texts, counts.dropped_empty) == (TEXTS, 1)
-    assert read(tmp_path / "two", Reading(format="datasets", dataset_split="test"))[0] == TEXTS[:1]
+    assert read(tmp_path / "two", CorpusReading(format="datasets", dataset_split="test"))[0] == TEXTS[:1]
     with pytest.raises(UserError, match=r"has no split 'tset' .* 'test'"):
-        read(tmp_path / "two", Reading(format="datasets", dataset_split="tset"))
+        read(tmp_path / "two", CorpusReading(format="datasets", dataset_split="tset"))
     with pytest.raises(UserError, match=r"none of 3 records .* 'text'"):
-        read(tmp_path / "one", Reading(format="datasets", text_field="txt"))
+        read(tmp_path / "one", CorpusReading(format="datasets", text_field="txt"))
     with pytest.raises(UserError, match="Hugging Face datasets cannot read it"):
-        read(tmp_path / "no such folder", Reading(format="datasets"))
+        read(tmp_path / "no such folder", CorpusReading(format="datasets"))
 
 
 def test_folders_globs_and_files_give_their_files_in_order_and_once(tmp_path: Path) -> None:
@@ -310,7 +310,7 @@ def test_folders_globs_and_files_give_their_files_in_order_and_once(tmp_path: Pa
     def names(*files: str) -> list[str]:
         return [
             Path(source.name).relative_to(tmp_path).as_posix()
-            for source in sources([tmp_path / file for file in files], Reading())
+            for source in sources([tmp_path / file for file in files], CorpusReading())
         ]
 
     assert names("") == ["a.txt", "b.txt", "sub/c.jsonl.gz", "sub/deep/e"]
@@ -318,27 +318,27 @@ def test_folders_globs_and_files_give_their_files_in_order_and_once(tmp_path: Pa
     assert names("*.txt", "b.txt", "") == ["a.txt", "b.txt", "sub/c.jsonl.gz", "sub/deep/e"]
     assert names("s*") == ["sub/c.jsonl.gz", "sub/deep/e"]
     assert names("**/c*") == ["sub/c.jsonl.gz"]
-    formats = {source.name[-1]: source.format for source in sources([tmp_path], Reading())}
+    formats = {source.name[-1]: source.format for source in sources([tmp_path], CorpusReading())}
     assert formats == {"t": "text", "z": "jsonl", "e": "text"}
 
 
 @pytest.mark.parametrize(
     ("name", "reading", "message"),
     [
-        ("corpsu.txt", Reading(), "there is no file .*corpsu.txt: did you mean 'corpus.txt'"),
-        ("*.csv", Reading(), r"no file matches .*\*.csv"),
-        ("empty.txt", Reading(), "empty.txt is an empty file"),
-        ("folder", Reading(), "folder has no files"),
-        ("table.xls", Reading(), "the ending .xls is unknown"),
-        ("packed.parquet.gz", Reading(), "Parquet has its own compression"),
-        ("e*", Reading(), "every file is empty"),
-        ("-", Reading(format="parquet"), "standard input"),
-        ("corpus.txt", Reading(max_document_characters=3), "at least 1000"),
-        ("corpus.txt", Reading(document="line", wrapped=True), "wrapped"),
+        ("corpsu.txt", CorpusReading(), "there is no file .*corpsu.txt: did you mean 'corpus.txt'"),
+        ("*.csv", CorpusReading(), r"no file matches .*\*.csv"),
+        ("empty.txt", CorpusReading(), "empty.txt is an empty file"),
+        ("folder", CorpusReading(), "folder has no files"),
+        ("table.xls", CorpusReading(), "the ending .xls is unknown"),
+        ("packed.parquet.gz", CorpusReading(), "Parquet has its own compression"),
+        ("e*", CorpusReading(), "every file is empty"),
+        ("-", CorpusReading(format="parquet"), "standard input"),
+        ("corpus.txt", CorpusReading(max_document_characters=3), "at least 1000"),
+        ("corpus.txt", CorpusReading(document="line", wrapped=True), "wrapped"),
     ],
 )
 def test_what_cannot_be_read_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, reading: Reading, message: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, reading: CorpusReading, message: str
 ) -> None:
     for file in ("corpus.txt", "table.xls", "packed.parquet.gz"):
         (tmp_path / file).write_text("text")
@@ -351,7 +351,7 @@ def test_what_cannot_be_read_is_named(
 
 def test_no_files_at_all_is_an_error() -> None:
     with pytest.raises(UserError, match="no text given"):
-        sources([], Reading())
+        sources([], CorpusReading())
 
 
 @pytest.mark.parametrize("packer", [None, *PACKERS])
@@ -375,7 +375,7 @@ def test_memory_is_bounded_whatever_the_line(tmp_path: Path) -> None:
     with gzip.open(path, "wb", 1) as file:
         for _ in range(60):
             file.write(b"no line break here. " * 50_000)
-    reading, counts = Reading(max_document_characters=1_000_000), Counts()
+    reading, counts = CorpusReading(max_document_characters=1_000_000), Counts()
     (source,) = sources([path], reading)
     tracemalloc.start()
     try:
@@ -390,8 +390,8 @@ def test_memory_is_bounded_whatever_the_line(tmp_path: Path) -> None:
 
 def test_what_is_read_and_how_goes_through_json_and_pickle(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("text")
-    (source,) = sources([tmp_path / "a.txt"], Reading())
-    for value in (source, Reading(format="jsonl", text_field="content"), Counts(documents=3)):
+    (source,) = sources([tmp_path / "a.txt"], CorpusReading())
+    for value in (source, CorpusReading(format="jsonl", text_field="content"), Counts(documents=3)):
         assert from_dict(json.loads(json.dumps(to_dict(value))), type(value)) == value
         assert pickle.loads(pickle.dumps(value)) == value
 
@@ -406,39 +406,10 @@ def test_counts_add_up() -> None:
     assert any("2 duplicate" in remark for remark in Counts(dropped_duplicates=2).remarks())
 
 
-@given(st.lists(st.integers(0, 40)))
-def test_duplicates_are_known_as_a_set_knows_them(numbers: list[int]) -> None:
-    seen: set[int] = set()
-    duplicates = DuplicateFilter()
-    for number in numbers:
-        assert duplicates.add(fingerprint(f"text {number}")) == (number not in seen)
-        seen.add(number)
-    assert len(duplicates) == len(seen)
-
-
-def test_the_duplicate_filter_grows_within_the_stated_memory() -> None:
-    tracemalloc.start()
-    try:
-        duplicates, number = DuplicateFilter(), 5_500
-        assert all(duplicates.add(fingerprint(str(n))) for n in range(number))
-        held, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert not any(duplicates.add(fingerprint(str(n))) for n in range(0, number, 7))
-    assert held < 48 * number + 10_000
-    assert peak < 72 * number + 10_000
-
-
-def test_fingerprints_of_zeros_are_told_apart() -> None:
-    duplicates = DuplicateFilter()
-    marks = [bytes(16), bytes(8) + b"\2" + bytes(7), b"\1" + bytes(15)]
-    assert [duplicates.add(mark) for mark in [*marks, *marks]] == [True] * 3 + [False] * 3
-
-
 def test_real_text_is_read_whole(real_data: Path) -> None:
     path = real_data / "corpus" / "heldout-wikipedia.txt"
     texts, counts = read(path)
-    expected, broken, removed = whole_file_oracle(path.read_bytes(), Reading())
+    expected, broken, removed = whole_file_oracle(path.read_bytes(), CorpusReading())
     assert texts == expected
     assert len(texts) == 100
     assert (counts.broken_utf8_replaced, counts.control_characters_removed) == (broken, removed)

@@ -16,8 +16,8 @@ from openalbert import cli
 from openalbert.errors import UserError
 from openalbert.tasks.data.tables import read_table
 from openalbert.text import readers, records
-from openalbert.text.corpus import CorpusSource, Counts, Reading, documents, sources
-from openalbert.text.records import delimited_records
+from openalbert.text.corpus import CorpusReading, CorpusSource, Counts, documents, sources
+from openalbert.text.records import record_texts
 from openalbert.text.shards import read_manifest
 from openalbert.text.tokenizer import Tokenizer
 
@@ -26,8 +26,8 @@ TEXTS = st.text(st.sampled_from("ab\"',;\t|\r\n é😀"), max_size=12)
 
 def read(path: Path, **reading: str) -> tuple[list[str], Counts]:
     counts = Counts()
-    given = Reading(**reading)  # type: ignore[arg-type]
-    return [one.text for source in sources([path], given) for one in documents(source, given, counts)], counts
+    given = CorpusReading(**reading)  # type: ignore[arg-type]
+    return [text for source in sources([path], given) for text in documents(source, given, counts)], counts
 
 
 @given(
@@ -51,7 +51,7 @@ def test_what_pythons_csv_writes_is_read_back_wherever_blocks_end(
     path = tmp_path_factory.mktemp("made") / "one.csv"
     path.write_bytes(b"\xef\xbb\xbf" * has_mark + made.getvalue().encode())
     with mock.patch.object(readers, "BLOCK", block):
-        found = list(delimited_records(CorpusSource(str(path), "csv", path.stat().st_size), Reading(), Counts()))
+        found = list(record_texts(CorpusSource(str(path), "csv", path.stat().st_size), CorpusReading(), Counts()))
     assert found == [text for _, text in rows]
 
 
@@ -185,7 +185,7 @@ def test_memory_does_not_grow_with_the_number_of_rows(tmp_path: Path) -> None:
     source = CorpusSource(str(path), "csv", path.stat().st_size)
     with mock.patch.object(readers, "BLOCK", 1 << 16):
         tracemalloc.start()
-        assert sum(1 for _ in documents(source, Reading(), Counts())) == 100_000
+        assert sum(1 for _ in documents(source, CorpusReading(), Counts())) == 100_000
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
     assert peak < 2_000_000

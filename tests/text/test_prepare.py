@@ -23,7 +23,7 @@ from tests.text import made_text
 from openalbert.cli import main
 from openalbert.errors import UserError
 from openalbert.text import corpus, groups, shards
-from openalbert.text.corpus import CorpusSource, Counts, Reading
+from openalbert.text.corpus import CorpusReading, CorpusSource, Counts
 from openalbert.text.prepare import Prepare, Verify, prepare, verify
 from openalbert.text.sentences import split_sentences
 from openalbert.text.shards import open_shards, read_manifest
@@ -134,9 +134,7 @@ def test_of_equal_documents_the_first_in_file_order_stays(
     assert counts["documents"] == len(every)
 
 
-def test_duplicates_are_found_in_bounded_memory_by_comparing_them_in_classes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_duplicates_are_found_in_bounded_memory_by_comparing_them_in_classes(tmp_path: Path) -> None:
     dice = random.Random(5)
     marks = [[dice.randbytes(16) for _ in range(400)] for _ in range(3)]
     marks[2][5] = marks[2][9] = marks[0][7]
@@ -145,7 +143,6 @@ def test_duplicates_are_found_in_bounded_memory_by_comparing_them_in_classes(
     for number, each in enumerate(marks):
         (tmp_path / f"duplicates/{number:05d}").mkdir(parents=True)
         (tmp_path / f"duplicates/{number:05d}/marks").write_bytes(b"".join(each))
-    monkeypatch.setattr(groups, "MARKS_AT_ONCE", 150)
     for at_once in (10_000, 300, 1):
         groups.find_duplicates(tmp_path, parts, at_once)
         found = [groups.read_duplicates(tmp_path, number).tolist() for number in range(3)]
@@ -332,7 +329,7 @@ def test_a_corrected_command_needs_no_fresh_start_where_nothing_was_made(tmp_pat
     asked = Prepare((str(table),), vocabulary, tmp_path / "mine", workers=1)
     with pytest.raises(UserError, match="no column 'text'"):
         prepare(asked)
-    prepare(dataclasses.replace(asked, reading=Reading(text_field="review")))
+    prepare(dataclasses.replace(asked, reading=CorpusReading(text_field="review")))
     assert read_manifest(tmp_path / "mine").counts["train_documents"] == 2
     with pytest.raises(UserError, match="give another --out"):
         prepare(asked)
@@ -373,7 +370,7 @@ def test_a_text_that_changes_while_it_is_read_is_refused(
 
 def test_a_file_is_not_taken_for_the_folder_to_make(tmp_path: Path, vocabulary: Path) -> None:
     (tmp_path / "a.txt").write_text("A text.")
-    with pytest.raises(UserError, match=r"a.txt is a file, and --out is the folder to make: give another name"):
+    with pytest.raises(UserError, match=r"a.txt is not a folder: give another name"):
         prepare(Prepare((str(tmp_path / "a.txt"),), vocabulary, tmp_path / "a.txt", workers=1))
 
 
@@ -535,7 +532,7 @@ def test_empty_junk_and_giant_inputs_each_get_a_sentence_and_no_shards(tmp_path:
 def test_one_giant_line_is_cut_into_documents_and_counted(tmp_path: Path, vocabulary: Path) -> None:
     line = " ".join(made_text.documents(400_000, 3)).replace("\n", " ")
     (tmp_path / "line.txt").write_text(line)
-    reading = Reading(max_document_characters=100_000)
+    reading = CorpusReading(max_document_characters=100_000)
     prepare(Prepare((str(tmp_path / "line.txt"),), vocabulary, tmp_path / "s", reading=reading, workers=1))
     assert len(read_back(tmp_path / "s")) >= 4
     tokens = Tokenizer.load(vocabulary).encode(line)
@@ -610,5 +607,5 @@ def test_real_text_comes_back_as_sentencepiece_encodes_it(tmp_path: Path, real_d
     tokenizer = Tokenizer.load(real_data / "vocab")
     found = read_back(tmp_path / "1")
     assert len(found) == 105
-    first = next(corpus.documents(corpus.sources(files, Reading())[0], Reading(), Counts())).text
+    first = next(corpus.documents(corpus.sources(files, CorpusReading())[0], CorpusReading(), Counts()))
     assert found[0] == [tokenizer.encode(sentence) for sentence in split_sentences(first)]

@@ -15,7 +15,7 @@ from tests.text.test_prepare import tree
 from openalbert.cli import main
 from openalbert.errors import UserError
 from openalbert.text import groups, workers
-from openalbert.text.corpus import CorpusSource, Reading
+from openalbert.text.corpus import CorpusReading, CorpusSource
 from openalbert.text.groups import Group, Job
 
 # In a process of its own: Ray starts servers, and warns of much that is not ours.
@@ -108,7 +108,7 @@ def test_two_nodes_of_a_ray_cluster_give_the_same_bytes(tmp_path: Path, monkeypa
 
 
 def test_a_machine_that_cannot_see_the_files_says_so(tmp_path: Path) -> None:
-    job = Job(tmp_path / "s", Reading(), 0.0, False, 1000, "uint16", 1000)
+    job = Job(tmp_path / "s", CorpusReading(), 0.0, False, 1000, "uint16", 1000)
     group = Group(0, (CorpusSource(str(tmp_path / "a.txt"), "text", 5),))
     with pytest.raises(UserError, match=r"plan.json cannot be seen from the machine .* storage that all machines"):
         workers._check_node(job, group)

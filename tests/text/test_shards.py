@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.text.written_shards import write_shards
 
 from openalbert.errors import UserError
 from openalbert.text import shards
-from openalbert.text.shards import VocabularyInfo, open_shards, problems, read_manifest, write_shards
+from openalbert.text.shards import VocabularyInfo, open_shards, problems, read_manifest
 
 SPECIAL = {"pad": 0, "unk": 1, "cls": 2, "sep": 3, "mask": 4}
 VOCABULARY = VocabularyInfo("f" * 64, 30_000, SPECIAL)

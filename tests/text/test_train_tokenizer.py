@@ -233,7 +233,7 @@ def test_every_sentence_has_the_same_chance_to_be_sampled() -> None:
 
 
 def test_a_file_is_not_taken_for_the_folder_to_make(text: Path) -> None:
-    with pytest.raises(UserError, match=r"text.txt is a file, and --out is the folder to make: give another name"):
+    with pytest.raises(UserError, match=r"text.txt is not a folder: give another name"):
         train_vocabulary(TrainVocabulary((str(text),), text, 500))
 
 

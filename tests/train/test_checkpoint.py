@@ -27,8 +27,8 @@ from openalbert.run_files import CHECKPOINTS
 from openalbert.train import checkpoint
 from openalbert.train.checkpoint import Checkpoint, Checkpointer, best, latest, save
 from openalbert.train.device import Device
+from openalbert.train.loop import TrainState
 from openalbert.train.metrics_log import MetricsLog
-from openalbert.train.state import TrainState
 
 CONFIG = AlbertConfig(
     vocab_size=50, embedding_size=8, hidden_size=16, num_layers=2, num_heads=2, ffn_size=16, max_positions=16
@@ -534,5 +534,5 @@ def test_a_checkpoint_of_another_optimizer_is_refused_with_its_name(tmp_path: Pa
     other = dataclasses.replace(run, optimizer=make_optimizer(run.model, OptimizerSettings(kind="adamw")))
     found = other.latest()
     assert found is not None
-    with pytest.raises(UserError, match=r"step-00000007: .* missing: it was saved from another model or optimizer"):
+    with pytest.raises(UserError, match=r"step-00000007: .* does not fit: it was saved from another model"):
         other.restore(found, micro_batches=1)

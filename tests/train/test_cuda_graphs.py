@@ -22,10 +22,9 @@ from openalbert.pretraining.loss import pretraining
 from openalbert.pretraining.run import is_captured
 from openalbert.pretraining.settings import Pretrain
 from openalbert.text.shards import open_shards
-from openalbert.train.cuda_graphs import CapturedForwardBackward, ForwardBackward
+from openalbert.train.cuda_graphs import CapturedForwardBackward
 from openalbert.train.device import Device, Speed
-from openalbert.train.loop import LoopConfig, TrainingTask, training_steps
-from openalbert.train.state import TrainState
+from openalbert.train.loop import LoopConfig, TrainingTask, TrainState, forward_backward, training_steps
 
 CPU = Device(torch.device("cpu"), "fp32")
 GPU = Device(torch.device("cuda"), "bf16")
@@ -90,7 +89,7 @@ def test_captured_passes_have_the_metrics_and_gradients_of_eager_ones(
     batches = Batches(open_shards(easy_shards), Objective(32), 12, seed=3)
     albert = model(sharing)
     task = pretraining(albert)
-    plain = ForwardBackward(forward(task))
+    plain = partial(forward_backward, forward(task))
     captured = CapturedForwardBackward(forward(task), albert, CPU.torch_device, no_warning)
     for step, depth in enumerate((2, 2, 3, 3, 1)):
         found = []
@@ -162,7 +161,7 @@ def test_passes_that_cannot_be_captured_run_eagerly(
 def test_a_batch_of_another_size_is_captured_anew(easy_shards: Path, captures: list[int]) -> None:
     albert = model()
     task = pretraining(albert)
-    plain = ForwardBackward(forward(task))
+    plain = partial(forward_backward, forward(task))
     captured = CapturedForwardBackward(forward(task), albert, CPU.torch_device, no_warning)
     for size in (12, 12, 5, 12):
         part = Batches(open_shards(easy_shards), Objective(32), size, seed=3).at(0)
@@ -201,7 +200,7 @@ def test_a_batch_of_a_captured_size_is_replayed(
 def test_a_loss_whose_predictions_were_not_counted_is_an_error(easy_shards: Path) -> None:
     part = Batches(open_shards(easy_shards), Objective(32), 4, seed=3).at(0)
     with pytest.raises(ValueError, match="shorter"):
-        ForwardBackward(forward(pretraining(model())))(part, 1, SCALES[:1])
+        forward_backward(forward(pretraining(model())), part, 1, SCALES[:1])
 
 
 def test_gradients_lie_in_memory_as_their_weights_do() -> None:

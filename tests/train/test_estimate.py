@@ -11,7 +11,8 @@ from openalbert.optim.schedule import DepthSchedule
 from openalbert.pretraining.run import estimate_run
 from openalbert.pretraining.settings import Pretrain
 from openalbert.train.device import Device
-from openalbert.train.estimate import DryTimes, StepTimes, TimeLeft, mean_cost, work_until
+from openalbert.train.estimate import DryTimes, StepTimes, mean_cost, work_until
+from openalbert.train.metrics_log import TimeLeft
 
 CPU = Device(torch.device("cpu"), "fp32")
 # Of a step at 12 layers to one at 3, by matrix sizes: a layer has 12 H^2 weights and attends to 512 tokens; beside the

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import pytest
@@ -11,13 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from openalbert.errors import UserError
-from openalbert.objectives.score import Score
 from openalbert.optim.optimizer import make_optimizer
 from openalbert.optim.schedule import Budget, DepthSchedule, DepthStage, Schedule
 from openalbert.optim.settings import OptimizerSettings
 from openalbert.train.device import Device
-from openalbert.train.loop import LoopConfig, TrainingTask, training_steps
-from openalbert.train.state import MAX_SPIKES, WINDOW, Step, TrainState
+from openalbert.train.loop import MAX_SPIKES, WINDOW, LoopConfig, Score, Step, TrainingTask, TrainState, training_steps
 
 CPU = Device(torch.device("cpu"), "fp32")
 
@@ -370,7 +368,7 @@ def test_a_resumed_run_skips_the_spikes_that_the_undisturbed_one_skips() -> None
 
     def look(step: Step, model: nn.Module, train_state: TrainState) -> None:
         if step.number == WINDOW + 3:
-            state.update(train_state.state())
+            state.update(asdict(train_state))
 
     taken, *_ = run(steps=WINDOW + 8, spoil=spoil(0), look=look, skips_spikes=True)
     resumed = TrainState(**state)
@@ -499,9 +497,7 @@ def test_between_two_steps_all_is_as_the_told_one_left_it(budget: Budget) -> Non
 def test_a_run_that_resumes_is_at_the_depth_of_the_one_that_never_stopped() -> None:
     depths = DepthSchedule((DepthStage(1), DepthStage(2, 0.5)))
     states: list[dict[str, Any]] = []
-    taken, *_ = run(
-        budget=Budget(tokens=48 * 8), depths=depths, look=lambda *all_of: states.append(dict(all_of[-1].state()))
-    )
+    taken, *_ = run(budget=Budget(tokens=48 * 8), depths=depths, look=lambda *all_of: states.append(asdict(all_of[-1])))
     for state in states[:-1]:
         again, *_ = run(budget=Budget(tokens=48 * 8), depths=depths, train_state=TrainState(**state))
         assert [step.depth for step in again] == [step.depth for step in taken[state["step"] :]]
@@ -543,4 +539,4 @@ def test_running_metrics_read_back_equal() -> None:
     train_state = TrainState(
         step=3, tokens=4, seconds=5.5, skipped=1, micro_batches=2, recent=[1.25, 0.1], recent_spikes=[True]
     )
-    assert TrainState(**train_state.state()) == train_state
+    assert TrainState(**asdict(train_state)) == train_state

@@ -15,8 +15,8 @@ from tests.pretraining.micro_runs import command, micro_run, records
 from openalbert import cli
 from openalbert.errors import UserError
 from openalbert.formatting import throughput
+from openalbert.train.loop import Step, TrainState
 from openalbert.train.metrics_log import MetricsLog, Window
-from openalbert.train.state import Step, TrainState
 
 LINE = re.compile(
     r"step [\d,]+  loss \d+\.\d{3}  mlm_acc \d+\.\d %  sop_acc \d+\.\d %  ([\d,]+\.\d ktok/s|\d+ tok/s)  "
@@ -53,7 +53,7 @@ def test_a_window_whose_steps_were_all_skipped_has_no_loss_norm_or_accuracy(
 ) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    monkeypatch.setattr("openalbert.train.metrics_log.SECONDS_BETWEEN_LINES", 0.0)
+    monkeypatch.setattr("openalbert.progress.SECONDS_BETWEEN_LINES", 0.0)
     metrics_log = MetricsLog(tmp_path, True, True, flops_per_token=lambda depth: 100.0, peak=1e6)
     train_state = TrainState()
     for number in range(1, 7):
@@ -81,7 +81,7 @@ def test_a_window_whose_steps_were_all_skipped_has_no_loss_norm_or_accuracy(
 def test_a_window_reads_back_equal_and_resumes(tmp_path: Path) -> None:
     window = Window()
     window.add(step(1, 3.0))
-    again = Window(json.loads(json.dumps(window.state())))
+    again = Window(json.loads(json.dumps(vars(window))))
     window.add(step(2, 1.0))
     again.add(step(2, 1.0))
     assert again.metrics() == window.metrics()
@@ -149,7 +149,7 @@ def test_only_the_main_process_speaks_and_writes(tmp_path: Path, capsys: pytest.
 def test_where_there_is_no_terminal_plain_lines_tell_everything(
     tmp_path: Path, easy_shards: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("openalbert.train.metrics_log.SECONDS_BETWEEN_LINES", 0.0)
+    monkeypatch.setattr("openalbert.progress.SECONDS_BETWEEN_LINES", 0.0)
     micro_run(easy_shards, tmp_path / "run", "--steps 4")
     said = capsys.readouterr()
     lines = [line for line in said.err.splitlines() if " tok/s " in line or " ktok/s " in line]

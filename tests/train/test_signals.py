@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from openalbert.train.signals import Stop
+from openalbert.train.run import Stop
 
 
 def test_sigterm_is_one_wish_however_often_it_comes() -> None:
@@ -32,7 +32,7 @@ def test_ctrl_c_is_a_wish_the_first_time_and_an_end_the_second() -> None:
 
 TAKEN_OVER = """
 import ctypes, os, signal
-from openalbert.train.signals import Stop
+from openalbert.train.run import Stop
 with Stop() as stop:
     ctypes.CDLL(None).signal(signal.SIGTERM, 0)  # as a compiler in C++ does it, of which Python learns nothing
     assert not stop.asked()

@@ -8,7 +8,7 @@ import pytest
 
 from openalbert.errors import UserError
 from openalbert.optim.schedule import Spent
-from openalbert.train.state import PendingStep, Step, TrainState
+from openalbert.train.loop import PendingStep, Step, TrainState
 
 NAMES = ["masked_lm", "sentence_order"]
 

@@ -17,8 +17,8 @@ from openalbert.finetuning.evaluation import Evaluation, evaluate_split, fit_nul
 from openalbert.model.albert import AlbertModel
 from openalbert.tasks.metrics import LOSS, ranking
 from openalbert.train.device import Device
+from openalbert.train.loop import TrainState
 from openalbert.train.metrics_log import MetricsLog
-from openalbert.train.state import TrainState
 
 
 @dataclass

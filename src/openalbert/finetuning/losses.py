@@ -19,10 +19,9 @@ from openalbert.finetuning.batches import PackedBatch
 from openalbert.finetuning.predict import Outputs
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import TOKEN_HEADS
-from openalbert.objectives.score import Score, score
 from openalbert.tasks.task import UNLABELLED, Sequences, Task
 from openalbert.train.cuda_graphs import CapturedEncoder
-from openalbert.train.loop import TrainingTask
+from openalbert.train.loop import Score, TrainingTask, score
 
 ANSWERABILITY_WEIGHT = 0.5  # Google's: the loss is then as large as that of the span
 

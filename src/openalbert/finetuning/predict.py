@@ -3,6 +3,7 @@
 The paper's best results are of ensembles: "average the model predictions" (section 4.9), which here are the logits.
 """
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -112,13 +113,10 @@ def predict(
         if head.kind in kinds
     }
     for model in models:
-        was_training = model.training
-        model.eval()
-        with torch.inference_mode():
+        with inference(model):
             for chosen in batches_by_length(sequences.lengths, tokens_at_a_time):
                 _add_logits(model, sequences, chosen, device, logits, len(models), depth)
                 advance(float(sequences.lengths[chosen].sum()))
-        model.train(was_training)
     return Outputs({kind: combine_windows(sequences, rows) for kind, rows in logits.items()})
 
 
@@ -134,6 +132,18 @@ def combine_windows(sequences: Sequences, logits: Float[np.ndarray, "sequences o
     if sequences.long_texts == "mean":
         combined /= np.bincount(sequences.example)[:, None]
     return combined
+
+
+@contextlib.contextmanager
+def inference(model: AlbertModel) -> Iterator[None]:
+    """Without dropout and gradients; a model in training is in training again after the block."""
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.inference_mode():
+            yield
+    finally:
+        model.train(was_training)
 
 
 def _common_heads(models: Sequence[AlbertModel]) -> list[HeadKind]:

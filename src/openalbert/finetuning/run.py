@@ -66,11 +66,8 @@ from openalbert.train import checkpoint
 from openalbert.train.cuda_graphs import CapturedEncoder, is_encoder_captured
 from openalbert.train.device import Device, measure_matmul_peak, open_device
 from openalbert.train.estimate import Needs, checkpoint_bytes
-from openalbert.train.loop import LoopConfig
-from openalbert.train.run import TrainingRun
-from openalbert.train.run_dir import claim_folder, is_done, locked, read_run_info
-from openalbert.train.signals import Stop
-from openalbert.train.state import PATIENCE, TrainState
+from openalbert.train.loop import PATIENCE, LoopConfig, TrainState
+from openalbert.train.run import Stop, TrainingRun, claim_folder, is_done, locked, read_run_info
 
 # What a run leaves beside its log and checkpoints: for one run, for several seeds, or for folds.
 RESULTS = (

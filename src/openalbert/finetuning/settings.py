@@ -165,6 +165,8 @@ class Finetune:
         for name in ("dropout", "classifier_dropout"):
             if not 0 <= getattr(self, name) < 1:
                 raise UserError(f"{name} is {getattr(self, name)}: it is a fraction, at least 0 and below 1")
+        if self.exits and self.long_texts != "truncate":
+            raise UserError("--exits is for texts of one window: leave it out, or leave out --long-texts")
         if self.exit_drop < 0:
             raise UserError(f"exit_drop is {self.exit_drop}: give the points that may be lost, 0 or more")
         given = [name for name in ("epochs", "steps", "minutes") if getattr(self, name) is not None]

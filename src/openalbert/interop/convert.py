@@ -15,7 +15,7 @@ from tyro.conf import Positional, arg
 from openalbert import atomic_io
 from openalbert.errors import InputWarning, UserError
 from openalbert.interop.config_json import write_config
-from openalbert.interop.google import checkpoint
+from openalbert.interop.google_checkpoint import is_checkpoint, read_config, read_tensors
 from openalbert.interop.huggingface import (
     TASK,
     Precision,
@@ -105,7 +105,7 @@ def read_source(settings: Convert) -> tuple[AlbertModel, TensorReport, Path]:
     if settings.source in PRESETS:
         model = AlbertModel(PRESETS[settings.source], PRETRAINING_HEADS)
         return model, TensorReport(fresh=[name for name, _ in model.named_parameters()]), path
-    if checkpoint.is_checkpoint(path):
+    if is_checkpoint(path):
         return read_checkpoint(path, settings.classifier)
     folder = find_folder(settings.source)
     return *read_model(folder), folder
@@ -117,14 +117,13 @@ def read_checkpoint(path: Path, classifier: ClassifierKind) -> tuple[AlbertModel
     found = sorted(folder.glob("*_config.json"))
     if len(found) != 1:
         raise UserError(f"{folder}: expected one albert_config.json (or bert_config.json) here, found {len(found)}")
-    config = checkpoint.read_config(found[0])
-    arrays, read = checkpoint.read_tensors(path, config)
+    values = read_config(found[0])
+    arrays, skipped = read_tensors(path, values["model_type"])
     tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
-    values = checkpoint.hugging_face_config(config)
     if "classifier.weight" in tensors:
         values |= classifier_values(tensors["classifier.weight"], classifier)
     model, report = build(values, tensors, str(found[0]), str(path))
-    report.left_out = [name for name in report.left_out if name not in read.added] + list(read.skipped)
+    report.left_out += skipped
     return model, report, folder
 
 

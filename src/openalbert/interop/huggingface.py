@@ -24,13 +24,12 @@ from openalbert.model.albert import AlbertModel, initialize
 from openalbert.model.config import PRETRAINING_HEADS, TOKEN_HEADS, AlbertConfig, Head
 from openalbert.model.presets import PRESETS, is_preset_or_recipe
 from openalbert.pretrained import bundled_folder, pretrained_names
-from openalbert.run_files import METRICS, MODEL, RUN, RUN_INFO
+from openalbert.run_files import MODEL, RUN
 from openalbert.text.tokenizer import Tokenizer
 
 CONFIG = "config.json"
 TASK = "task.json"  # the task of a fine-tuned model
 EXPORT = "export.json"  # of a folder that holds ONNX graphs instead of weights
-TAIL = 1 << 16  # bytes at the end of the metrics that are searched for the last record
 MOST_NAMED = 5  # neighbours of a missing folder that an error lists
 NEARLY_THE_SAME = 0.7  # similarity; with less, names of two or three letters match by chance
 Precision = Literal["float32", "bfloat16", "float16"]
@@ -81,26 +80,8 @@ def local_folder(name: str) -> Path | None:
     if (path / CONFIG).exists() or not (path / RUN).is_file():
         return path
     if not (path / MODEL / CONFIG).is_file():
-        raise UserError(f"{path} is a run that has no model yet: {_progress(path)}")
+        raise UserError(f"{path} is a run that has no model yet: run its command again to finish it, or name another")
     return path / MODEL
-
-
-def _progress(run: Path) -> str:
-    """How far an unfinished run is, and what to do."""
-    lines: list[bytes] = []
-    with contextlib.suppress(FileNotFoundError), (run / METRICS).open("rb") as file:
-        file.seek(max(0, (run / METRICS).stat().st_size - TAIL))
-        lines = file.read().splitlines()
-    state = "it has logged nothing"
-    for line in lines:
-        with contextlib.suppress(ValueError, KeyError, TypeError):
-            record = json.loads(line)
-            if record["kind"] == "train":
-                state = f"it is at step {record['step']:,}, {record['progress']:.1%} of its budget"
-    command = ""
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        command = f" (`{json.loads((run / RUN_INFO).read_text(encoding='utf-8'))['command']}`)"
-    return f"{state}; run its command again{command} to finish it, or name another model"
 
 
 def find_folder(name: str, fresh: tuple[str, ...] = ()) -> Path:

@@ -1,13 +1,11 @@
 """pretraining.json of a model folder: the pretraining history of its weights."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 
-from openalbert.errors import UserError
-from openalbert.settings import from_json, to_json
+from openalbert.settings import from_file, to_json
 
 PRETRAINING = "pretraining.json"
-MOST = 2**53  # integers below it are exact as floats
 
 
 @dataclass(frozen=True)
@@ -22,10 +20,6 @@ class EarlierData:
     """Tokens of that corpus."""
     sha256: str
     """Checksum of its shards."""
-
-    def __post_init__(self) -> None:
-        """Refuse amounts that no run can have."""
-        _check_amounts(self)
 
 
 @dataclass(frozen=True)
@@ -51,10 +45,6 @@ class PretrainingStage:
     earlier_data: tuple[EarlierData, ...] = ()
     """Earlier data of this run, before the corpus of `text_tokens`, oldest first."""
 
-    def __post_init__(self) -> None:
-        """Refuse amounts that no run can have."""
-        _check_amounts(self)
-
 
 @dataclass(frozen=True)
 class Pretraining(PretrainingStage):
@@ -63,26 +53,10 @@ class Pretraining(PretrainingStage):
     before: tuple[PretrainingStage, ...] = ()
     """Earlier runs, oldest first, as far as they are known."""
 
-    def __post_init__(self) -> None:
-        """Refuse a history in which the token count falls."""
-        super().__post_init__()
-        seen = [run.tokens for run in (*self.before, self)]
-        if seen != sorted(seen):
-            raise UserError(
-                f"tokens go down from run to run ({', '.join(map(str, seen))}): each run counts those before it"
-            )
-
     @property
     def unknown_start(self) -> str:
         """The first model if its own pretraining is unknown, so that its tokens are not counted; otherwise ""."""
         return (*self.before, self)[0].initialized_from
-
-
-def _check_amounts(record: EarlierData | PretrainingStage) -> None:
-    for field in fields(record):
-        value = getattr(record, field.name)
-        if isinstance(value, int | float) and not 0 <= value < MOST:
-            raise UserError(f"{field.name} is {value}: a number of at least 0 was expected")
 
 
 NONE = Pretraining(tokens=0, text_tokens=0, steps=0, minutes=0.0, device="", precision="", length=0)
@@ -92,13 +66,7 @@ NONE = Pretraining(tokens=0, text_tokens=0, steps=0, minutes=0.0, device="", pre
 def read_pretraining(folder: Path) -> Pretraining | None:
     """The pretraining history of a model folder; None if it has none, as in other people's."""
     path = folder / PRETRAINING
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} cannot be read, fix or remove it: {error}") from None
-    return from_json(text, Pretraining, str(path))
+    return from_file(path, Pretraining) if path.is_file() else None
 
 
 def write_pretraining(folder: Path, pretraining: Pretraining) -> None:

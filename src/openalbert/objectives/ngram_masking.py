@@ -1,4 +1,4 @@
-"""N-gram masking of whole words (paper, section 4.1, equation 1): choose, mask and score tokens.
+"""N-gram masking of whole words (paper, section 4.1, equation 1): choose and mask tokens.
 
 The rule is that of Google's data builder (`create_masked_lm_predictions`), which goes through the words of an example
 in random order. `choose` describes how a whole batch is done at once.
@@ -9,12 +9,11 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int, Int32, Int64, Shaped
+from jaxtyping import Bool, Int32, Int64, Shaped
 from torch import Tensor
 
 from openalbert.errors import UserError
 from openalbert.objectives.keyed_random import below, bits, threshold
-from openalbert.objectives.score import Score, score
 
 LONGEST_NGRAM = 8
 _LAST = (1 << 31) - 1  # the rank of what is not a candidate
@@ -315,12 +314,3 @@ def _lowest(numbers: Int32[Tensor, "batch columns"], count: int) -> Int32[Tensor
 
 def _is_eager_cpu(tensor: Tensor) -> bool:
     return tensor.device.type == "cpu" and not torch.compiler.is_compiling()
-
-
-def mlm_loss(
-    logits: Float[Tensor, "*predictions vocabulary"],
-    labels: Int[Tensor, "*predictions"],
-    valid: Bool[Tensor, "*predictions"],
-) -> Score:
-    """Cross entropy at the masked tokens, to be averaged over the valid predictions of a step."""
-    return score(logits, labels, valid)

@@ -1,4 +1,4 @@
-"""Sentence order (paper, section 3.1): make and score pairs of consecutive segments, swapped or not.
+"""Sentence order (paper, section 3.1): make pairs of consecutive segments, swapped or not.
 
 Pairs are made from the sentence and document starts of a shard, for a whole epoch at once: sentences of one document
 fill a chunk, the chunk is cut into two segments between sentences, and the segments are swapped at random and trimmed
@@ -18,12 +18,11 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 import torch
-from jaxtyping import Bool, Float, Int, Int64, Shaped
+from jaxtyping import Int, Int64, Shaped
 from torch import Tensor
 
 from openalbert.errors import UserError
 from openalbert.objectives.keyed_random import Ints, Stream, below, bits, chance, coin_flips, root
-from openalbert.objectives.score import Score, score
 
 SPECIAL_TOKENS = 3  # [CLS] first [SEP] second [SEP]; an example of one segment has no second [SEP]
 SHORTEST = SPECIAL_TOKENS + 2
@@ -362,10 +361,3 @@ def assemble(
     ids *= (place <= end).long()
     ids[:, 0] = cls_id
     return ids.scatter_(1, torch.cat([first_end, end], 1), sep_id)
-
-
-def sop_loss(
-    logits: Float[Tensor, "batch 2"], swapped: Int[Tensor, "batch"], valid: Bool[Tensor, "batch"] | None = None
-) -> Score:
-    """Cross entropy of "swapped or not", to be averaged over the examples of a step."""
-    return score(logits, swapped, valid)

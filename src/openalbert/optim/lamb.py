@@ -1,7 +1,7 @@
 """LAMB as ALBERT was trained with it (section 4.1; You et al., arXiv 1904.00962), multi-tensor."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -117,18 +117,13 @@ class Lamb(Optimizer):
                     group[key] = own[key].copy_(given[key]) if is_tensor else given[key].to(device, copy=True)
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+    def step(self) -> None:  # type: ignore[override]
         """Update every parameter that has a gradient; the others are unchanged, without decay."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
         for number, group in enumerate(self.param_groups):
             pairs = zip(group["params"], group["stacked"], strict=True)
             learning = [(parameter, count) for parameter, count in pairs if parameter.grad is not None]
             if learning:
                 self._update(number, [parameter for parameter, _ in learning], [count for _, count in learning])
-        return loss
 
     def _update(self, number: int, parameters: list[nn.Parameter], stacked: list[int]) -> None:
         group = self.param_groups[number]

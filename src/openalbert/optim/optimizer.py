@@ -201,24 +201,11 @@ def load_optimizer_tensors(
 ) -> None:
     """Load what `optimizer_tensors` returned; `where` names its origin. Nothing changes unless all of it fits."""
     own = optimizer_tensors(optimizer, model)
-    missing = [name for name in own if name not in tensors]
-    extra = [name for name in tensors if name not in own]
-    if missing:
-        raise UserError(f"{where}: {_listed(missing)} missing: it was saved from another model or optimizer")
-    if extra:
-        raise UserError(f"{where}: {_listed(extra)} unknown here: it was saved from another model or optimizer")
-    for name, tensor in own.items():
-        given = tensors[name]
-        if (given.shape, given.dtype) != (tensor.shape, tensor.dtype):
-            raise UserError(
-                f"{where}: '{name}' is {given.dtype} of shape {list(given.shape)} but {tensor.dtype} of shape "
-                f"{list(tensor.shape)} was expected: it was saved from another model or optimizer"
-            )
+    wrong = own.keys() ^ tensors.keys() or {
+        name for name in own if (own[name].shape, own[name].dtype) != (tensors[name].shape, tensors[name].dtype)
+    }
+    if wrong:
+        raise UserError(f"{where}: '{min(wrong)}' does not fit: it was saved from another model or optimizer")
     with torch.no_grad():
         for name, tensor in own.items():
             tensor.copy_(tensors[name])
-
-
-def _listed(names: list[str]) -> str:
-    more = f" and {len(names) - 1} more are" if len(names) > 1 else " is"
-    return f"'{names[0]}'{more}"

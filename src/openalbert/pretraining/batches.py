@@ -5,9 +5,11 @@ segments lie (a few numbers, planned for a whole epoch); the device that trains 
 ones and hides n-grams, in operations of fixed shape.
 """
 
-import queue
+import itertools
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, fields
 from functools import partial
 
@@ -235,37 +237,21 @@ class Batches:
         ahead: int = 2,
     ) -> Iterator[list[PretrainingBatch]]:
         """For each step its micro-batches, prepared some steps ahead by a thread of its own."""
-        prepared: queue.Queue[list[tuple[Tensor, Tensor]] | BaseException | None] = queue.Queue(ahead)
-        ended = threading.Event()
 
-        def put(item: list[tuple[Tensor, Tensor]] | BaseException | None) -> None:
-            while not ended.is_set():
-                try:
-                    return prepared.put(item, timeout=0.1)
-                except queue.Full:
-                    continue
+        def prepare(step: int) -> list[tuple[Tensor, Tensor]]:
+            return [self._prepare(self.numbers(step, rank, world, n, micro_batches)) for n in range(micro_batches)]
 
-        def work() -> None:
-            try:
-                step = start
-                while not ended.is_set() and (stop is None or step < stop):
-                    numbers = (self.numbers(step, rank, world, n, micro_batches) for n in range(micro_batches))
-                    put([self._prepare(of_micro_batch) for of_micro_batch in numbers])
-                    step += 1
-                put(None)
-            except BaseException as error:
-                put(error)
-
-        thread = threading.Thread(target=work, name="batches", daemon=True)
-        thread.start()
+        pool = ThreadPoolExecutor(1, "batches")
+        waiting: deque[Future[list[tuple[Tensor, Tensor]]]] = deque()
         try:
-            while (item := prepared.get()) is not None:
-                if isinstance(item, BaseException):
-                    raise item
-                yield [self._finish(*of_micro_batch) for of_micro_batch in item]
+            for step in itertools.count(start) if stop is None else range(start, stop):
+                waiting.append(pool.submit(prepare, step))
+                if len(waiting) > ahead:
+                    yield [self._finish(*of_micro_batch) for of_micro_batch in waiting.popleft().result()]
+            for prepared in waiting:
+                yield [self._finish(*of_micro_batch) for of_micro_batch in prepared.result()]
         finally:
-            ended.set()
-            thread.join()
+            pool.shutdown(cancel_futures=True)
 
     def _prepare(self, numbers: Int64[np.ndarray, "batch"]) -> tuple[Tensor, Tensor]:
         """What the device needs: tokens and rows."""

@@ -1,8 +1,9 @@
-"""The losses of pretraining, masked LM and sentence order, in training and on held-out text."""
+"""The losses of pretraining, masked LM and sentence order: in training, on held-out text, and watched for failure."""
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,21 +11,23 @@ from torch import Tensor
 
 from openalbert.model.albert import AlbertModel
 from openalbert.model.encoder import Encoded
-from openalbert.objectives.ngram_masking import mlm_loss
-from openalbert.objectives.score import Score
-from openalbert.objectives.sentence_order import sop_loss
 from openalbert.pretraining.batches import Batches, PretrainingBatch
 from openalbert.text.shards import ShardSet
 from openalbert.train.device import Device
-from openalbert.train.loop import TrainingTask
+from openalbert.train.loop import Score, TrainingTask, score
 
 UNIGRAM_SAMPLE = 50_000_000  # tokens counted for the word frequencies, or up to twice as many
 UNIGRAM_STRETCH = 65_536  # tokens counted at one place
+PLATEAU_PROGRESS = 0.2  # from here on a loss at the word frequencies is reported
+PLATEAU_STEPS = 100  # and not before so many steps: every model learns the frequencies first
+PLATEAU_MARGIN = 0.25  # nats under the unigram entropy that a model which learns more than frequencies has
+LOST = 1.0  # nats over the lowest mean so far
+LOST_STEPS = 100  # of which a mean is taken: fewer may be hard text, or noise
 
 
 def masked_lm_score(model: AlbertModel, encoded: Encoded, batch: PretrainingBatch) -> Score:
     """The MLM loss of an encoded batch: scores for the whole vocabulary at every hidden token."""
-    return mlm_loss(model.scores("masked_lm", encoded), batch.labels, batch.valid)
+    return score(model.scores("masked_lm", encoded), batch.labels, batch.valid)
 
 
 def pretraining_scores(
@@ -41,7 +44,7 @@ def pretraining_scores(
     encoded = model.encode(batch.ids, batch.segments, batch.mask, depth=depth, at=batch.positions)
     scores = {"mlm": masked_lm_score(model, encoded, batch)}
     if "sentence_order" in model.heads:
-        scores[sentence_task] = sop_loss(model.scores("sentence_order", encoded), batch.swapped)
+        scores[sentence_task] = score(model.scores("sentence_order", encoded), batch.swapped)
     return scores
 
 
@@ -137,3 +140,58 @@ def unigram_entropy(shards: ShardSet) -> float:
             counts += np.bincount(tokens, minlength=len(counts))
     frequencies = counts[counts > 0] / counts.sum()
     return float(-(frequencies * np.log(frequencies)).sum())
+
+
+@dataclass
+class LossMonitor:
+    """Two ways in which pretraining fails without a crash, each reported once: the MLM loss never leaves the plateau of
+    word frequencies, or what was learned is lost. It is given the loss of each record; a checkpoint holds its state."""
+
+    unigram_entropy: float
+    is_growing: bool = False
+    """Whether the depth grows: then growing it is no advice."""
+    lowest: float = math.inf
+    """Of the means so far, at this depth."""
+    depth: int = 0
+    sum_of_losses: float = 0.0
+    """Over the steps since the last mean was taken."""
+    steps: int = 0
+    has_reported_plateau: bool = False
+    has_reported_loss: bool = False
+
+    def check(self, loss: float, steps: int, depth: int, step: int, progress: float) -> tuple[str, str] | None:
+        """The kind and text of a warning, given the mean loss of the last so many steps; None if all is well."""
+        return self._check_lost(loss, steps, depth) or self._check_plateau(loss, step, progress)
+
+    def _check_lost(self, loss: float, steps: int, depth: int) -> tuple[str, str] | None:
+        if self.depth != depth:  # with more layers it may go up at first
+            self.depth, self.lowest, self.sum_of_losses, self.steps = depth, math.inf, 0.0, 0
+        self.sum_of_losses += loss * steps
+        self.steps += steps
+        if self.steps < LOST_STEPS:
+            return None
+        mean, before = self.sum_of_losses / self.steps, self.lowest
+        self.lowest, self.sum_of_losses, self.steps = min(before, mean), 0.0, 0
+        if mean <= before + LOST or self.has_reported_loss:
+            return None
+        self.has_reported_loss = True
+        return "lost", (
+            f"the MLM loss has risen from {before:.3f} to {mean:.3f}: what was learned is being lost. Start "
+            "over with a lower --optimizer.learning-rate; pretrained weights tolerate about a quarter of the rate that "
+            "they were trained with"
+        )
+
+    def _check_plateau(self, loss: float, step: int, progress: float) -> tuple[str, str] | None:
+        is_early = progress < PLATEAU_PROGRESS or step < PLATEAU_STEPS
+        if is_early or self.has_reported_plateau or loss < self.unigram_entropy - PLATEAU_MARGIN:
+            return None
+        self.has_reported_plateau = True
+        advice = "" if self.is_growing else "start shallow with --depth-schedule, or "
+        return "plateau", (
+            f"the MLM loss {loss:.3f} is no better than word frequencies ({self.unigram_entropy:.3f}): "
+            f"{advice}take a smaller batch or a higher learning rate"
+        )
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint holds, as JSON values."""
+        return {name: value for name, value in vars(self).items() if name not in ("unigram_entropy", "is_growing")}

@@ -20,17 +20,20 @@ from openalbert.model.presets import PRESETS
 from openalbert.optim.optimizer import make_optimizer
 from openalbert.optim.settings import scaling_sentence
 from openalbert.pretraining.batches import Batches, PretrainingBatch
-from openalbert.pretraining.data_record import (
+from openalbert.pretraining.loss import LossMonitor, evaluate, pretraining, unigram_entropy
+from openalbert.pretraining.provenance import (
     DATA_KEYS,
     check_same_data,
     check_same_on_all_ranks,
+    check_vocabulary,
     data_record,
+    history,
+    initialization,
+    initialize_from,
+    source_of,
     update_data_record,
 )
-from openalbert.pretraining.loss import evaluate, pretraining, unigram_entropy
 from openalbert.pretraining.settings import FREE_TO_CHANGE, Pretrain
-from openalbert.pretraining.stability import LossMonitor
-from openalbert.pretraining.warm_start import check_vocabulary, history, initialization, initialize_from, source_of
 from openalbert.report.model_card import pretrained_card
 from openalbert.run_files import CHECKPOINTS, MODEL
 from openalbert.text.shards import ShardSet, open_shards, read_manifest
@@ -38,11 +41,8 @@ from openalbert.text.tokenizer import Tokenizer
 from openalbert.train import checkpoint
 from openalbert.train.device import CPU_MEMORY, MEMORY_FRACTION, Device, open_device
 from openalbert.train.estimate import Needs, checkpoint_bytes, estimate, estimate_table, work_until
-from openalbert.train.loop import LoopConfig
-from openalbert.train.run import TrainingRun
-from openalbert.train.run_dir import claim_folder, is_done, locked, read_run_info
-from openalbert.train.signals import Stop
-from openalbert.train.state import Step, TrainState
+from openalbert.train.loop import LoopConfig, Step, TrainState
+from openalbert.train.run import Stop, TrainingRun, claim_folder, is_done, locked, read_run_info
 
 HELDOUT_SEED = 0  # every run is evaluated on the same held-out examples with the same masks
 HELDOUT_BATCH = 64
@@ -138,7 +138,7 @@ class PretrainingRun(TrainingRun[Pretrain, PretrainingBatch]):
         """Refuse to resume on other data than the checkpoint's."""
         found, _ = checkpoint.latest(self.folder / CHECKPOINTS)
         if found and not is_done(self.folder):
-            before = found.state().get("data", {})
+            before = found.state()["data"]
             check_same_data(before, self.data, found.folder, self.settings.allow_new_data)
 
     def train(self, stop: Stop) -> None:

@@ -26,6 +26,7 @@ from openalbert.report.summary import (
     tokens_seen,
     training_seconds,
 )
+from openalbert.settings import flat
 
 MOST_EVENTS = 100
 NOT_COMPARED = ("out",)  # differs between any two runs
@@ -193,15 +194,8 @@ def _sample(kind: str) -> Markup:
     return element("svg", *paths, class_="swatch", viewBox="0 0 30 12", aria_hidden="true")
 
 
-def _flat(values: dict[str, Any], before: str = "") -> dict[str, str]:
-    """Nested settings by their dotted paths, as on the command line."""
-    found: dict[str, str] = {}
-    for name, value in values.items():
-        if isinstance(value, dict) and value:
-            found.update(_flat(value, f"{before}{name}."))
-        else:
-            found[f"{before}{name}"] = _plain(value)
-    return found
+def _written(run: RunRecord) -> dict[str, str]:
+    return {name: _plain(value) for name, value in flat(run.settings).items()}
 
 
 def _plain(value: Any) -> str:
@@ -216,7 +210,7 @@ def _plain(value: Any) -> str:
 
 def differences(runs: Sequence[RunRecord]) -> Markup:
     """The settings in which runs differ."""
-    settings = [_flat(run.settings) for run in runs]
+    settings = [_written(run) for run in runs]
     names = list(dict.fromkeys(name for one in settings for name in one if name not in NOT_COMPARED))
     rows = [
         [name, *(one.get(name, NOTHING) for one in settings)]
@@ -256,7 +250,7 @@ def about(run: RunRecord, alone: bool, data: Markup, remarks: Sequence[Markup] =
 
 
 def _settings(run: RunRecord) -> Markup:
-    settings = _flat(run.settings)
+    settings = _written(run)
     return element(
         "details",
         element("summary", f"All {len(settings)} settings"),

@@ -9,14 +9,13 @@ from tyro.conf import Positional, arg
 
 from openalbert import atomic_io
 from openalbert.errors import UserError
-from openalbert.progress import Work
 from openalbert.report import charts
 from openalbert.report.error_analysis import ErrorAnalysis, error_section
 from openalbert.report.finetune_page import compared_with_the_paper, finetuning_page, tiles
 from openalbert.report.html import document, element, now
 from openalbert.report.pretrain_page import pretraining_page
 from openalbert.report.run_reader import is_finetuning, read_runs
-from openalbert.run_files import METRICS, REPORT
+from openalbert.run_files import REPORT
 
 
 @dataclass(frozen=True)
@@ -54,11 +53,9 @@ def report(settings: Report) -> None:
 
 
 def _write_pretraining_report(folders: Sequence[Path], target: Path) -> None:
-    total = sum(float(path.stat().st_size) for folder in folders if (path := folder / METRICS).is_file())
-    with Work("reading metrics", total=total or None, unit="MB", scale=1e6) as work:
-        runs = read_runs(folders, work.advance)
+    page = pretraining_page(read_runs(folders), now())
     atomic_io.make_folder(target.parent)
-    atomic_io.write_text(target, pretraining_page(runs, now()))
+    atomic_io.write_text(target, page)
 
 
 def write_report(folders: Sequence[Path], target: Path) -> None:

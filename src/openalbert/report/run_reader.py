@@ -7,11 +7,12 @@ A run may still be in progress, or may have been killed while it wrote: what can
 import contextlib
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import islice
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
-from types import SimpleNamespace
+from types import NoneType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,6 @@ from openalbert.tasks.data.source import TaskSource
 from openalbert.tasks.paper_scores import shape_of
 
 CONFIG = Path(MODEL) / "config.json"
-LINES_AT_ONCE = 20_000
 FIELDS = {
     "train": (
         "step tokens progress loss mlm_loss mlm_acc sop_loss sop_acc nsp_loss nsp_acc "
@@ -173,43 +173,35 @@ class RunRecord:
         return table
 
 
-def read_runs(folders: Sequence[Path], advance: Callable[[float], None] = lambda size: None) -> list[RunRecord]:
-    """The runs of these folders, each under a name that no other has; `advance` gets the number of bytes read."""
+def read_runs(folders: Sequence[Path]) -> list[RunRecord]:
+    """The runs of these folders, each under a name that no other has."""
     whole = [Path(os.path.abspath(folder)) for folder in folders]  # noqa: PTH100  (resolve() would follow links)
     repeated = {str(folder) for folder in whole if whole.count(folder) > 1}
     if repeated:
         raise UserError(f"{min(repeated)} is named twice: name each run once")
     names = [folder.name for folder in whole]
-    return [
-        read_run(folder, folder.name if names.count(folder.name) == 1 else str(folder), advance) for folder in whole
-    ]
+    return [read_run(folder, folder.name if names.count(folder.name) == 1 else str(folder)) for folder in whole]
 
 
-def read_run(folder: Path, name: str | None = None, advance: Callable[[float], None] = lambda size: None) -> RunRecord:
+def read_run(folder: Path, name: str | None = None) -> RunRecord:
     """The run of a folder."""
-    remarks: list[str] = []
-    settings = _settings(folder)
-    run_info = read_values(folder / RUN_INFO)
+    settings, run_info, path = _settings(folder), read_values(folder / RUN_INFO), folder / METRICS
+    remarks = []
     if not run_info:
         remarks.append(f"{RUN_INFO} is missing or damaged: hardware, data and unigram entropy are not known.")
-    reader = _Metrics(remarks, advance)
-    metrics = folder / METRICS
-    written = None
-    try:
-        written = metrics.stat().st_mtime
-        reader.read(metrics)
-    except FileNotFoundError:
+    if not path.exists():
         remarks.append(f"There is no {METRICS} yet: nothing has been logged.")
+    metrics = _Metrics(path if path.exists() else Path(os.devnull))
     return RunRecord(
         name=name or folder.name,
         folder=folder,
         settings=settings,
         run_info=run_info,
-        train=reader.records("train"),
-        evaluation=reader.records("evaluation"),
-        events=tuple(reader.events),
-        remarks=tuple(remarks),
-        written=written,
+        train=metrics.records("train"),
+        evaluation=metrics.records("evaluation"),
+        events=tuple(metrics.events),
+        remarks=(*remarks, *metrics.remarks),
+        written=path.stat().st_mtime if path.exists() else None,
         scores=read_values(folder / SCORES),
     )
 
@@ -294,137 +286,70 @@ def _settings(folder: Path) -> dict[str, Any]:
     return settings
 
 
-@dataclass
 class _Metrics:
-    """The content of metrics.jsonl, read a block of lines at a time, so that a long run fits into memory."""
+    """The content of metrics.jsonl. Of steps that were logged again after a restart or a collapse, the later record."""
 
-    remarks: list[str]
-    advance: Callable[[float], None]
-    events: list[Event] = field(default_factory=list)
-    blocks: dict[str, list[dict[str, Float64[np.ndarray, "_"]]]] = field(default_factory=dict)
-    collapses: dict[str, list[int]] = field(default_factory=dict)
-    """For each kind: how many of its records were written before each collapse, after which a run starts over."""
-
-    def read(self, path: Path) -> None:
+    def __init__(self, path: Path) -> None:
+        self.remarks: list[str] = []
+        self.events: list[Event] = []
+        self._rows: dict[str, list[dict[str, Any]]] = {kind: [] for kind in FIELDS}
+        self._before_collapse = dict.fromkeys(FIELDS, 0)  # how many of the rows were written before the last collapse
+        self._replaced: Counter[tuple[str, str]] = Counter()
         damaged: list[int] = []
-        cut = False
-        lines_before = 0
         with path.open("rb") as file:
-            while lines := list(islice(file, LINES_AT_ONCE)):
-                records = []
-                for number, record in _parsed(lines):
-                    if record is not None:
-                        records.append(record)
-                    elif number == len(lines) - 1 and not lines[-1].endswith(b"\n"):
-                        cut = True  # only the very last line of a file can lack its end
-                    else:
-                        damaged.append(lines_before + number + 1)
-                self._add(records)
-                lines_before += len(lines)
-                self.advance(float(sum(map(len, lines))))
-        if cut:
-            self.remarks.append(
-                f"The last line of {METRICS} is cut off, by a kill or because the run is writing it: it is skipped."
-            )
+            for number, line in enumerate(file, 1):
+                record = _record(line)
+                if record is not None:
+                    self._add(record)
+                elif not line.endswith(b"\n"):
+                    self.remarks.append(
+                        f"The last line of {METRICS} is cut off, by a kill or because the run is writing it: it is "
+                        "skipped."
+                    )
+                elif line.strip():
+                    damaged.append(number)
         if damaged:
             what = f"line {damaged[0]}" if len(damaged) == 1 else f"{len(damaged):,} lines, the first is {damaged[0]}"
             self.remarks.append(f"{METRICS} is damaged ({what}): what cannot be read is skipped.")
+        for kind in FIELDS:
+            for why in ("collapse", "restart"):
+                if number := self._replaced[kind, why]:
+                    were = "record was" if number == 1 else "records were"
+                    self.remarks.append(f"{number:,} {kind} {were} written again after a {why}: the later count.")
 
-    def _add(self, records: list[dict[str, Any]]) -> None:
-        for kind, known in FIELDS.items():
-            if any(record.get("what") == "collapsed" for record in records):
-                before = sum(len(block["step"]) for block in self.blocks.get(kind, []))
-                for record in records:
-                    before += record["kind"] == kind
-                    if record.get("what") == "collapsed":
-                        self.collapses.setdefault(kind, []).append(before)
-            some = [record for record in records if record["kind"] == kind]
-            if some:
-                found = (name for record in some for name in record if name not in NOT_METRICS)
-                names = dict.fromkeys([*known, *found])
-                self.blocks.setdefault(kind, []).append({name: _column(some, name) for name in names})
-        for record in records:
-            if record["kind"] == "event":
-                self.events.append(Event(int(record["step"]), str(record.get("what", "")), str(record.get("text", ""))))
+    def _add(self, record: dict[str, Any]) -> None:
+        kind = record["kind"]
+        if kind == "event":
+            self.events.append(Event(record["step"], str(record.get("what", "")), str(record.get("text", ""))))
+            if record.get("what") == "collapsed":
+                self._before_collapse = {name: len(rows) for name, rows in self._rows.items()}
+            return
+        rows = self._rows[kind]
+        while rows and rows[-1]["step"] >= record["step"]:
+            rows.pop()
+            self._replaced[kind, "collapse" if len(rows) < self._before_collapse[kind] else "restart"] += 1
+        self._before_collapse[kind] = min(self._before_collapse[kind], len(rows))
+        rows.append(record)
 
     def records(self, kind: str) -> Records:
-        """All records of one kind; of steps that were logged again after a restart or collapse, the later record."""
-        blocks = self.blocks.get(kind, [])
-        columns = {}
-        for name in dict.fromkeys([*FIELDS[kind], *(name for block in blocks for name in block)]):
-            pieces = [block.get(name, np.full(len(block["step"]), np.nan)) for block in blocks]
-            columns[name] = np.concatenate([np.zeros(0), *pieces])
-        records = Records(columns)
-        if not len(records):
-            return records
-        steps = records.columns["step"]
-        later = np.append(np.minimum.accumulate(steps[::-1])[::-1][1:], np.inf)
-        kept = steps < later
-        of_a_collapse = _ended_by(self.collapses.get(kind, []), steps)
-        for again, why in ((~kept & of_a_collapse, "collapse"), (~kept & ~of_a_collapse, "restart")):
-            if number := np.count_nonzero(again):
-                were = "record was" if number == 1 else "records were"
-                self.remarks.append(f"{number:,} {kind} {were} written again after a {why}: the later count.")
-        return records.where(kept)
+        """All records of one kind."""
+        rows = self._rows[kind]
+        found = [name for name in dict.fromkeys(chain.from_iterable(rows)) if name not in NOT_METRICS]
+        return Records({name: _column(rows, name) for name in dict.fromkeys([*FIELDS[kind], *found])})
 
 
-def _ended_by(collapses: Sequence[int], steps: Float64[np.ndarray, "n"]) -> Bool[np.ndarray, "n"]:
-    """Which records a collapse made void: it lies between them and the next record of the same or an earlier step.
-
-    `collapses` are how many records were written before each.
-    """
-    found = np.zeros(len(steps), bool)
-    is_open = np.ones(len(steps), bool)
-    # Only where steps do not rise can a record be the first of a step that was there.
-    for place in np.flatnonzero(np.diff(steps) <= 0) + 1:
-        void = is_open[:place] & (steps[:place] >= steps[place])
-        last = max((border for border in collapses if border <= place), default=0)
-        found[:last] |= void[:last]
-        is_open[:place] &= ~void
-    return found
-
-
-def _parsed(lines: list[bytes]) -> Iterator[tuple[int, dict[str, Any] | None]]:
-    """Each line's number and record, None for a line that is no record; empty lines are passed over."""
+def _record(line: bytes) -> dict[str, Any] | None:
+    """The record of a line; None for a line that is none."""
     try:
-        # One call for a whole block is twice as fast as one for each line.
-        together = json.loads(b"[" + b",".join(lines) + b"]")
+        record = json.loads(line)
     except ValueError:
-        together = []
-    if len(together) == len(lines) and all(map(_is_record, together)):
-        yield from enumerate(together)
-        return
-    for number, line in enumerate(lines):
-        if line.strip():
-            try:
-                record = json.loads(line)
-            except ValueError:
-                record = None
-            yield number, record if _is_record(record) else None
+        return None
+    is_record = isinstance(record, dict) and record.get("kind") in (*FIELDS, "event")
+    return record if is_record and type(record.get("step")) is int else None
 
 
-def _is_record(record: object) -> bool:
-    # Whole steps below 2**53 are exact as floats too; others no run can reach.
-    return (
-        type(record) is dict
-        and record.get("kind") in ("train", "evaluation", "event")
-        and type(record.get("step")) is int
-        and 0 <= record["step"] < 2**53
-    )
-
-
-def _column(records: list[dict[str, Any]], name: str) -> Float64[np.ndarray, "_"]:
-    values = [record.get(name) for record in records]
-    if all(type(value) is float or type(value) is int or value is None for value in values):
-        try:
-            return np.array(values, np.float64)
-        except OverflowError:
-            pass
-    return np.array([_as_float(value) for value in values], np.float64)
-
-
-def _as_float(value: object) -> float:
-    try:
-        return float(value) if type(value) in (int, float) else np.nan  # type: ignore[arg-type]
-    except OverflowError:
-        return np.inf
+def _column(rows: list[dict[str, Any]], name: str) -> Float64[np.ndarray, "_"]:
+    values = [row.get(name) for row in rows]
+    if not set(map(type, values)) <= {float, int, NoneType}:
+        values = [value if type(value) in (float, int) else None for value in values]
+    return np.array(values, np.float64)  # None becomes NaN

@@ -68,8 +68,7 @@ def epochs(run: RunRecord) -> float | None:
 
 def earlier_data(run: RunRecord) -> list[dict[str, Any]]:
     """The datasets that a run was trained on before it was continued on another."""
-    found = run.info("earlier_data")
-    return [record for record in found if isinstance(record, dict)] if isinstance(found, list) else []
+    return list(run.run_info.get("earlier_data", ()))
 
 
 def runs_before(run_info: dict[str, Any]) -> tuple[PretrainingStage, ...]:
@@ -158,8 +157,7 @@ def hardware(run: RunRecord) -> str:
 
 def machines(run_info: dict[str, Any]) -> list[dict[str, Any]]:
     """The run info of each machine that a run was on, in order; the first is that of the run itself."""
-    moves = run_info.get("moves")
-    return [run_info, *[move for move in (moves if isinstance(moves, list) else []) if isinstance(move, dict)]]
+    return [run_info, *run_info.get("moves", ())]
 
 
 def over_all_starts(run_info: dict[str, Any], name: str) -> str | None:

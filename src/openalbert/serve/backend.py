@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from jaxtyping import Float32, Int64
 
-from openalbert.finetuning.predict import TOKENS_AT_A_TIME, Outputs, batches_by_length, pack, predict
+from openalbert.finetuning.predict import TOKENS_AT_A_TIME, Outputs, batches_by_length, inference, pack, predict
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import AlbertConfig, Head, HeadKind
 from openalbert.serve.early_exit import Pool, TorchPool
@@ -142,7 +142,7 @@ class TorchBackend:
         """The most probable pieces of masked tokens; the last layer and the head compute these tokens alone."""
         ids = np.zeros((len(masks), top), np.int64)
         probabilities = np.zeros((len(masks), top), np.float32)
-        with torch.inference_mode():
+        with inference(self.module):
             for chosen in batches_by_length(sequences.lengths, tokens_at_a_time):
                 packed = pack(sequences, chosen, self.device)
                 (asked,) = np.nonzero(np.isin(packed.tokens, masks))

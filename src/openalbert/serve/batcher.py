@@ -19,7 +19,8 @@ import numpy as np
 from jaxtyping import Int64
 
 from openalbert.errors import UserError
-from openalbert.finetuning.predict import TOKENS_AT_A_TIME, Outputs
+from openalbert.finetuning.early_exit import NEVER
+from openalbert.finetuning.predict import TOKENS_AT_A_TIME, Outputs, combine_windows
 from openalbert.interop.exits import ExitRule
 from openalbert.model.config import TOKEN_HEADS, AlbertConfig, Head, HeadKind
 from openalbert.serve.backend import Advance, Backend, MaskedPieces, not_shown
@@ -95,7 +96,10 @@ class LogitsWork:
         cut = {
             kind: np.split(rows, token_cuts if kind in TOKEN_HEADS else sequence_cuts) for kind, rows in logits.items()
         }
-        return [Outputs({kind: pieces[number] for kind, pieces in cut.items()}) for number in range(len(jobs))]
+        return [
+            Outputs({kind: combine_windows(job.sequences, pieces[number]) for kind, pieces in cut.items()})
+            for number, job in enumerate(jobs)
+        ]
 
 
 @dataclass(frozen=True)
@@ -190,6 +194,11 @@ class Batcher:
         self._is_closing = False
         self._thread = threading.Thread(target=self._run, name="batcher", daemon=True)
         self._thread.start()
+
+    @property
+    def leaves_early(self) -> bool:
+        """Whether sequences may leave before the last layer."""
+        return self.mixed is not None and self.mixed.rule != NEVER
 
     @property
     def num_waiting(self) -> int:
@@ -303,7 +312,8 @@ class Batcher:
             job.waits_for -= int(own.sum())
             if not job.waits_for:
                 self._joined.remove(job)
-                self._done(job, Outputs({self.mixed.pool.head: job.logits}), tuple(job.depths.tolist()))
+                logits = combine_windows(job.sequences, job.logits)
+                self._done(job, Outputs({self.mixed.pool.head: logits}), tuple(job.depths.tolist()))
 
     def _compute(self, jobs: list[Job]) -> None:
         """Jobs of one kind, computed at once."""

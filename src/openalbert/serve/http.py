@@ -109,7 +109,9 @@ class Service:
     def check_count(self, count: int) -> None:
         """Refuse more inputs than the server takes at once, and none at all."""
         if count > self.limits.max_inputs:
-            raise TooManyInputsError(f"{count} inputs, but a request has {self.limits.max_inputs} at most: send several")
+            raise TooManyInputsError(
+                f"{count} inputs, but a request has {self.limits.max_inputs} at most: send several"
+            )
         if not count:
             raise UserError("there are no inputs: give at least one")
 
@@ -357,9 +359,9 @@ def _add_routes(app: FastAPI, service: Service) -> None:
         return rows
 
     @app.post("/predict")
-    async def predict(request: Request, body: PredictBody) -> list[Scored] | list[Entity] | list[list[Scored]] | list[
-        list[Entity]
-    ]:
+    async def predict(
+        request: Request, body: PredictBody
+    ) -> list[Scored] | list[Entity] | list[list[Scored]] | list[list[Entity]]:
         """Labels with scores, the best first; for a batch a list for each input. A tagger gives entities."""
         is_batch = not isinstance(body.inputs, str) and any(isinstance(one, list) for one in body.inputs)
         given = body.inputs if is_batch else [body.inputs]
@@ -456,9 +458,7 @@ def _add_client_routes(app: FastAPI, service: Service) -> None:
         rows = await service.run(request, body, partial(service.embed, model, texts))
         count = sum(len(tokenizer.encode(text)) + 2 for text in texts)
         as_given = _in_base64 if body.encoding_format == "base64" else np.ndarray.tolist
-        data = [
-            {"object": "embedding", "index": number, "embedding": as_given(row)} for number, row in enumerate(rows)
-        ]
+        data = [{"object": "embedding", "index": number, "embedding": as_given(row)} for number, row in enumerate(rows)]
         usage = {"prompt_tokens": count, "total_tokens": count}
         return {"object": "list", "data": data, "model": model.name, "usage": usage}
 

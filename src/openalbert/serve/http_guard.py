@@ -155,9 +155,7 @@ class Guard:
         except TimeoutError:
             raise RefusedError(408, "Timeout", f"the body did not arrive within {self.limits.seconds:g} s") from None
 
-    def _record(
-        self, scope: MutableMapping[str, Any], state: dict[str, Any], request_id: str, seconds: float
-    ) -> None:
+    def _record(self, scope: MutableMapping[str, Any], state: dict[str, Any], request_id: str, seconds: float) -> None:
         route = getattr(scope.get("route"), "path", "none")  # a path of a stranger's choice would fill the metrics
         self.metrics.requests.labels(route, str(state["status"])).inc()
         self.metrics.seconds.labels(route).observe(seconds)

@@ -111,7 +111,12 @@ class AnyBody(Effort):
 class OpenAiBody(Body):
     """POST /v1/embeddings."""
 
-    input: Text | list[Text] | list[Annotated[int, Field(ge=0, le=2**31)]] | list[list[Annotated[int, Field(ge=0, le=2**31)]]]
+    input: (
+        Text
+        | list[Text]
+        | list[Annotated[int, Field(ge=0, le=2**31)]]
+        | list[list[Annotated[int, Field(ge=0, le=2**31)]]]
+    )
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: int | None = Field(None, ge=1)
 

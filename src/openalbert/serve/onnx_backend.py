@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 from jaxtyping import Bool, Float32, Int64
 
 from openalbert.finetuning.encode import concatenate_ranges
-from openalbert.finetuning.predict import PRETRAINING, TOKENS_AT_A_TIME, Outputs, softmax
+from openalbert.finetuning.predict import PRETRAINING, TOKENS_AT_A_TIME, Outputs, combine_windows, softmax
 from openalbert.interop.onnx_graph import SCORE_TOKENS
 from openalbert.interop.onnx_runtime import ExportedModel
 from openalbert.model.config import AlbertConfig, Head, HeadKind
@@ -164,7 +165,7 @@ class OnnxBackend:
                 else:
                     found[kind][batch.chosen] = self.model.scores(kind, hidden[:, 0])
             advance(float(len(batch.tokens)))
-        return Outputs(found)
+        return Outputs({kind: combine_windows(sequences, rows) for kind, rows in found.items()})
 
     def masked_pieces(
         self,
@@ -192,3 +193,30 @@ class OnnxBackend:
             ids[places], probabilities[places] = best, np.take_along_axis(likely, best, axis=1)
             advance(float(len(batch.tokens)))
         return MaskedPieces(ids, probabilities)
+
+    def embed(
+        self,
+        sequences: Sequences,
+        *,
+        pooling: Literal["mean", "weighted", "cls"] = "mean",
+        layer: int | None = None,
+        weights: Float32[np.ndarray, "vocabulary"] | None = None,
+        normalize: bool = True,
+        tokens_at_a_time: int = TOKENS_AT_A_TIME,
+        advance: Advance = not_shown,
+    ) -> Float32[np.ndarray, "sequences hidden"]:
+        """One vector for each sequence: the mean over its tokens, weighted by piece or not, or its [CLS].
+
+        It is of the last layer's output, or of another layer's, from 1 on.
+        """
+        found = np.zeros((len(sequences.example), self.config.hidden_size), np.float32)
+        for batch in padded_batches(sequences, tokens_at_a_time):
+            firsts = np.zeros((len(batch.chosen), 1), np.int64) if pooling == "cls" else None
+            hidden = self.model.encode(batch.ids, batch.segments, batch.mask, rows=firsts, depth=layer or self.depth)
+            if pooling == "cls":
+                found[batch.chosen] = hidden[:, 0]
+            else:
+                of_tokens = batch.is_real if weights is None else batch.is_real * weights[batch.ids]
+                found[batch.chosen] = (hidden * of_tokens[..., None]).sum(1) / of_tokens.sum(1, keepdims=True)
+            advance(float(len(batch.tokens)))
+        return found / np.linalg.norm(found, axis=1, keepdims=True) if normalize else found

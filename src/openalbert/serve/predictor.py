@@ -16,7 +16,7 @@ from torch import Tensor
 
 from openalbert.errors import InputWarning, UserError
 from openalbert.finetuning.encode import MIN_LENGTH, STRIDE, encode
-from openalbert.finetuning.predict import PRETRAINING, TOKENS_AT_A_TIME, Outputs, softmax
+from openalbert.finetuning.predict import PRETRAINING, TOKENS_AT_A_TIME, Outputs, combine_windows, softmax
 from openalbert.formatting import counted
 from openalbert.interop import huggingface
 from openalbert.interop.exits import ExitInfo, read_exit_info, weights_of, write_exit_info
@@ -347,7 +347,8 @@ class Predictor:
             heads = [head.kind for head in self.backend.heads if head.kind not in PRETRAINING]
             task = _task(self.kind, self.labels, may_have_no_answer="answerability" in heads)
             stride = self.task.stride if self.task is not None else STRIDE
-            encoding = encode(task, examples, self.tokenizer, max_length, stride=stride)
+            long_texts = self.task.long_texts if self.task is not None else "truncate"
+            encoding = encode(task, examples, self.tokenizer, max_length, stride=stride, long_texts=long_texts)
             outputs, depths = self._logits(encoding.sequences, heads, how)
             predictions = predictions_of(task, self.task, examples, encoding, outputs)
             if depths is not None:
@@ -418,7 +419,7 @@ class Predictor:
                 left = run_with_exits(
                     backend.pool(), sequences, how.leaving, tokens_at_a_time=how.tokens_at_a_time, advance=advance
                 )
-                return Outputs({kinds[0]: left.logits}), left.depths
+                return Outputs({kinds[0]: combine_windows(sequences, left.logits)}), left.depths
             return backend.logits(sequences, kinds, tokens_at_a_time=how.tokens_at_a_time, advance=advance), None
 
     def _backend(self, how: "Computing") -> Backend:

@@ -1,14 +1,12 @@
 """A corpus as a stream of clean documents, from files, folders, globs, standard input or Hugging Face datasets.
 
-Memory holds about one block of a file and one document of at most `Reading.max_document_characters`, whatever the size
-of the corpus, a file or a line. `readers` describes how bytes become clean text.
+Memory holds about one block of a file and one document of at most `CorpusReading.max_document_characters`, whatever the
+size of the corpus, a file or a line. `readers` describes how bytes become clean text.
 """
 
 import glob
 import hashlib
-from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -16,15 +14,15 @@ from openalbert.errors import UserError, suggestion
 from openalbert.text.readers import (
     MAGIC,
     STANDARD_INPUT,
+    CorpusReading,
     CorpusSource,
     Counts,
-    Reading,
     clean,
     text_blocks,
 )
-from openalbert.text.records import dataset_records, delimited_records, jsonl_records, parquet_records
+from openalbert.text.records import record_texts
 
-__all__ = ["CorpusSource", "Counts", "Document", "DuplicateFilter", "Reading", "documents", "fingerprint", "sources"]
+__all__ = ["CorpusReading", "CorpusSource", "Counts", "documents", "fingerprint", "sources"]
 
 _FORMATS: dict[str, Literal["text", "jsonl", "csv", "tsv", "parquet"]] = {
     "": "text",
@@ -40,14 +38,7 @@ _FORMATS: dict[str, Literal["text", "jsonl", "csv", "tsv", "parquet"]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Document:
-    """One document: clean, stripped, non-empty paragraphs separated by `\\n`."""
-
-    text: str
-
-
-def sources(files: Sequence[str | Path], reading: Reading) -> list[CorpusSource]:
+def sources(files: Sequence[str | Path], reading: CorpusReading) -> list[CorpusSource]:
     """Resolve names in the order given: files, folders (all files below, sorted), globs (sorted), `-`.
 
     Hidden files in folders are skipped; a file that is reached twice is read once.
@@ -103,7 +94,7 @@ def _files(name: str) -> list[Path]:
     raise UserError(f"there is no file {name}{advice}")
 
 
-def _format(path: Path, reading: Reading) -> Literal["text", "jsonl", "csv", "tsv", "parquet", "datasets"]:
+def _format(path: Path, reading: CorpusReading) -> Literal["text", "jsonl", "csv", "tsv", "parquet", "datasets"]:
     plain = path.with_suffix("") if path.suffix.removeprefix(".") in MAGIC else path
     kind = _FORMATS.get(plain.suffix.lower()) if reading.format == "auto" else reading.format
     if kind is None:
@@ -116,29 +107,25 @@ def _format(path: Path, reading: Reading) -> Literal["text", "jsonl", "csv", "ts
     return kind
 
 
-def documents(source: CorpusSource, reading: Reading, counts: Counts) -> Iterator[Document]:
-    """The documents of a source, in order; `counts` is updated on the way."""
+def documents(source: CorpusSource, reading: CorpusReading, counts: Counts) -> Iterator[str]:
+    """The documents of a source, in order: clean, stripped, non-empty paragraphs separated by `\\n`.
+
+    `counts` is updated on the way.
+    """
     before = counts.documents
     if source.format == "text":
         texts = _cut_documents(text_blocks(source, counts), reading.document, reading, counts)
     else:
-        read = {
-            "jsonl": jsonl_records,
-            "csv": delimited_records,
-            "tsv": delimited_records,
-            "parquet": parquet_records,
-            "datasets": dataset_records,
-        }[source.format]
-        texts = _of_records(read(source, reading, counts), reading, counts)
+        texts = _of_records(record_texts(source, reading, counts), reading, counts)
     for text in texts:
         counts.documents += 1
         counts.characters += len(text)
-        yield Document(text)
+        yield text
     if counts.documents == before:
         counts.empty_files += 1
 
 
-def _of_records(records: Iterable[str], reading: Reading, counts: Counts) -> Iterator[str]:
+def _of_records(records: Iterable[str], reading: CorpusReading, counts: Counts) -> Iterator[str]:
     for record in records:
         empty = True
         for text in _cut_documents([clean(record, counts)], "file", reading, counts):
@@ -148,7 +135,7 @@ def _of_records(records: Iterable[str], reading: Reading, counts: Counts) -> Ite
 
 
 def _cut_documents(
-    blocks: Iterable[str], document: Literal["blank-line", "file", "line"], reading: Reading, counts: Counts
+    blocks: Iterable[str], document: Literal["blank-line", "file", "line"], reading: CorpusReading, counts: Counts
 ) -> Iterator[str]:
     """Join lines into documents of at most the maximum length."""
     longest = reading.max_document_characters
@@ -226,41 +213,3 @@ def _border(line: str, start: int, end: int) -> int:
 def fingerprint(text: str) -> bytes:
     """A 128-bit hash: among a billion documents the probability of a collision is 10**-21."""
     return hashlib.blake2b(text.encode(), digest_size=16).digest()
-
-
-class DuplicateFilter:
-    """A set of document fingerprints in 24 to 48 bytes per document (72 while it grows)."""
-
-    def __init__(self) -> None:
-        self._slots = 1 << 10
-        self._table = array("Q", [0]) * (2 * self._slots)  # two words a slot; both 0: free
-        self._used = 0
-
-    def __len__(self) -> int:
-        return self._used
-
-    def add(self, mark: bytes) -> bool:
-        """Add a fingerprint; whether it is new."""
-        if 3 * self._used >= 2 * self._slots:
-            old = self._table
-            self._slots *= 2
-            self._table = array("Q", [0]) * (2 * self._slots)
-            self._used = 0
-            for at in range(0, len(old), 2):
-                if old[at] or old[at + 1]:
-                    self._insert(old[at], old[at + 1])
-        high, low = int.from_bytes(mark[:8], "little"), int.from_bytes(mark[8:], "little")
-        return self._insert(high, low or 1)
-
-    def _insert(self, high: int, low: int) -> bool:
-        table, last = self._table, self._slots - 1
-        slot = high & last
-        while True:
-            first, second = table[2 * slot], table[2 * slot + 1]
-            if first == high and second == low:
-                return False
-            if not second:
-                table[2 * slot], table[2 * slot + 1] = high, low
-                self._used += 1
-                return True
-            slot = (slot + 1) & last

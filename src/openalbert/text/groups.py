@@ -6,7 +6,6 @@ work and interruptions do not affect the result.
 """
 
 import dataclasses
-from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -18,7 +17,7 @@ from jaxtyping import Bool, Int64, UInt8
 
 from openalbert import atomic_io
 from openalbert.text import corpus, shards
-from openalbert.text.corpus import CorpusSource, Counts, Reading
+from openalbert.text.corpus import CorpusReading, CorpusSource, Counts
 from openalbert.text.sentences import split_sentences
 from openalbert.text.shards import Piece, Tokens
 from openalbert.text.tokenizer import Tokenizer
@@ -26,7 +25,6 @@ from openalbert.text.tokenizer import Tokenizer
 GROUP_BYTES = 64_000_000  # small files are grouped up to this size on disk
 BLOCK_CHARACTERS = 1_000_000  # per block: a tenth of a second of work
 MARK_BYTES = 16
-MARKS_AT_ONCE = 1 << 18
 DUPLICATES = "duplicates"  # temporary folder of fingerprints and duplicates
 
 
@@ -35,7 +33,7 @@ class Job:
     """The settings that a worker process needs."""
 
     folder: Path
-    reading: Reading
+    reading: CorpusReading
     heldout: float
     drop_duplicates: bool
     shard_tokens: int
@@ -86,11 +84,10 @@ def make_groups(sources: Sequence[CorpusSource]) -> list[Group]:
     return [Group(number, tuple(group)) for number, group in enumerate(groups)]
 
 
-def documents(group: Group, reading: Reading, counts: Counts) -> Iterator[str]:
+def documents(group: Group, reading: CorpusReading, counts: Counts) -> Iterator[str]:
     """The clean documents of a group in order."""
     for source in group.sources:
-        for document in corpus.documents(source, reading, counts):
-            yield document.text
+        yield from corpus.documents(source, reading, counts)
 
 
 def blocks(group: Group, job: Job, start: int) -> Iterator[Block]:
@@ -239,32 +236,34 @@ def find_duplicates(folder: Path, groups: Sequence[Group], at_once: int = 2_000_
 
     To bound the memory, about `at_once` are compared at a time, selected by one of their bytes.
     """
-    total = sum(_marks_file(folder, group).stat().st_size for group in groups) // MARK_BYTES
-    rounds = min(-(-total // at_once), 256)
-    found = {group.number: array("q") for group in groups}
+    marks = [_read_marks(folder, group) for group in groups]
+    rounds = min(-(-sum(map(len, marks)) // at_once), 256)
+    dropped: list[list[Int64[np.ndarray, _]]] = [[] for _ in groups]
     for turn in range(rounds):
-        seen = corpus.DuplicateFilter()
-        for group in groups:
-            for start, marks in _marks(_marks_file(folder, group)):
-                # By the last byte, because the filter uses the first ones.
-                numbers = np.flatnonzero(marks[:, -1].astype(int) % rounds == turn).tolist()
-                found[group.number].extend(start + at for at in numbers if not seen.add(marks[at].tobytes()))
-    for group in groups:
-        in_order = np.sort(np.array(found[group.number], np.int64))
+        numbers = [np.flatnonzero(of_group[:, -1].astype(int) % rounds == turn) for of_group in marks]
+        chosen = np.concatenate([of_group[here] for of_group, here in zip(marks, numbers, strict=True)])
+        words = chosen.view(np.uint64)
+        order = np.lexsort(words.T)  # stable: of equal fingerprints the first stays first
+        is_repeated = np.zeros(len(order), bool)
+        is_repeated[order[1:]] = (words[order[1:]] == words[order[:-1]]).all(1)
+        borders = np.cumsum([len(here) for here in numbers])[:-1]
+        for found, here, repeated in zip(dropped, numbers, np.split(is_repeated, borders), strict=True):
+            found.append(here[repeated])
+    for group, found in zip(groups, dropped, strict=True):
+        in_order = np.sort(np.concatenate([np.zeros(0, np.int64), *found]))
         atomic_io.write_bytes(duplicates_file(folder, group.number), in_order.tobytes())
+
+
+def _read_marks(folder: Path, group: Group) -> UInt8[np.ndarray, "documents bytes"]:
+    """Mapped, not read: there are 16 bytes a document."""
+    path = _marks_file(folder, group)
+    if not path.stat().st_size:
+        return np.zeros((0, MARK_BYTES), np.uint8)
+    return np.memmap(path, np.uint8, "r").reshape(-1, MARK_BYTES)
 
 
 def _marks_file(folder: Path, group: Group) -> Path:
     return folder / DUPLICATES / f"{group.number:05d}" / "marks"
-
-
-def _marks(path: Path) -> Iterator[tuple[int, UInt8[np.ndarray, "documents bytes"]]]:
-    """Fingerprints, many at a time, and the number of the first of them."""
-    start = 0
-    with path.open("rb") as file:
-        while data := file.read(MARKS_AT_ONCE * MARK_BYTES):
-            yield start, np.frombuffer(data, np.uint8).reshape(-1, MARK_BYTES)
-            start += MARKS_AT_ONCE
 
 
 def read_duplicates(folder: Path, group: int) -> Int64[np.ndarray, "documents"]:

@@ -20,7 +20,7 @@ from openalbert.errors import UserError, explain_full_disk
 from openalbert.progress import Work, plain_console
 from openalbert.settings import to_dict
 from openalbert.text import corpus, groups, shards, workers
-from openalbert.text.corpus import CorpusSource, Counts, Reading
+from openalbert.text.corpus import CorpusReading, CorpusSource, Counts
 from openalbert.text.groups import Group, Job
 from openalbert.text.shards import (
     MANIFEST,
@@ -47,7 +47,7 @@ class Prepare:
     """The tokenizer: a folder that holds spiece.model, that file, or the bundled albert-base-wikibooks."""
     out: Path
     """The folder to make. The same command resumes work that was stopped."""
-    reading: Reading = field(default_factory=Reading)
+    reading: CorpusReading = field(default_factory=CorpusReading)
     """How the text files are read."""
     heldout: float = 0.0
     """Fraction of the documents for the split `heldout`, chosen by a hash of their text."""
@@ -127,8 +127,7 @@ def _check(settings: Prepare) -> None:
         raise UserError(f"shard_tokens is {settings.shard_tokens} but must be at least 1")
     if settings.workers is not None and settings.workers < 1:
         raise UserError(f"workers is {settings.workers} but must be at least 1")
-    if settings.out.exists() and not settings.out.is_dir():
-        raise UserError(f"{settings.out} is a file, and --out is the folder to make: give another name")
+    atomic_io.check_writable(settings.out)
     if "-" in settings.files and settings.engine == "ray":
         raise UserError("standard input cannot be read with --engine ray: put the text into a file")
     if "-" in settings.files and settings.drop_duplicates:

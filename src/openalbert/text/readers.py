@@ -42,7 +42,7 @@ STANDARD_INPUT = "-"
 
 
 @dataclass(frozen=True)
-class Reading:
+class CorpusReading:
     """How text files are read."""
 
     format: Literal["auto", "text", "jsonl", "csv", "tsv", "parquet", "datasets"] = "auto"
@@ -160,17 +160,25 @@ def decode(data: bytes, counts: Counts, final: bool = True) -> tuple[str, int]:
     return text, used
 
 
-def text_blocks(source: CorpusSource, counts: Counts) -> Iterator[str]:
-    """The clean text of a file in blocks that may end anywhere, even within a line."""
-    rest, held = b"", ""
+def decoded_blocks(source: CorpusSource, counts: Counts) -> Iterator[str]:
+    """The text of a file, not cleaned, in blocks that may end anywhere, even within a line."""
+    rest = b""
     for block in byte_blocks(source, counts):
-        data = rest + block
-        text, used = decode(data, counts, final=False)
-        rest, text = data[used:], held + text
+        text, used = decode(data := rest + block, counts, final=False)
+        rest = data[used:]
+        yield text
+    yield decode(rest, counts)[0]
+
+
+def text_blocks(source: CorpusSource, counts: Counts) -> Iterator[str]:
+    """The clean text of a file, in blocks that may end anywhere, even within a line."""
+    held = ""
+    for block in decoded_blocks(source, counts):
+        text = held + block
         # A carriage return at the end may be the first half of a line break.
         held = "\r" if text.endswith("\r") else ""
         yield clean(text.removesuffix("\r"), counts)
-    yield clean(held + decode(rest, counts)[0], counts)
+    yield clean(held, counts)
 
 
 @runtime_checkable

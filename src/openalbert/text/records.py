@@ -9,12 +9,12 @@ import io
 import itertools
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from openalbert.errors import UserError, suggestion
-from openalbert.text.readers import BLOCK, CorpusSource, Counts, Reading, byte_blocks, decode
+from openalbert.text.readers import BLOCK, CorpusReading, CorpusSource, Counts, byte_blocks, decode, decoded_blocks
 
 LONGEST_JSON_LINE = 1 << 25  # bytes; a longer line is dropped, since a record is parsed in memory
 LONGEST_ROW = 1 << 25  # characters; a longer CSV row is an unclosed quote
@@ -26,23 +26,44 @@ MOST_COLUMNS_NAMED = 20
 MAX_TEXTLESS_START = 1000  # a file that begins with this many records without text is refused
 
 
-class _TextlessRecords:
-    """Counts records without text, and refuses a file that has no others, with the first as the reason."""
+Row = tuple[int, Mapping[str, Any] | str]
+"""The number of a line or row, and its fields; of a broken one what is wrong with it."""
 
-    def __init__(self, name: str) -> None:
-        self.name, self.first, self.failures = name, "", 0
-        self.found = False
 
-    def add(self, reason: str) -> None:
-        self.first = self.first or reason
-        self.failures += 1
-        if not self.found and self.failures >= MAX_TEXTLESS_START:
-            self.check()
+def record_texts(source: CorpusSource, reading: CorpusReading, counts: Counts) -> Iterator[str]:
+    """The text of each record of a source."""
+    read = {
+        "jsonl": _jsonl_rows,
+        "csv": _delimited_rows,
+        "tsv": _delimited_rows,
+        "parquet": _parquet_rows,
+        "datasets": _dataset_rows,
+    }[source.format]
+    has_text, textless, first = False, 0, ""
+    for number, row in read(source, reading, counts):
+        value = None if isinstance(row, str) else row.get(reading.text_field)
+        if isinstance(value, str):
+            has_text = True
+            yield value
+            continue
+        if isinstance(row, str):
+            counts.add_broken_line(source, number)
+        else:
+            counts.dropped_without_text += 1
+        first = first or (row if isinstance(row, str) else _no_text(source, number, reading, row))
+        textless += 1
+        if textless >= MAX_TEXTLESS_START and not has_text:
+            break
+    if first and not has_text:
+        raise UserError(f"{source.name}: none of {textless:,} records gives a text; the first: {first}")
 
-    def check(self) -> None:
-        """Refuse the file unless there was some text or no record at all."""
-        if self.first and not self.found:
-            raise UserError(f"{self.name}: none of {self.failures:,} records gives a text; the first: {self.first}")
+
+def _no_text(source: CorpusSource, number: int, reading: CorpusReading, row: Mapping[str, Any]) -> str:
+    place, kind = ("line", "field") if source.format == "jsonl" else ("row", "column")
+    if reading.text_field in row:
+        found = type(row[reading.text_field]).__name__
+        return f"{place} {number}: the {kind} '{reading.text_field}' is a {found}, not a string"
+    return f"{place} {number} has no {kind} '{reading.text_field}' (text_field): {suggestion(reading.text_field, row)}"
 
 
 def _json_lines(blocks: Iterable[bytes]) -> Iterator[bytes | None]:
@@ -60,13 +81,11 @@ def _json_lines(blocks: Iterable[bytes]) -> Iterator[bytes | None]:
     yield b"".join(parts) if size <= LONGEST_JSON_LINE else None
 
 
-def jsonl_records(source: CorpusSource, reading: Reading, counts: Counts) -> Iterator[str]:
-    """The text of each JSON object of a file with one per line."""
-    textless = _TextlessRecords(source.name)
+def _jsonl_rows(source: CorpusSource, reading: CorpusReading, counts: Counts) -> Iterator[Row]:
+    """The JSON objects of a file with one per line."""
     for number, line in enumerate(_json_lines(byte_blocks(source, counts)), 1):
         if line is None:
-            counts.add_broken_line(source, number)
-            textless.add(f"line {number} is over {LONGEST_JSON_LINE:,} bytes long")
+            yield number, f"line {number} is over {LONGEST_JSON_LINE:,} bytes long"
             continue
         text = decode(line, counts)[0].removeprefix("\ufeff").strip()
         if not text:
@@ -74,35 +93,14 @@ def jsonl_records(source: CorpusSource, reading: Reading, counts: Counts) -> Ite
         try:
             record = json.loads(text)
         except (ValueError, RecursionError) as error:
-            counts.add_broken_line(source, number)
-            textless.add(f"line {number} is not JSON: {error} (jq -c . FILE makes a line of each object)")
+            yield number, f"line {number} is not JSON: {error} (jq -c . FILE makes a line of each object)"
             continue
-        if not isinstance(record, dict):
-            counts.add_broken_line(source, number)
-            textless.add(
-                f"line {number} holds a JSON {type(record).__name__}, not an object with the text in a field "
-                "(jq -c '.[]' FILE makes lines of an array)"
-            )
-            continue
-        value = record.get(reading.text_field)
-        if isinstance(value, str):
-            textless.found = True
-            yield value
-        else:
-            counts.dropped_without_text += 1
-            textless.add(_no_text(f"line {number}", "field", reading, list(record), value))
-    textless.check()
+        wrong = f"line {number} holds a JSON {type(record).__name__}, not an object with the text in a field "
+        yield number, record if isinstance(record, dict) else wrong + "(jq -c '.[]' FILE makes lines of an array)"
 
 
-def _no_text(where: str, kind: str, reading: Reading, known: list[str], value: Any) -> str:
-    if reading.text_field in known:
-        return f"{where}: the {kind} '{reading.text_field}' is a {type(value).__name__}, not a string"
-    return f"{where} has no {kind} '{reading.text_field}' (text_field): {suggestion(reading.text_field, known)}"
-
-
-def delimited_records(source: CorpusSource, reading: Reading, counts: Counts) -> Iterator[str]:
-    """The text of each row of a CSV or TSV file with a header, one row in memory at a time."""
-    textless = _TextlessRecords(source.name)
+def _delimited_rows(source: CorpusSource, reading: CorpusReading, counts: Counts) -> Iterator[Row]:
+    """The rows of a CSV or TSV file with a header, one in memory at a time."""
     lines = _lines_of(source, counts)
     rows = _tsv_rows(source, lines) if source.format == "tsv" else _csv_rows(source, lines)
     _, header = next(rows, (0, []))
@@ -120,29 +118,24 @@ def delimited_records(source: CorpusSource, reading: Reading, counts: Counts) ->
     place = columns.index(reading.text_field)
     for number, fields in rows:
         if len(fields) == len(columns):
-            textless.found = True
-            yield fields[place]
+            yield number, {reading.text_field: fields[place]}
         else:
-            counts.add_broken_line(source, number)
             what = "column" if len(fields) == 1 else "columns"
-            textless.add(f"line {number} has {len(fields)} {what} where the first line names {len(columns)}")
-    textless.check()
+            yield number, f"line {number} has {len(fields)} {what} where the first line names {len(columns)}"
 
 
 def _lines_of(source: CorpusSource, counts: Counts) -> Iterator[str]:
     """The lines of a file with their ends, by the rules of CSV: `\\n`, `\\r\\n` or `\\r`. Texts are cleaned later."""
-    data, rest, is_first = b"", "", True
-    for block in itertools.chain(byte_blocks(source, counts), [None]):
-        text, used = decode(data + (block or b""), counts, final=block is None)
-        data = (data + (block or b""))[used:]
-        text = rest + (text.removeprefix("\ufeff") if is_first else text)
-        lines = list(io.StringIO(text, newline=""))
+    rest, is_first = "", True
+    for text in decoded_blocks(source, counts):
+        lines = list(io.StringIO(rest + (text.removeprefix("\ufeff") if is_first else text), newline=""))
         # A carriage return at the end may be the first half of a line break.
-        rest = lines.pop() if block is not None and lines and not lines[-1].endswith("\n") else ""
+        rest = lines.pop() if lines and not lines[-1].endswith("\n") else ""
         if len(rest) > LONGEST_ROW:
             raise UserError(f"{source.name}: a line is over {LONGEST_ROW:,} characters long: is it a CSV or TSV file?")
         yield from lines
         is_first = False
+    yield from io.StringIO(rest, newline="")
 
 
 def delimiter_of(lines: Iterator[str]) -> tuple[str, list[str]]:
@@ -234,20 +227,20 @@ def quotes_as_csv(source: CorpusSource, sample: list[str], is_whole: bool) -> bo
     return len(widths) == 1
 
 
-def parquet_records(source: CorpusSource, reading: Reading, counts: Counts) -> Iterator[str]:
-    """The text of each row of a Parquet file, a few rows in memory at a time."""
+def _parquet_rows(source: CorpusSource, reading: CorpusReading, counts: Counts) -> Iterator[Row]:
+    """The rows of a Parquet file, a few in memory at a time."""
     try:
         import pyarrow
         import pyarrow.parquet
     except ImportError:
         raise UserError(f"{source.name}: reading Parquet needs an extra: pip install 'openalbert[parquet]'") from None
     size = source.size_bytes or 0
-    textless = _TextlessRecords(source.name)
     try:
         with pyarrow.parquet.ParquetFile(source.name, buffer_size=BLOCK) as file:
             schema, total = file.schema_arrow, file.metadata.num_rows
             if reading.text_field not in schema.names:
-                raise UserError(_no_text(source.name, "column", reading, schema.names, None))
+                known = suggestion(reading.text_field, schema.names)
+                raise UserError(f"{source.name} has no column '{reading.text_field}' (text_field): {known}")
             kind = schema.field(reading.text_field).type
             kind = getattr(kind, "value_type", kind)  # of a dictionary column
             if not (pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind)):
@@ -255,13 +248,8 @@ def parquet_records(source: CorpusSource, reading: Reading, counts: Counts) -> I
             done = advanced = 0
             for batch in file.iter_batches(batch_size=256, columns=[reading.text_field]):
                 # As bytes, because Parquet does not guarantee that its strings are UTF-8.
-                for value in batch.column(0).cast(pyarrow.large_binary()).to_pylist():
-                    if value is None:
-                        counts.dropped_without_text += 1
-                        textless.add(f"the column '{reading.text_field}' is null")
-                    else:
-                        textless.found = True
-                        yield decode(value, counts)[0]
+                for number, value in enumerate(batch.column(0).cast(pyarrow.large_binary()).to_pylist(), done + 1):
+                    yield number, {reading.text_field: None if value is None else decode(value, counts)[0]}
                 done += batch.num_rows
                 counts.bytes_read += size * done // total - advanced
                 advanced = size * done // total
@@ -270,31 +258,21 @@ def parquet_records(source: CorpusSource, reading: Reading, counts: Counts) -> I
         if isinstance(error, OSError) and error.errno is not None:
             raise
         raise UserError(f"{source.name}: not a whole Parquet file ({error}): make it again or leave it out") from None
-    textless.check()
 
 
-def dataset_records(source: CorpusSource, reading: Reading, counts: Counts) -> Iterator[str]:
-    """The text of each row of a Hugging Face dataset, streamed."""
+def _dataset_rows(source: CorpusSource, reading: CorpusReading, counts: Counts) -> Iterator[Row]:
+    """The rows of a Hugging Face dataset, streamed."""
     try:
         import datasets
     except ImportError:
         raise UserError(f"{source.name}: reading datasets needs an extra: pip install 'openalbert[datasets]'") from None
-    textless = _TextlessRecords(source.name)
     try:
-        for number, row in enumerate(_dataset_rows(datasets, source.name, reading), 1):
-            value = row.get(reading.text_field)
-            if isinstance(value, str):
-                textless.found = True
-                yield value
-            else:
-                counts.dropped_without_text += 1
-                textless.add(_no_text(f"row {number}", "column", reading, list(row), value))
+        yield from enumerate(_open_dataset(datasets, source.name, reading), 1)
     except (OSError, ValueError, RuntimeError) as error:
         raise UserError(f"{source.name}: Hugging Face datasets cannot read it: {error}") from None
-    textless.check()
 
 
-def _dataset_rows(datasets: Any, name: str, reading: Reading) -> Iterable[dict[str, Any]]:
+def _open_dataset(datasets: Any, name: str, reading: CorpusReading) -> Iterable[dict[str, Any]]:
     saved = any((Path(name) / mark).is_file() for mark in ("state.json", "dataset_dict.json"))
     if not saved:
         return datasets.load_dataset(name, reading.dataset_config, split=reading.dataset_split, streaming=True)  # type: ignore[no-any-return]

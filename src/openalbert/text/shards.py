@@ -15,7 +15,7 @@ manifest is not finished.
 import functools
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -25,7 +25,7 @@ from jaxtyping import Int, Integer
 
 from openalbert import atomic_io
 from openalbert.errors import UserError, suggestion
-from openalbert.settings import from_dict, from_json, to_json
+from openalbert.settings import from_dict, from_file, to_json
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -198,8 +198,8 @@ def read_piece(folder: Path, name: str) -> Piece | None:
     if not path.is_file():
         return None
     try:
-        piece = from_json(path.read_text(), Piece, str(path))
-    except (UserError, UnicodeDecodeError):
+        piece = from_file(path, Piece)
+    except UserError:
         return None
     whole = all(visible_problem(folder, entry) is None for entry in piece.files)
     return piece if whole else None
@@ -239,44 +239,6 @@ def finish(
     return manifest
 
 
-def write_shards(
-    folder: Path,
-    documents: Mapping[str, Iterable[Sequence[Sequence[int]]]],
-    vocabulary: VocabularyInfo,
-    shard_tokens: int = 1 << 25,
-) -> Manifest:
-    """Write tokenized documents: for each split, documents of sentences of token ids."""
-    folder.mkdir(parents=True, exist_ok=True)
-    pieces: dict[str, Piece] = {}
-    for group, (split, tokenized) in enumerate(documents.items()):
-        for number, part in enumerate(_cut(tokenized, shard_tokens, vocabulary.dtype)):
-            name = piece_name(group, number)
-            pieces[name] = write_piece(folder, name, {split: [part]}, vocabulary.dtype, {})
-    return finish(folder, vocabulary, {"shard_tokens": shard_tokens}, (), {}, pieces)
-
-
-def _cut(documents: Iterable[Sequence[Sequence[int]]], shard_tokens: int, dtype: str) -> Iterator[Tokens]:
-    held: list[Sequence[Sequence[int]]] = []
-    size = 0
-    for document in documents:
-        held.append(document)
-        size += sum(map(len, document))
-        if size >= shard_tokens:
-            yield _tokens(held, dtype)
-            held, size = [], 0
-    if held:
-        yield _tokens(held, dtype)
-
-
-def _tokens(documents: list[Sequence[Sequence[int]]], dtype: str) -> Tokens:
-    sentences = [sentence for document in documents for sentence in document]
-    return Tokens(
-        np.array([token for sentence in sentences for token in sentence], dtype),
-        np.array([len(sentence) for sentence in sentences], np.int64),
-        np.array([len(document) for document in documents], np.int64),
-    )
-
-
 # --- the manifest ----------------------------------------------------------------------------------------------------
 
 
@@ -313,12 +275,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 def file_entry(folder: Path, path: Path) -> FileEntry:
     """The manifest's entry for a file."""
-    return FileEntry(path.relative_to(folder).as_posix(), path.stat().st_size, _sha256(path))
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return FileEntry(path.relative_to(folder).as_posix(), path.stat().st_size, atomic_io.sha256_of(path))
 
 
 def _text(values: dict[str, Any]) -> str:
@@ -350,7 +307,7 @@ def problems(folder: Path, manifest: Manifest) -> Iterator[tuple[FileEntry, str 
     for entry in manifest.files:
         problem = visible_problem(folder, entry)
         try:
-            if problem is None and _sha256(folder / entry.name) != entry.sha256:
+            if problem is None and atomic_io.sha256_of(folder / entry.name) != entry.sha256:
                 problem = f"{folder / entry.name}: its content is not what was written: {REPAIR}"
         except OSError as error:
             problem = f"{folder / entry.name}: cannot be read ({error.strerror}): {REPAIR}"

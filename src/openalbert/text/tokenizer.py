@@ -18,7 +18,7 @@ from openalbert import atomic_io
 from openalbert.errors import UserError
 from openalbert.pretrained import bundled_folder, pretrained_names
 from openalbert.run_files import MODEL
-from openalbert.settings import from_json, to_json
+from openalbert.settings import from_file, to_json
 from openalbert.text.normalization import GOOGLE, Normalization
 
 MODEL_FILE = "spiece.model"
@@ -107,7 +107,7 @@ class Tokenizer:
                 "`openalbert tokenizer train`"
             ) from None
         settings = file.with_name(NORMALIZATION_FILE)
-        normalization = from_json(settings.read_text(), Normalization, str(settings)) if settings.exists() else GOOGLE
+        normalization = from_file(settings, Normalization) if settings.exists() else GOOGLE
         return cls(model, normalization, str(file))
 
     def save(self, folder: Path) -> None:

@@ -9,7 +9,6 @@ import json
 import os
 import random
 import re
-import selectors
 import shutil
 import subprocess
 import sys
@@ -24,8 +23,8 @@ import tyro
 from openalbert import atomic_io
 from openalbert.errors import UserError, explain_full_disk
 from openalbert.progress import Work
-from openalbert.settings import from_json, to_json
-from openalbert.text.corpus import CorpusSource, Counts, Reading, documents, sources
+from openalbert.settings import from_file, to_json
+from openalbert.text.corpus import CorpusReading, CorpusSource, Counts, documents, sources
 from openalbert.text.normalization import Normalization
 from openalbert.text.sentences import split_sentences
 from openalbert.text.tokenizer import MODEL_FILE, Tokenizer
@@ -84,7 +83,7 @@ class TrainVocabulary:
     """Maximum number of training sentences, drawn uniformly from all."""
     sample_megabytes: int = 100
     """Maximum size of the sample in MB. Training takes about 25 times as much memory."""
-    reading: Reading = field(default_factory=Reading)
+    reading: CorpusReading = field(default_factory=CorpusReading)
     """How the text files are read."""
     fresh: bool = False
     """Replace a vocabulary that is already in the folder."""
@@ -161,8 +160,7 @@ def _check(settings: TrainVocabulary) -> None:
     least = len(ALBERT_FLAGS["control_symbols"]) + len(ALBERT_FLAGS["user_defined_symbols"]) + 3
     if settings.vocab_size < least:
         raise UserError(f"vocab-size is {settings.vocab_size}: special tokens and one letter alone are {least}")
-    if settings.out.exists() and not settings.out.is_dir():
-        raise UserError(f"{settings.out} is a file, and --out is the folder to make: give another name")
+    atomic_io.check_writable(settings.out)
     if not 0.9 <= settings.character_coverage <= 1:
         raise UserError(f"character-coverage is {settings.character_coverage}: it must be from 0.9 to 1")
     if settings.sample_sentences < 1 or settings.sample_megabytes < 1:
@@ -175,7 +173,7 @@ def _existing_report(settings: TrainVocabulary, inputs: list[CorpusSource]) -> V
     if settings.fresh or not model.exists():
         return None
     if file.exists():
-        report = from_json(file.read_text(), VocabularyReport, str(file))
+        report = from_file(file, VocabularyReport)
         same = replace(report.settings, out=settings.out, fresh=False) == replace(settings, fresh=False)
         if same and report.inputs == tuple(inputs) and Tokenizer.load(settings.out).fingerprint == report.fingerprint:
             return report
@@ -222,7 +220,7 @@ def _train(settings: TrainVocabulary, inputs: list[CorpusSource]) -> VocabularyR
     return report
 
 
-def _sentences(inputs: list[CorpusSource], reading: Reading) -> Iterator[str]:
+def _sentences(inputs: list[CorpusSource], reading: CorpusReading) -> Iterator[str]:
     counts = Counts()
     sizes = [source.size_bytes for source in inputs]
     total = None if None in sizes else float(sum(size or 0 for size in sizes))
@@ -230,7 +228,7 @@ def _sentences(inputs: list[CorpusSource], reading: Reading) -> Iterator[str]:
         for source in inputs:
             for document in documents(source, reading, counts):
                 work.advance(counts.bytes_read - work.done)
-                yield from split_sentences(document.text)
+                yield from split_sentences(document)
     for remark in counts.remarks():
         print(remark, file=sys.stderr)
 
@@ -283,20 +281,10 @@ def _follow(flags: dict[str, Any], folder: Path) -> str:
     try:
         process.stdin.write(json.dumps(flags).encode() + b"\n")
         process.stdin.flush()
-        with Work("training", unit="passes") as work, selectors.DefaultSelector() as selector:
-            selector.register(process.stderr, selectors.EVENT_READ)
-            while True:
-                if not selector.select(timeout=1.0):
-                    work.advance(0.0)  # building suffix arrays takes long and logs nothing
-                    continue
-                new = os.read(process.stderr.fileno(), 1 << 16).decode(errors="replace")
-                if not new:
-                    break
-                passes = _PASS.findall(new)
-                phases = _PHASE.findall(new)
-                note = (
-                    f"{int(passes[-1]):,} candidate pieces" if passes else phases[-1].strip().lower() if phases else ""
-                )
+        with Work("training", unit="passes") as work:
+            while new := os.read(process.stderr.fileno(), 1 << 16).decode(errors="replace"):
+                passes, phases = _PASS.findall(new), _PHASE.findall(new)
+                note = f"{int(passes[-1]):,} candidate pieces" if passes else "".join(phases[-1:]).strip().lower()
                 work.advance(float(len(passes)), note)
                 log = (log + new)[-10_000:]
         if process.wait() < 0:

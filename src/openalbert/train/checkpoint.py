@@ -6,12 +6,11 @@ there, give that text byte for byte, so a change in the list itself is found as 
 """
 
 import contextlib
-import hashlib
 import json
 import re
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +18,15 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from openalbert.atomic_io import PARTIAL, new_folder, sync
+from openalbert.atomic_io import PARTIAL, new_folder, sha256_of, sync
 from openalbert.errors import UserError
 from openalbert.interop.weights import read_tensors, write_tensors
 from openalbert.model.albert import AlbertModel
 from openalbert.optim.optimizer import TrainingOptimizer, load_optimizer_tensors, optimizer_tensors
 from openalbert.run_files import CHECKPOINTS, METRICS
 from openalbert.train.device import Device
+from openalbert.train.loop import TrainState
 from openalbert.train.metrics_log import MetricsLog
-from openalbert.train.state import TrainState
 
 STATE = "state.json"
 SUMS = "sha256sums"
@@ -192,12 +191,7 @@ def _prune(folder: Path, written: Checkpoint, keep_last: int) -> None:
 
 def _sums(folder: Path) -> str:
     """The text of `sha256sums` for everything that is in a folder."""
-    return "".join(f"{_sha256(path)}  {path.name}\n" for path in sorted(folder.iterdir()) if path.name != SUMS)
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return "".join(f"{sha256_of(path)}  {path.name}\n" for path in sorted(folder.iterdir()) if path.name != SUMS)
 
 
 def load_weights(model: AlbertModel, tensors: dict[str, torch.Tensor], where: str) -> None:
@@ -245,9 +239,9 @@ class Checkpointer:
             if metrics.exists():
                 sync(metrics)
             state = {
-                "train_state": train_state.state(),
+                "train_state": asdict(train_state),
                 "split_for": self._split_for,
-                "window": self.metrics_log.window.state(),
+                "window": vars(self.metrics_log.window),
                 "metrics_bytes": self.metrics_log.size,
                 **own,
             }

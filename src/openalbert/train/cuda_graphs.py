@@ -84,20 +84,6 @@ def _weights_without_history(model: nn.Module) -> Iterator[dict[nn.Parameter, nn
 # --- the forward and backward pass of a micro-batch ------------------------------------------------------------------
 
 
-class ForwardBackward(Generic[Batch]):
-    """The forward and backward pass of a micro-batch, one operation after the other."""
-
-    def __init__(self, forward: Callable[[Batch, int, Tensor], tuple[Tensor, Tensor]]) -> None:
-        """`forward` takes a micro-batch, the depth and the scale of each loss; it gives the loss and the metrics."""
-        self.forward = forward
-
-    def __call__(self, micro_batch: Batch, depth: int, loss_scales: Tensor) -> Tensor:
-        """Add to the gradients of the weights; returns the metrics of the micro-batch."""
-        loss, metrics = self.forward(micro_batch, depth, loss_scales)
-        loss.backward()
-        return metrics
-
-
 @dataclass(frozen=True)
 class _CapturedPasses:
     key: tuple[Any, ...]
@@ -108,8 +94,8 @@ class _CapturedPasses:
     replay: Callable[[], None]
 
 
-class CapturedForwardBackward(ForwardBackward[Batch]):
-    """The same as one CUDA graph, captured when a batch of its size is first run at its depth.
+class CapturedForwardBackward(Generic[Batch]):
+    """The forward and backward pass as one CUDA graph, captured when a batch of its size is first run at its depth.
 
     Batches must be dataclasses of tensors.
     """
@@ -121,8 +107,8 @@ class CapturedForwardBackward(ForwardBackward[Batch]):
         device: torch.device,
         warn: Callable[[str], None],
     ) -> None:
-        super().__init__(forward)
-        self.model, self.device, self.warn = model, device, warn
+        """`forward` takes a micro-batch, the depth and the scale of each loss; it gives the loss and the metrics."""
+        self.forward, self.model, self.device, self.warn = forward, model, device, warn
         self._captured: _CapturedPasses | None = None
         self._is_off = False
 
@@ -135,7 +121,9 @@ class CapturedForwardBackward(ForwardBackward[Batch]):
             self._captured = self._capture(key, micro_batch, depth, inputs)
         captured = self._captured
         if captured is None:
-            return super().__call__(micro_batch, depth, loss_scales)
+            loss, metrics = self.forward(micro_batch, depth, loss_scales)
+            loss.backward()
+            return metrics
         # The gradients of an earlier micro-batch lie where the graph is about to write.
         earlier = [None if weight.grad is None else weight.grad.clone() for weight in captured.weights]
         torch._foreach_copy_(captured.inputs, inputs)

@@ -1,17 +1,16 @@
 """What a run will take, estimated from its first steps, compared with what it took: time, memory and disk."""
 
 import statistics
-from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
 
+from openalbert.formatting import duration, size
 from openalbert.optim.schedule import Budget, DepthSchedule
 from openalbert.train.device import Device
 
 TIMED_STEPS = range(3, 9)  # that an estimate is based on: after compiling, before anybody waits
-LATEST_STEPS = 32  # from whose pace the time that is left is estimated
 DRY_WARM_UP = 2  # steps of a dry run that are not timed
 DRY_STEPS = 9  # that a dry run takes at most
 DRY_SECONDS = 10.0  # after which a dry run ends, if at least one step was timed
@@ -31,27 +30,6 @@ class StepTimes:
         if len(self._ends) < TIMED_STEPS.stop:
             return None
         return statistics.median(after - before for before, after in pairwise(self._ends[TIMED_STEPS.start - 1 :]))
-
-
-class TimeLeft:
-    """How long a run will still take, by the pace of its latest steps.
-
-    The first step of a process is left out: it waits for the first batch, for memory and for compilation.
-    """
-
-    def __init__(self, work: Callable[[float], float] = lambda progress: progress) -> None:
-        """`work` is how much of a run's work is done at a progress through its budget, in any unit."""
-        self.work = work
-        self._before: tuple[float, float] | None = None
-        self._paces: deque[float] = deque(maxlen=LATEST_STEPS)
-
-    def after(self, progress: float, seconds: float) -> float | None:
-        """The seconds that are left after a step that ended at these; None after the first."""
-        done = self.work(progress)
-        if self._before is not None and done > self._before[0]:
-            self._paces.append((seconds - self._before[1]) / (done - self._before[0]))
-        self._before = (done, seconds)
-        return statistics.median(self._paces) * (self.work(1.0) - done) if self._paces else None
 
 
 class DryTimes:
@@ -156,9 +134,9 @@ def estimate_table(estimated: dict[str, int | float], actual: dict[str, int | fl
     formats: dict[str, Callable[[int | float], str]] = {
         "steps": "{:,.0f}".format,
         "tokens": "{:,.0f}".format,
-        "hours": _duration,
-        "memory_bytes": _size,
-        "disk_bytes": _size,
+        "hours": lambda hours: duration(3600 * hours),
+        "memory_bytes": size,
+        "disk_bytes": size,
     }
     lines = [f"{'':10s}{'estimate':>18s}" + (f"{'actual':>18s}" if actual else "")]
     for name, form in formats.items():
@@ -166,13 +144,3 @@ def estimate_table(estimated: dict[str, int | float], actual: dict[str, int | fl
         line = f"{label:10s}{form(estimated[name]):>18s}"
         lines.append(line + (f"{form(actual[name]):>18s}" if actual else ""))
     return "\n".join(lines)
-
-
-def _duration(hours: float) -> str:
-    if hours >= 1:
-        return f"{hours:,.2f} hours"
-    return f"{60 * hours:.1f} minutes" if hours >= 1 / 60 else f"{3600 * hours:.1f} seconds"
-
-
-def _size(number: int | float) -> str:
-    return f"{number / 2**30:,.2f} GiB" if number >= 2**30 else f"{number / 2**20:.1f} MiB"

@@ -9,20 +9,57 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
+import numpy as np
 import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from openalbert.errors import UserError
-from openalbert.objectives.score import Score
 from openalbert.optim.optimizer import TrainingOptimizer, clip_gradients, find_lamb, set_learning_rate
-from openalbert.optim.schedule import Budget, DepthSchedule, Schedule
-from openalbert.train.cuda_graphs import CapturedForwardBackward, ForwardBackward
+from openalbert.optim.schedule import Budget, DepthSchedule, Schedule, Spent
+from openalbert.train.cuda_graphs import CapturedForwardBackward
 from openalbert.train.device import Device
-from openalbert.train.state import PendingStep, Step, TrainState, start_transfer
+
+WINDOW = 128  # steps that the loss of a step is compared with
+SIGMAS = 6.0  # a loss so many standard deviations above their mean is a spike
+MAX_SPIKES = 0.05  # more spikes than this fraction of the window are no accidents: none is skipped until they are past
+PATIENCE = 16  # so many steps in a row that are not finite end the run
 
 Batch = TypeVar("Batch")
+
+
+# --- what a loss returns, and what the loop is given -----------------------------------------------------------------
+
+
+class Score(NamedTuple):
+    """Cross entropy and correct predictions, summed."""
+
+    loss_sum: Float[Tensor, ""]
+    """Cross entropy in nats, fp32; the loss of a step is this divided by the predictions of the step."""
+    predictions: Int[Tensor, ""]
+    correct: Int[Tensor, ""]
+
+    @property
+    def mean(self) -> Float[Tensor, ""]:
+        """Mean cross entropy; 0 where nothing was predicted."""
+        return self.loss_sum / self.predictions.clamp(min=1)
+
+
+def score(
+    logits: Float[Tensor, "*rows classes"], labels: Int[Tensor, "*rows"], valid: Bool[Tensor, "*rows"] | None = None
+) -> Score:
+    """Score the predictions that are `valid`; by default all."""
+    if valid is None:
+        valid = torch.ones_like(labels, dtype=torch.bool)
+    flat = logits.flatten(0, -2).float()
+    # Invalid rows get a label that cross entropy ignores, so that shapes stay fixed.
+    targets = torch.where(valid, labels, -100).flatten()
+    loss_sum = F.cross_entropy(flat, targets, ignore_index=-100, reduction="sum")
+    correct = (flat.detach().argmax(-1) == targets).sum()
+    return Score(loss_sum, valid.sum(), correct)
 
 
 @dataclass(frozen=True)
@@ -75,6 +112,165 @@ class LoopConfig:
     In fine-tuning it may be the one with the rare class. A step that is not finite is always skipped."""
 
 
+# --- a run's state, and a step of it ----------------------------------------------------------------------------------
+
+
+@dataclass
+class TrainState:
+    """The few numbers that a run carries from step to step besides weights and optimizer; a checkpoint holds them."""
+
+    step: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+    skipped: int = 0
+    skipped_in_a_row: int = 0
+    depth: int | None = None
+    """Layers that the last step ran; None before the first."""
+    next_depth: int | None = None
+    """Layers that the next step will run; None before the first."""
+    micro_batches: int = 1
+    """Micro-batches of a step on each process."""
+    recent: list[float] = field(default_factory=list)
+    """The losses of the last steps, a skipped spike's clipped to the limit that it passed."""
+    recent_spikes: list[bool] = field(default_factory=list)
+    """Which of the last steps were skipped as spikes."""
+
+    @property
+    def spent(self) -> Spent:
+        """What has been spent of any budget."""
+        return Spent(self.step, self.tokens, self.seconds / 60)
+
+    @property
+    def has_many_spikes(self) -> bool:
+        """Whether so many of the last steps were skipped as spikes that they must be what the data is like."""
+        return sum(self.recent_spikes) > MAX_SPIKES * WINDOW
+
+    def loss_limit(self) -> float:
+        """The loss above which the next step is a spike; infinite while too little is known, or too many were."""
+        if len(self.recent) < WINDOW or self.has_many_spikes:
+            return math.inf
+        return float(np.mean(self.recent) + SIGMAS * np.std(self.recent, ddof=1))
+
+    def add_loss(self, loss: float, limit: float) -> None:
+        """Add a finite loss to the window; that of a spike is clipped: if more of them follow, the limit rises."""
+        self.recent = [*self.recent, min(loss, limit)][-WINDOW:]
+        self.recent_spikes = [*self.recent_spikes, loss > limit][-WINDOW:]
+
+    def reset_window(self) -> None:
+        """Empty the window: from here on the loss is another one."""
+        self.recent, self.recent_spikes = [], []
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one step was like."""
+
+    number: int
+    """Steps taken, this one included."""
+    losses: dict[str, tuple[float, int, int]]
+    """Each loss summed over its predictions, how many they were, and how many were right."""
+    loss: float
+    """What was minimized: the weighted sum of the mean losses."""
+    grad_norm: float
+    learning_rate: float
+    depth: int
+    progress: float
+    is_skipped: bool
+    stop_asked: bool
+    """Whether any process was asked to stop: all processes see it at the same step."""
+    remarks: tuple[tuple[str, str], ...] = ()
+    """Events to report: a kind and a sentence."""
+
+    def every(self, count: int | None) -> bool:
+        """Whether something that happens every `count` steps is due."""
+        return bool(count) and self.number % (count or 1) == 0
+
+
+@dataclass(frozen=True)
+class PendingStep:
+    """A step whose metrics the device has yet to send."""
+
+    metrics: Callable[[], list[float]]
+    learning_rate: float
+    depth: int
+    progress: float
+    remarks: tuple[tuple[str, str], ...]
+    loss_limit: float
+    """The loss above which it was skipped; infinite where only a step that is not finite is."""
+
+    def read(self, names: list[str], train_state: TrainState) -> Step:
+        """Wait for the metrics and update `train_state` for a step that was taken, or skipped."""
+        tokens, *sums, stopping, train_state.seconds, grad_norm, loss, is_skipped = self.metrics()
+        losses = {name: (sums[3 * i], int(sums[3 * i + 1]), int(sums[3 * i + 2])) for i, name in enumerate(names)}
+        remarks = self.remarks
+        if is_skipped:
+            reason = self._reason(loss, grad_norm, train_state)
+            remarks += (("skipped", f"step {train_state.step + 1} was skipped: {reason}"),)
+            train_state.skipped += 1
+        is_finite = math.isfinite(loss) and math.isfinite(grad_norm)
+        train_state.skipped_in_a_row = 0 if is_finite else train_state.skipped_in_a_row + 1
+        if is_finite:
+            train_state.add_loss(loss, self.loss_limit)
+            if is_skipped and train_state.has_many_spikes:
+                spikes = sum(train_state.recent_spikes)
+                text = (
+                    f"{spikes} of the last {WINDOW} steps were skipped as spikes of the loss, too many for accidents: "
+                    "none is skipped until these are past. Look at the data if the loss does not come down"
+                )
+                remarks += (("spikes", text),)
+        train_state.step += 1
+        train_state.tokens += int(tokens)
+        return Step(
+            train_state.step,
+            losses,
+            loss,
+            grad_norm,
+            self.learning_rate,
+            self.depth,
+            self.progress,
+            is_skipped > 0,
+            stopping > 0,
+            remarks,
+        )
+
+    def _reason(self, loss: float, grad_norm: float, train_state: TrainState) -> str:
+        """Why the step was skipped."""
+        if math.isfinite(loss) and math.isfinite(grad_norm):
+            mean = np.mean(train_state.recent)
+            return (
+                f"its loss {loss:.3f} is more than {SIGMAS:g} standard deviations above {mean:.3f}, "
+                f"the mean of {WINDOW} steps"
+            )
+        if train_state.skipped_in_a_row >= PATIENCE:
+            raise UserError(
+                f"{PATIENCE} steps in a row had a loss or gradient that is no finite number: "
+                "lower the learning rate, or lengthen the warm-up, and start from the last checkpoint (on a GPU, if "
+                "only the gradient is not finite, try --speed.deterministic too, which computes attention in another "
+                "way)"
+            )
+        return f"its loss is {loss} and its gradient norm {grad_norm}"
+
+
+def start_transfer(values: Tensor) -> Callable[[], list[float]]:
+    """Start copying numbers to the host; the returned function waits for them, and for no later work of the device."""
+    if not values.is_cuda:
+        return values.tolist
+    host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+    host.copy_(values, non_blocking=True)
+    arrived = torch.cuda.Event()
+    arrived.record()
+
+    def read() -> list[float]:
+        arrived.synchronize()
+        numbers: list[float] = host.tolist()
+        return numbers
+
+    return read
+
+
+# --- the loop ---------------------------------------------------------------------------------------------------------
+
+
 def training_steps(
     model: nn.Module,
     optimizer: TrainingOptimizer,
@@ -104,7 +300,7 @@ def training_steps(
     micro_batches = next(batches)
     names = list(task.predictions(micro_batches[0]))
     forward = partial(task.forward, device=device)
-    passes = ForwardBackward(forward)
+    passes: Callable[[Batch, int, Tensor], Tensor] = partial(forward_backward, forward)
     if task.is_captured:
         passes = CapturedForwardBackward(
             forward, model, device.torch_device, lambda text: remarks.append(("no_graph", text))
@@ -182,10 +378,19 @@ def training_steps(
         batches.close()  # type: ignore[attr-defined]
 
 
+def forward_backward(
+    forward: Callable[[Batch, int, Tensor], tuple[Tensor, Tensor]], micro_batch: Batch, depth: int, loss_scales: Tensor
+) -> Tensor:
+    """Add to the gradients of the weights; returns the metrics of the micro-batch."""
+    loss, metrics = forward(micro_batch, depth, loss_scales)
+    loss.backward()
+    return metrics
+
+
 def _accumulate(
     micro_batches: Sequence[Batch],
     task: TrainingTask[Batch],
-    passes: ForwardBackward[Batch],
+    passes: Callable[[Batch, int, Tensor], Tensor],
     weights: Tensor,
     depth: int,
     seeds: list[int] | None,

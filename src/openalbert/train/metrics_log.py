@@ -3,22 +3,19 @@
 import json
 import math
 import os
-import sys
-import time
+import statistics
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rich.progress import BarColumn, Progress
-
 from openalbert.errors import UserError
 from openalbert.formatting import NOTHING, throughput
-from openalbert.progress import notebook_line, plain_column, plain_console
+from openalbert.progress import ProgressLine
 from openalbert.run_files import METRICS, TENSORBOARD
-from openalbert.train.estimate import TimeLeft
-from openalbert.train.state import Step, TrainState
+from openalbert.train.loop import Step, TrainState
 
-SECONDS_BETWEEN_LINES = 10.0
+LATEST_STEPS = 32  # from whose pace the time that is left is estimated
 
 
 class Window:
@@ -51,13 +48,30 @@ class Window:
             metrics[f"{name}_acc"] = _mean(right, count)
         return metrics | {"grad_norm": _mean(self.norm, self.steps)}
 
-    def state(self) -> dict[str, Any]:
-        """As JSON values."""
-        return dict(vars(self))
-
 
 def _mean(total: float, count: float) -> float | None:
     return total / count if count else None
+
+
+class TimeLeft:
+    """How long a run will still take, by the pace of its latest steps.
+
+    The first step of a process is left out: it waits for the first batch, for memory and for compilation.
+    """
+
+    def __init__(self, work: Callable[[float], float] = lambda progress: progress) -> None:
+        """`work` is how much of a run's work is done at a progress through its budget, in any unit."""
+        self.work = work
+        self._before: tuple[float, float] | None = None
+        self._paces: deque[float] = deque(maxlen=LATEST_STEPS)
+
+    def after(self, progress: float, seconds: float) -> float | None:
+        """The seconds that are left after a step that ended at these; None after the first."""
+        done = self.work(progress)
+        if self._before is not None and done > self._before[0]:
+            self._paces.append((seconds - self._before[1]) / (done - self._before[0]))
+        self._before = (done, seconds)
+        return statistics.median(self._paces) * (self.work(1.0) - done) if self._paces else None
 
 
 class MetricsLog:
@@ -89,9 +103,7 @@ class MetricsLog:
         self._measured = (0, 0.0)
         self._time_left = TimeLeft(work)
         self._seconds_left: float | None = None
-        self._line_printed = 0.0
-        self._bar: Progress | None = None
-        self._notebook = notebook_line() if writes else None
+        self._progress = ProgressLine("training")
         self._board = _open_tensorboard(folder / TENSORBOARD) if writes and tensorboard else None
 
     @property
@@ -149,7 +161,9 @@ class MetricsLog:
         if seconds > 0:
             self.rate = tokens / seconds
         self._seconds_left = self._time_left.after(done, train_state.seconds)
-        self._show(step, done)
+        if self.writes and (done == 1 or self._progress.is_due()):
+            text = self._line(step)
+            self._progress.show(text, f"{100 * done:5.1f} %  {text}", done)
 
     def write_window(self, step: Step, train_state: TrainState) -> None:
         """Record the means since the last record, and start a new window."""
@@ -174,28 +188,8 @@ class MetricsLog:
 
     def log(self, sentence: str) -> None:
         """Print a line for the user, above the progress bar."""
-        if not self.writes:
-            return
-        if self._bar is not None:
-            self._bar.console.print(sentence)
-        else:
-            print(sentence, file=sys.stderr, flush=True)
-
-    def _show(self, step: Step, done: float) -> None:
-        if not self.writes:
-            return
-        if sys.stderr.isatty():
-            if self._bar is None:
-                columns = (plain_column("training"), BarColumn(bar_width=20), plain_column("{task.fields[line]}"))
-                self._bar = Progress(*columns, console=plain_console(stderr=True))
-                self._task = self._bar.add_task("training", total=1.0, line="")
-                self._bar.start()
-            self._bar.update(self._task, completed=done, line=self._line(step))
-        elif self._notebook is not None:
-            self._notebook.show(f"{100 * done:5.1f} %  {self._line(step)}", is_last=done == 1)
-        elif time.monotonic() - self._line_printed >= SECONDS_BETWEEN_LINES:
-            self._line_printed = time.monotonic()
-            print(f"{100 * done:5.1f} %  {self._line(step)}", file=sys.stderr, flush=True)
+        if self.writes:
+            self._progress.print(sentence)
 
     def _line(self, step: Step) -> str:
         metrics = self.window.metrics()
@@ -218,9 +212,7 @@ class MetricsLog:
 
     def close(self) -> None:
         """Stop the progress bar and flush TensorBoard."""
-        if self._bar is not None:
-            self._bar.stop()
-            self._bar = None
+        self._progress.close()
         if self._board is not None:
             self._board.close()
 

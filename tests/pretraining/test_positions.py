@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 import openalbert
-from openalbert.model.positions import EDGE, extend_positions
+from openalbert.pretraining.provenance import EDGE, extend_positions
 
 
 def turning(count: int, size: int = 24) -> Tensor:

@@ -1,1 +1,0 @@
-"""Checkpoints of Google's ALBERT and BERT, read without TensorFlow."""
