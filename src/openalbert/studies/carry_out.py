@@ -47,8 +47,8 @@ from openalbert.studies.units import (
     write_measured,
 )
 from openalbert.text.shards import open_shards, read_manifest
-from openalbert.train import run_dir
 from openalbert.train.device import open_device
+from openalbert.train.run import is_done as is_run_done
 
 TASKS = "tasks"
 TAKEN = 75  # exit code: another process has this unit
@@ -165,7 +165,7 @@ def _logged(unit: Unit) -> Iterator[None]:
 
 
 def _pretrain(unit: Unit) -> None:
-    if not run_dir.is_done(unit.run_folder):
+    if not is_run_done(unit.run_folder):
         pretrain(unit.pretrain)
         _forget_compiled()
     huggingface.load(unit.run_folder)  # weights that are damaged are found here

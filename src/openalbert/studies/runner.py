@@ -35,7 +35,7 @@ from openalbert.tasks.registry import open_task
 from openalbert.text.shards import read_manifest
 from openalbert.text.workers import connected_ray
 from openalbert.train.device import open_device
-from openalbert.train.signals import Stop
+from openalbert.train.run import Stop
 
 PLAN = "study.json"
 SECONDS_BETWEEN_LOOKS = 0.2
