@@ -25,6 +25,7 @@ from openalbert.model.albert import AlbertModel
 from openalbert.model.config import AlbertConfig
 from openalbert.model.heads import check_exit_kind
 from openalbert.objectives.keyed_random import Stream, bits, root
+from openalbert.tasks.custom.similarity import check_has_contrast
 from openalbert.tasks.data.source import hold_out
 from openalbert.tasks.data.tables import Exclusions
 from openalbert.tasks.label_checks import (
@@ -172,21 +173,30 @@ class TaskData:
         train = hashlib.sha256(repr(learned).encode()).hexdigest()
         return {"train": train, **{name: split.fingerprint for name, split in self.scored.items()}}
 
+    @cached_property
+    def source(self) -> AlbertModel:
+        """The model of the folder, read once for all seeds and attempts."""
+        return huggingface.load(self.folder)
+
+    @property
+    def has_known_head(self) -> bool:
+        """Whether the folder has all heads of this task, with its labels."""
+        return all(head in self.source.head_list for head in self.task.heads)
+
     def make_model(self, seed: int, from_scratch: bool) -> AlbertModel:
         """The model to fine-tune: the encoder of the folder, and its heads where they are for this task."""
         torch.manual_seed(seed)
         model = AlbertModel(self.config, self.task.heads, has_exits=self.has_exits)
         if from_scratch:
             return model
-        source = huggingface.load(self.folder)
-        known = [f"heads.{head.kind}." for head in self.task.heads if head in source.head_list]
-        weights = dict(source.named_parameters())
+        known = [f"heads.{head.kind}." for head in self.task.heads if head in self.source.head_list]
+        weights = dict(self.source.named_parameters())
         with torch.no_grad():
             for name, parameter in model.named_parameters():
                 if name.startswith(("encoder.", *known)):
                     parameter.copy_(weights[name])
-            if known and model.exits is not None and source.exits is not None:
-                model.exits.load_state_dict(source.exits.state_dict())
+            if known and model.exits is not None and self.source.exits is not None:
+                model.exits.load_state_dict(self.source.exits.state_dict())
         if known and self.standardization is not None:
             self.standardization.unfold_from(model)
         return model
@@ -270,6 +280,8 @@ def load_data(settings: Finetune) -> TaskData:
     remarks += _describe_split(train, remarks)
     remarks += [f"train: {sentence}" for sentence in describe_classes(task, train.examples)]
     _check_differ(task, train.reading, readings)
+    if task.kind == "similarity":
+        check_has_contrast(train.reading)
     class_weights = None
     if settings.class_weights == "balanced":
         class_weights = balanced_weights(task, train.encoding.sequences)

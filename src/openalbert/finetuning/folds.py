@@ -25,13 +25,22 @@ from openalbert.finetuning.seeds import summarize
 from openalbert.finetuning.settings import Finetune
 from openalbert.finetuning.submission import format_prediction, prediction_record
 from openalbert.formatting import NOTHING, counted
+from openalbert.model.config import TOKEN_HEADS
 from openalbert.report.baselines import baseline_rows, describe_gain
 from openalbert.report.error_analysis import ErrorAnalysis, with_interval
 from openalbert.run_files import CROSS_VALIDATION, FOLD_LOGITS, FOLD_PREFIX, OUT_OF_FOLD
 from openalbert.tasks.data.source import fold_numbers
 from openalbert.tasks.label_checks import find_constant_label
 from openalbert.tasks.metrics import LOSS
-from openalbert.tasks.task import Example, QuestionExample, Reading, Task, TextExample
+from openalbert.tasks.task import (
+    Example,
+    QuestionExample,
+    Reading,
+    SimilarityExample,
+    TaggingExample,
+    Task,
+    TextExample,
+)
 
 MOST_NAMED = 5
 
@@ -39,6 +48,10 @@ MOST_NAMED = 5
 def check_folds(settings: Finetune, task: Task, whole: Reading) -> list[str]:
     """Refuse folds that leave nothing to learn, before any is trained; returns a remark on classes that are rare."""
     assert settings.folds is not None
+    if task.kind == "similarity":
+        raise UserError(
+            "--folds is not for similarity: embeddings of different models cannot be compared; leave it out"
+        )
     folds = fold_numbers(whole, settings.folds, settings.source.heldout_seed)
     for number in range(1, settings.folds + 1):
         rest = [example for example, fold in zip(whole.examples, folds, strict=True) if fold != number]
@@ -102,12 +115,12 @@ def pool_folds(
 
 
 def _fold_of_rows(data: EncodedSplit, kind: str, folds: Int64[np.ndarray, "examples"]) -> Int64[np.ndarray, "rows"]:
-    """The fold of each row of logits: of an example, of a sequence, or for spans of a token."""
+    """The fold of each row of logits: of an example, of a sequence, or for spans and tags of a token."""
     sequences = data.encoding.sequences
     if sequences.long_texts != "truncate":
         return folds
     of_sequence = folds[sequences.example]
-    return np.repeat(of_sequence, sequences.lengths) if kind == "span" else of_sequence
+    return np.repeat(of_sequence, sequences.lengths) if kind in TOKEN_HEADS else of_sequence
 
 
 def summarize_folds(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -304,7 +317,9 @@ def write_out_of_fold(
 def _actual(task: Task, example: Example) -> object:
     if isinstance(example, QuestionExample):
         return example.answers[0].text if example.answers else ""
-    return format_prediction(task, example.label)
+    if isinstance(example, SimilarityExample):
+        return example.score
+    return format_prediction(task, example.tags if isinstance(example, TaggingExample) else example.label)
 
 
 def _probability(record: dict[str, object]) -> object:
