@@ -207,6 +207,36 @@ PAGES: dict[str, Page] = {
             **DEVICE,
         },
     ),
+    "study": Page(
+        "[STUDY] [SETTINGS]",
+        "Train the variants that a table of the paper compares, evaluate and fine-tune them, and write the table with "
+        "the paper's numbers next to ours. The same command again resumes, and trains only what is not done.",
+        (
+            "openalbert study",
+            "openalbert study sharing --budget tiny --data shards --out studies/sharing",
+            "openalbert study sentence --budget small --data shards --task-data glue --parallel 6 --dry-run",
+        ),
+        {
+            "STUDY": "One of those that `openalbert study` lists.",
+            "budget": "Seconds a variant on a CPU, a minute of a large GPU, or the paper's own runs.",
+            "data": "",
+            "heldout": "",
+            "out": "",
+            "store": "",
+            "seeds": "",
+            "tasks": "Tasks to fine-tune on, or KIND:FILE; not given: the budget's, where --task-data is given.",
+            "task-data": "",
+            "only": "",
+            "set": "Settings of `pretrain` for all variants; of fine-tuning with `finetune.` before the name.",
+            "job": "",
+            "parallel": "Runs at a time, each in a process of its own.",
+            "engine": "On this machine, or on an existing Ray cluster.",
+            "merge": "",
+            "report-only": "Write the report of the results that are there.",
+            "dry-run": "Print how many minutes each variant takes, and train nothing.",
+            **DEVICE,
+        },
+    ),
     "predict": Page(
         "MODEL [TEXT ...|FILE|-] [--out PATH] [SETTINGS]",
         "Predict with a fine-tuned model for texts, standard input, or a CSV, TSV, JSONL, Parquet or text file of any "

@@ -15,6 +15,7 @@ from tests.docs import (
     test_own_file_guide,
     test_search_guide,
     test_small_and_fast,
+    test_studies_guides,
     test_use_your_model,
 )
 from tests.docs.test_guides import ROOT, commands, namespace, run
@@ -58,6 +59,9 @@ RUN_BY = {
         test_the_python_of_the_readme_encodes_the_sentence_of_its_comment_and_fine_tunes_the_bundled_checkpoint
     ),
     "docs/guides/add-a-task.md": test_add_a_task.test_the_task_of_the_guide_is_read_scored_and_known_by_name,
+    "docs/guides/compare-your-own-variants.md": (
+        test_studies_guides.test_the_guide_on_own_variants_compares_masking_rates_and_fine_tunes_on_a_file
+    ),
     "docs/guides/fine-tune-your-own-file.md": (
         test_own_file_guide.test_the_commands_of_the_guide_make_the_models_it_speaks_of
     ),

@@ -24,6 +24,7 @@ from openalbert.interop.task_json import read_task_info
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import AlbertConfig
 from openalbert.model.heads import check_exit_kind
+from openalbert.objectives.keyed_random import Stream, bits, root
 from openalbert.tasks.custom.similarity import check_has_contrast
 from openalbert.tasks.data.source import hold_out
 from openalbert.tasks.data.tables import Exclusions
@@ -258,6 +259,9 @@ def load_data(settings: Finetune) -> TaskData:
         number = len(held.examples)
         held_out = f"{counted(number, 'training question')} {are(number)} held out to fit the null threshold"
         remarks.append(held_out + few_questions_note(number))
+    if settings.train_examples is not None and settings.train_examples < len(reading.examples):
+        remarks.append(f"train: {settings.train_examples:,} of {counted(len(reading.examples), 'example')} are used")
+        reading = _some_of(reading, settings.train_examples, settings.source.heldout_seed)
     if settings.exits:
         fraction = min(EXIT_FRACTION, MAX_FOR_THRESHOLD / len(reading.examples))
         rest, held = hold_out(reading, fraction, settings.source.heldout_seed, "more are needed, to fit early exit on")
@@ -315,6 +319,12 @@ def load_data(settings: Finetune) -> TaskData:
         separator=train.reading.separator,
         remarks=tuple(remarks),
     )
+
+
+def _some_of(reading: Reading, count: int, seed: int) -> Reading:
+    """So many of the examples, in their order."""
+    drawn = bits(root(seed, 0, Stream.ORDER), np.arange(len(reading.examples), dtype=np.int64))
+    return replace(reading, examples=tuple(reading.examples[number] for number in np.sort(np.argsort(drawn)[:count])))
 
 
 def _check_differ(task: Task, train: Reading, scored: Mapping[str, Reading]) -> None:

@@ -77,6 +77,8 @@ class Finetune:
     from_scratch: bool = False
     """Start from fresh weights in MODEL's shape, to see what pretraining contributes."""
 
+    train_examples: int | None = None
+    """Learn from so many of the training examples, chosen by --heldout-seed. Not given: from all."""
     epochs: float | None = None
     """How often the training examples are seen. Give one of epochs, steps and minutes, or none.
     With none, it is the recipe's length, and less where the data are fewer than the recipe's."""
@@ -155,6 +157,7 @@ class Finetune:
 
     def __post_init__(self) -> None:
         counts = (
+            "train_examples",
             "batch_size",
             "max_length",
             "stride",
