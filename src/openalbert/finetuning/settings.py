@@ -65,11 +65,11 @@ class Finetune:
     """A fine-tuned model, or its run, to start from in place of MODEL.
     The paper starts RTE, STS-B and MRPC from a model of MNLI."""
     trainable: Trainable | None = None
-    """The weights to train: all; `lora`, low-rank adapters of the layers, which become part of the weights at the end;
-    or the `head` alone, in seconds, with the encoder run once. Not given: by the amount of data and the device."""
+    """The weights to train: all, lora (low-rank adapters of the layers, merged into them at the end) or head.
+    The head alone takes seconds, since the encoder runs once. Not given: by the amount of data and the device."""
     head_pooling: Literal["cls", "cls_mean"] = "cls_mean"
-    """What the head of --trainable head reads: the [CLS] state, or by one more layer the sum with twice the mean of
-    all tokens, which is more accurate. The folder then stores several copies of a shared layer."""
+    """What --trainable head reads: [CLS], or by one more layer its sum with twice the mean of all tokens.
+    The sum is more accurate. The folder then stores several copies of a shared layer."""
     head_depth: int | None = None
     """Layers that --trainable head runs; not given: all. The saved model has so many: fewer are faster ever after."""
     lora_rank: int = 8
