@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from openalbert.pretraining.settings import Pretrain as Pretrain
     from openalbert.run import Run as Run
     from openalbert.serve.predictor import Predictor as Predictor
+    from openalbert.serve.search import SearchIndex as SearchIndex
     from openalbert.text.tokenizer import Tokenizer as Tokenizer
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "Predictor",
     "Pretrain",
     "Run",
+    "SearchIndex",
     "Tokenizer",
     "UserError",
     "evaluate",
@@ -42,6 +44,7 @@ _MODULES = {
     "Predictor": "openalbert.serve.predictor",
     "Pretrain": "openalbert.pretraining.settings",
     "Run": "openalbert.run",
+    "SearchIndex": "openalbert.serve.search",
     "Tokenizer": "openalbert.text.tokenizer",
     "UserError": "openalbert.errors",
 }

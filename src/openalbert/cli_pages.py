@@ -25,7 +25,7 @@ READING = {
 }
 TASK = (
     "sst2, mnli, squad2, race …, or for your own files classification, regression, multi_label, multiple_choice, "
-    "question_answering, tagging."
+    "question_answering, similarity, tagging."
 )
 WARM_UP = {"schedule.warmup": "Fraction of the run over which the learning rate rises from 0."}
 FILES = {
@@ -234,6 +234,53 @@ PAGES: dict[str, Page] = {
             "depth": "How many layers are computed; not given: all, or with exits as many as each input needs.",
             "speedup": "With exits: compute at most 1 / FLOAT of the layers on average.",
             "deadline-ms": "",
+            "speed.device": "auto (a GPU if there is one), cpu, cuda, cuda:1 or mps.",
+        },
+    ),
+    "embed": Page(
+        "MODEL [TEXT ...|FILE|-] [--out PATH] [SETTINGS]",
+        "Embed texts, standard input, or the rows of a CSV, TSV, JSONL, Parquet or text file of any size: one vector "
+        "for each, in their order. The dot product of two is their cosine.",
+        (
+            "openalbert embed albert-base-wikibooks mails.csv --out mails.npy",
+            "openalbert embed runs/similar products.jsonl --text-column title --out products.parquet",
+            'openalbert embed albert-base-wikibooks "She opened the door." "The door was open."',
+        ),
+        {
+            "MODEL": f"A model folder, a run, {BUNDLED}, or {HUB}.",
+            "[TEXT ...|FILE|-]": "",
+            "out": "",
+            "pooling": "",
+            "layer": "",
+            "no-normalize": "Leave embeddings as long as they are; the length of each is 1 otherwise.",
+            "text-column": "",
+            "max-length": "",
+            "tokens-at-a-time": "",
+            "speed.device": "auto (a GPU if there is one), cpu, cuda, cuda:1 or mps.",
+        },
+    ),
+    "search": Page(
+        "MODEL FILE [QUERY ...] [SETTINGS]",
+        "Search the rows of a CSV, TSV, JSONL, Parquet or text file by meaning. The file is embedded once; a file or a "
+        "model that changed is embedded again.",
+        (
+            'openalbert search albert-base-wikibooks mails.csv "the parcel never came"',
+            'openalbert search runs/similar products.jsonl "warm gloves" "a raincoat" --top 3 --json',
+            "openalbert search runs/similar notes.txt --cache /tmp < queries.txt",
+        ),
+        {
+            "MODEL": f"A model folder, a run, {BUNDLED}, or {HUB}.",
+            "FILE": "",
+            "[QUERY ...]": "",
+            "top": "",
+            "json": "",
+            "cache": "",
+            "exact": "",
+            "pooling": "",
+            "layer": "",
+            "text-column": "",
+            "max-length": "",
+            "tokens-at-a-time": "",
             "speed.device": "auto (a GPU if there is one), cpu, cuda, cuda:1 or mps.",
         },
     ),

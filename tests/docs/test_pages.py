@@ -13,6 +13,7 @@ from tests.docs import (
     test_glue_squad_race,
     test_guides,
     test_own_file_guide,
+    test_search_guide,
     test_use_your_model,
 )
 from tests.docs.test_guides import ROOT, commands, namespace, run
@@ -69,6 +70,7 @@ RUN_BY = {
         test_guides.test_the_commands_of_the_guides_on_pretraining_make_the_models_they_speak_of
     ),
     "docs/guides/python.md": test_guides.test_the_python_guide_runs_from_text_to_a_fine_tuned_model,
+    "docs/guides/search-your-texts.md": test_search_guide.test_the_commands_of_the_guide_search_embed_and_train,
     "docs/guides/use-your-model.md": test_use_your_model.test_the_commands_and_the_python_of_the_guide_predict,
     "docs/guides/your-own-text.md": test_guides.test_the_commands_of_your_own_text_make_the_shards_it_speaks_of,
 }

@@ -8,6 +8,7 @@ from tests.tasks.made_data import glue_files, made_source
 
 from openalbert.errors import UserError
 from openalbert.finetuning.submission import format_prediction, write_glue, write_lines, write_squad
+from openalbert.tasks.metrics import Retrieved
 from openalbert.tasks.registry import GLUE, TASKS, TaskSource, open_task
 from openalbert.tasks.task import QuestionExample, TaskMetadata
 
@@ -107,6 +108,7 @@ def test_predictions_of_every_task_can_be_written_format_prediction(name: str, t
         "multi_label": ((0, 2), [*task.labels[:1], *task.labels[2:3]]),
         "multiple_choice": (1, "B"),
         "question_answering": ("Ä0", "Ä0"),
+        "similarity": (Retrieved(3, 0.5, 0.25), 0.5),
     }[task.kind]
     path = write_lines(task, examples, [prediction], tmp_path / "out.jsonl")
     assert json.loads(path.read_text()) == {"id": examples[0].id, "prediction": words}

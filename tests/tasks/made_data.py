@@ -148,6 +148,7 @@ def custom_rows(kind: str, count: int = 12) -> list[dict[str, Any]]:
                     "question": "When?",
                     "answer": str(1900 + number) if number % 4 else "",
                 },
+                "similarity": {"anchor": text, "positive": f"It is {number}.", "negative": f"Not {number}."},
                 "tagging": {"tokens": text.split(), "ner_tags": ["B-the", *["O"] * (len(text.split()) - 1)]},
             }[kind]
         )

@@ -11,8 +11,17 @@ from tests.tasks.made_data import made_source
 from openalbert.errors import UserError
 from openalbert.model.albert import AlbertModel
 from openalbert.model.presets import preset
+from openalbert.tasks.metrics import Retrieved
 from openalbert.tasks.registry import TASKS, TaskSource, open_task
-from openalbert.tasks.task import ChoiceExample, Example, QuestionExample, TaggingExample, Task, TextExample
+from openalbert.tasks.task import (
+    ChoiceExample,
+    Example,
+    QuestionExample,
+    SimilarityExample,
+    TaggingExample,
+    Task,
+    TextExample,
+)
 
 KINDS = {
     "classification": TextExample,
@@ -20,6 +29,7 @@ KINDS = {
     "multi_label": TextExample,
     "multiple_choice": ChoiceExample,
     "question_answering": QuestionExample,
+    "similarity": SimilarityExample,
     "tagging": TaggingExample,
 }
 
@@ -32,6 +42,8 @@ def task(request: pytest.FixtureRequest, tmp_path: Path) -> Task:
 def gold(example: Example) -> object:
     if isinstance(example, QuestionExample):
         return example.answers[0].text if example.answers else ""
+    if isinstance(example, SimilarityExample):
+        return Retrieved(1, 1.0, 0.0)
     return example.tags if isinstance(example, TaggingExample) else example.label
 
 
@@ -39,6 +51,8 @@ def wrong(task: Task, example: Example) -> object:
     """A prediction that is not right, and of the right form."""
     if isinstance(example, QuestionExample):
         return "nonsense"
+    if isinstance(example, SimilarityExample):
+        return Retrieved(1000, 0.0, 1.0)
     if isinstance(example, TaggingExample):
         return ("O",) * len(example.words)
     if task.kind == "multi_label":
@@ -69,6 +83,8 @@ def test_labels_are_numbers_of_outputs_of_the_head(task: Task) -> None:
             assert type(example.label) is float
         elif task.kind == "multi_label":
             assert all(0 <= number < len(task.labels) for number in example.label)
+        elif task.kind == "similarity":
+            assert len(set(example.texts)) == 3
         elif task.kind == "multiple_choice":
             assert 0 <= example.label < len(example.options)
         elif task.kind == "tagging":
@@ -84,6 +100,9 @@ def test_examples_of_the_test_split_have_no_labels(task: Task) -> None:
         if isinstance(example, QuestionExample):
             assert not example.is_labelled
             assert not example.answers
+        elif isinstance(example, SimilarityExample):
+            assert not example.is_labelled
+            assert example.negative is None
         else:
             assert (example.tags if isinstance(example, TaggingExample) else example.label) is None
 

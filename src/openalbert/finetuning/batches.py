@@ -5,7 +5,7 @@ import itertools
 from collections import deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -36,6 +36,8 @@ class PackedBatch:
     """Sequences of each unit: one, or one for each option of a choice."""
     targets: Mapping[str, Tensor]
     """As in `Sequences`, by the kind of head; of tokens only those that are not padding."""
+    chunks: tuple[int, ...] = ()
+    """Where the loss needs the whole step at once: how many sequences are encoded at a time."""
 
     def __len__(self) -> int:
         """The number of units."""
@@ -58,7 +60,7 @@ class PackedBatch:
             return (tensor.pin_memory() if device.type == "cuda" else tensor).to(device, non_blocking=True)
 
         targets = {kind: moved(tensor) for kind, tensor in self.targets.items()}
-        return PackedBatch(moved(self.tokens), moved(self.segments), self.lengths, self.options, targets)
+        return replace(self, tokens=moved(self.tokens), segments=moved(self.segments), targets=targets)
 
 
 def filled(batch: PackedBatch) -> PackedBatch:
@@ -77,13 +79,16 @@ def filled(batch: PackedBatch) -> PackedBatch:
 
 
 def num_units(sequences: Sequences) -> int:
-    """Units that batches are counted in: sequences, or for multiple choice examples, whose options stay together."""
+    """Units that batches are counted in: sequences, or examples whose sequences stay together.
+
+    These are the options of multiple choice and the texts of similarity.
+    """
     return len(_first_of_units(sequences))
 
 
 def _first_of_units(sequences: Sequences) -> Int64[np.ndarray, "units"]:
     """The first sequence of each unit."""
-    if "multiple_choice" not in sequences.targets:
+    if not {"multiple_choice", "similarity"} & sequences.targets.keys():
         return np.arange(len(sequences.example))
     return sequences.first_of_examples
 
@@ -107,7 +112,8 @@ class Packing:
     """The batches of a run. A batch has `batch_size` units: sequences, or all options of a multiple-choice example.
 
     The units of a step depend on (seed, step) alone, so that a run resumes anywhere. They are split into micro-batches
-    by tokens, since padding costs nothing here and long sequences do; the split changes no gradient.
+    by tokens, since padding costs nothing here and long sequences do; the split changes no gradient. Where texts of a
+    step are compared with each other (similarity) it is one batch, which is split into chunks instead.
     """
 
     def __init__(
@@ -131,6 +137,7 @@ class Packing:
         self.units_at_a_time, self.fills = units_at_a_time, fills
         self._first = _first_of_units(sequences)
         self._options = np.diff(self._first, append=len(sequences.example))
+        self._is_compared = "similarity" in sequences.targets
         self.num_units = len(self._first)
         if not self.num_units:
             raise UserError("there is not one training example: nothing can be learned")
@@ -162,12 +169,20 @@ class Packing:
         units = self.units(step)[rank::world]
         bound = max(1, self.tokens_at_a_time // micro_batches)
         most = self.units_at_a_time or self.batch_size
+        if self._is_compared and micro_batches > 4 * self.batch_size:  # a chunk has been a single unit for long
+            raise UserError(
+                "the device has not enough memory for a single example: shorten it with --max-length, or take a "
+                "smaller model"
+            )
         cuts, held, count = [], 0, 0
         for place, tokens in enumerate(self._tokens[units].tolist()):
             if count and (held + tokens > bound or count == most):
                 cuts.append(place)
                 held = count = 0
             held, count = held + tokens, count + 1
+        if self._is_compared:
+            chunks = tuple(int(self._options[some].sum()) for some in np.split(units, cuts))
+            return [replace(self.pack(units), chunks=chunks)]
         batches = [self.pack(some) for some in np.split(units, cuts)]
         return [filled(batches[0])] if self.fills and len(batches) == 1 else batches
 

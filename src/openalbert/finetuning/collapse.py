@@ -11,6 +11,7 @@ from typing import cast
 import numpy as np
 from jaxtyping import Float64
 
+from openalbert.tasks.metrics import Retrieved
 from openalbert.tasks.task import (
     UNLABELLED,
     ChoiceExample,
@@ -30,12 +31,15 @@ LAST_STEPS = 64  # whose loss counts
 SIGMAS = 2.0  # standard errors by which the mean loss must be below the baseline
 LEAST_GAIN = 0.005  # fraction of the baseline by which it must be below it in any case
 SAME = 0.99  # fraction of equal predictions that counts as all the same
+LEAST_COSINES = 1e-3  # a spread of cosines below it is that of embeddings that are all the same
 RATE_FACTOR = 0.5  # of the learning rate, from one attempt to the next
 
 
 def baseline_loss(sequences: Sequences, class_weights: Float64[np.ndarray, "classes"] | None = None) -> float:
-    """The training loss of a constant prediction of the label frequencies."""
+    """The training loss of a constant prediction of the label frequencies; 0 where there are no labels."""
     total = 0.0
+    if "similarity" in sequences.targets:
+        return 0.0  # it depends on the batch; nothing is compared with it
     for kind, targets in sequences.targets.items():
         if kind in ("classification", "tagging"):
             targets = targets[targets != UNLABELLED]
@@ -107,6 +111,10 @@ def describe_constant_predictions(task: Task, examples: Sequence[Example], predi
         if right <= by_chance + 2 * error:
             return f"{100 * right:.1f} % of the choices are right, by chance it would be {100 * by_chance:.1f} %"
         return None
+    if task.kind == "similarity":
+        cosines = [one.cosine if isinstance(one, Retrieved) else float(cast(float, one)) for one in predictions]
+        spread = float(np.ptp(cosines))
+        return f"the cosines of all pairs are within {spread:.3g}" if spread < LEAST_COSINES else None
     if task.kind == "tagging":
         return _describe_one_tag(examples, cast("Sequence[tuple[str, ...]]", predictions))
     [(most, count)] = Counter(predictions).most_common(1)
@@ -125,7 +133,7 @@ def _describe_one_tag(examples: Sequence[Example], predictions: Sequence[tuple[s
 def _label(example: Example) -> object:
     if isinstance(example, QuestionExample):
         return example.answers
-    return example.tags if isinstance(example, TaggingExample) else example.label
+    return example.tags if isinstance(example, TaggingExample) else getattr(example, "label", None)
 
 
 def _named(task: Task, prediction: object) -> str:

@@ -24,6 +24,7 @@ from openalbert.interop.task_json import read_task_info
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import AlbertConfig
 from openalbert.model.heads import check_exit_kind
+from openalbert.tasks.custom.similarity import check_has_contrast
 from openalbert.tasks.data.source import hold_out
 from openalbert.tasks.data.tables import Exclusions
 from openalbert.tasks.label_checks import (
@@ -266,6 +267,8 @@ def load_data(settings: Finetune) -> TaskData:
     remarks += _describe_split(train, remarks)
     remarks += [f"train: {sentence}" for sentence in describe_classes(task, train.examples)]
     _check_differ(task, train.reading, readings)
+    if task.kind == "similarity":
+        check_has_contrast(train.reading)
     class_weights = None
     if settings.class_weights == "balanced":
         class_weights = balanced_weights(task, train.encoding.sequences)

@@ -5,7 +5,8 @@ Every truncation is counted in `Sequences.num_truncated`.
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TypeVar
 
 import numpy as np
@@ -30,13 +31,14 @@ from openalbert.tasks.task import (
     LongTexts,
     QuestionExample,
     Sequences,
+    SimilarityExample,
     TaggingExample,
     Task,
     TextExample,
 )
 from openalbert.text.tokenizer import Tokenizer
 
-E = TypeVar("E", TextExample, ChoiceExample, QuestionExample, TaggingExample)
+E = TypeVar("E", TextExample, ChoiceExample, QuestionExample, SimilarityExample, TaggingExample)
 MIN_LENGTH = 8  # tokens of an input: room for a word on both sides of a pair
 STRIDE = 128  # tokens between the starts of two windows, as in Google's code
 MAX_QUESTION_TOKENS = 64  # as in Google's code
@@ -89,6 +91,8 @@ def encode(
         return _encode_words(task, _require_kind(task, examples, TaggingExample), tokenizer, max_length)
     if task.kind == "multiple_choice":
         return Encoding(_encode_choices(_require_kind(task, examples, ChoiceExample), tokenizer, max_length))
+    if task.kind == "similarity":
+        return Encoding(_encode_similar(_require_kind(task, examples, SimilarityExample), tokenizer, max_length))
     texts = _require_kind(task, examples, TextExample)
     return Encoding(_encode_texts(task, texts, tokenizer, max_length, long_texts))
 
@@ -215,6 +219,32 @@ def _encode_choices(examples: Sequence[ChoiceExample], tokenizer: Tokenizer, max
         right = [option == example.label for example in examples for option in range(len(example.options))]
         targets["multiple_choice"] = np.array(right, np.int64)
     return Sequences(out, starts, seconds, numbers, targets, len(examples), len(np.unique(numbers[is_cut])))
+
+
+def encode_single(texts: Sequence[str], tokenizer: Tokenizer, max_length: int) -> Sequences:
+    """A sequence for each text, without targets."""
+    unique = UniqueTexts()
+    numbers = np.array([unique.add(text) for text in texts], np.int64)
+    ids = unique.tokenize(tokenizer)
+    lengths = ids.lengths[numbers]
+    kept = np.minimum(lengths, max_length - 2)
+    none = np.full(len(numbers), NO_SECOND, np.int64)
+    out, starts, second = PairSlices(ids.starts[numbers], kept, none, none).assemble(ids.ids, tokenizer)
+    return Sequences(out, starts, second, np.arange(len(numbers)), {}, len(numbers), int((kept < lengths).sum()))
+
+
+def _encode_similar(examples: Sequence[SimilarityExample], tokenizer: Tokenizer, max_length: int) -> Sequences:
+    """A sequence for each text of each example. Texts with the same tokens count as equal."""
+    single = encode_single([text for example in examples for text in example.texts], tokenizer, max_length)
+    numbers = np.repeat(np.arange(len(examples)), [len(example.texts) for example in examples])
+    targets: dict[str, np.ndarray] = {}
+    if all(example.is_labelled for example in examples):
+        known: dict[bytes, int] = {}
+        pieces = (single.ids[start:end].tobytes() for start, end in pairwise(single.starts.tolist()))
+        targets["similarity"] = np.array([known.setdefault(one, len(known)) for one in pieces], np.int64)
+        if all(example.score is not None for example in examples):
+            targets["score"] = np.array([example.score for example in examples], np.float32)[numbers]
+    return replace(single, example=numbers, targets=targets, num_examples=len(examples))
 
 
 def option_pairs(example: ChoiceExample) -> list[tuple[str, str]]:

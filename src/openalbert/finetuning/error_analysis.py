@@ -14,9 +14,10 @@ from openalbert.finetuning.words import NO_TOKEN
 from openalbert.formatting import counted
 from openalbert.report.error_analysis import ErrorAnalysis, Group, Mark, Mistake, Shown
 from openalbert.tasks.label_checks import never_predicted
+from openalbert.tasks.metrics import Retrieved
 from openalbert.tasks.race import letter
 from openalbert.tasks.tags import Entity, Tags, count_by_type, find_entities, gold_tags, mark_entities
-from openalbert.tasks.task import ChoiceExample, QuestionExample, TaggingExample, TextExample
+from openalbert.tasks.task import ChoiceExample, QuestionExample, SimilarityExample, TaggingExample, TextExample
 
 MAX_MISTAKES = 40
 MAX_VALUES = 1_000
@@ -54,6 +55,7 @@ def analyze_errors(evaluation: Evaluation) -> ErrorAnalysis:
         "multi_label": _label_sets,
         "multiple_choice": _choices,
         "question_answering": _questions,
+        "similarity": _similar,
         "tagging": _tags,
     }
     analysis, wrong = by_kind[task.kind](evaluation, analysis)
@@ -174,6 +176,43 @@ def _questions(evaluation: Evaluation, analysis: ErrorAnalysis) -> tuple[ErrorAn
             counts[int(not example.answers), int(not text)] += 1
         analysis = replace(analysis, labels=("an answer", "no answer"), confusion=_rows(counts))
     return analysis, wrong
+
+
+def _similar(evaluation: Evaluation, analysis: ErrorAnalysis) -> tuple[ErrorAnalysis, list[Wrong]]:
+    examples = [example for example in evaluation.data.examples if isinstance(example, SimilarityExample)]
+    if not any(isinstance(one, Retrieved) for one in evaluation.predictions):
+        return analysis, _wrongly_ordered(examples, cast("Sequence[float]", evaluation.predictions))
+    texts = [text for example in examples for text in example.texts]
+    wrong: list[Wrong] = []
+    for example, found in zip(examples, cast("Sequence[Retrieved]", evaluation.predictions), strict=True):
+        if found.rank > 1 and found.nearest is not None:
+            negative = "" if found.negative is None else f", that of its negative {found.negative:.3f}"
+            sure = f"rank {found.rank:,}; the cosine is {found.cosine:.3f}{negative}".replace("-", "−")
+            shown = _cropped("text", example.first, ())
+            names = example.second[:MAX_SHOWN], texts[found.nearest][:MAX_SHOWN]
+            wrong.append((float(found.rank), partial(Mistake, example.id, shown, *names, sure, row=example.row)))
+    return analysis, wrong
+
+
+def _wrongly_ordered(examples: Sequence[SimilarityExample], cosines: Sequence[float]) -> list[Wrong]:
+    """Pairs by how far apart their places are among all pairs, by score and by cosine."""
+    scores = np.array([example.score for example in examples], np.float64)
+    by_score, by_cosine = (100 * fractions_below(np.asarray(values)) for values in (scores, np.array(cosines)))
+    wrong: list[Wrong] = []
+    for number, example in enumerate(examples):
+        sure = f"above {by_cosine[number]:.0f} % of the pairs by cosine, above {by_score[number]:.0f} % by score"
+        shown = (*_cropped("first", example.first, ()), *_cropped("second", example.second, ()))
+        names = f"{scores[number]:g}", f"{cosines[number]:.3f}".replace("-", "−")
+        off = float(abs(by_cosine[number] - by_score[number]))
+        wrong.append((off, partial(Mistake, example.id, shown, *names, sure, row=example.row)))
+    return wrong
+
+
+def fractions_below(values: np.ndarray) -> np.ndarray:
+    """The fraction of the values below each; of equal values half counts."""
+    ordered = np.sort(values)
+    found: np.ndarray = (np.searchsorted(ordered, values) + np.searchsorted(ordered, values, side="right")) / 2
+    return found / len(values)
 
 
 def _question_mistake(

@@ -50,7 +50,7 @@ class Evaluate:
     task: str = ""
     """A known task or, for files of your own, its kind. Not given: the one that the model was fine-tuned for.
     Tasks: cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte, wnli, squad1, squad2, race, race_middle, race_high.
-    Kinds: classification, regression, multi_label, multiple_choice, question_answering, tagging."""
+    Kinds: classification, regression, multi_label, multiple_choice, question_answering, similarity, tagging."""
     source: Annotated[TaskSource, OmitArgPrefixes] = field(default_factory=TaskSource)
     """Where the examples come from."""
     splits: tuple[str, ...] = ()
@@ -278,10 +278,13 @@ def resolve_options(settings: Evaluate, ensemble: Ensemble) -> Options:
 
 
 def with_trained_metric(task: Task, ensemble: Ensemble) -> Task:
-    """The task with the metric that its models were selected by, if it is the same for all and is measured here."""
+    """The task with the metric that its models were selected by, if it is the same for all and is measured here.
+
+    What is measured of similarity depends on the file.
+    """
     metrics = {one.metric if one is not None and one.task == task.name else "" for one in ensemble.task_infos}
     chosen = metrics.pop() if len(metrics) == 1 else ""
-    return replace(task, main_metric=chosen) if chosen not in ("", LOSS) else task
+    return replace(task, main_metric=chosen) if chosen not in ("", LOSS) and task.kind != "similarity" else task
 
 
 def open_for(ensemble: Ensemble, name: str, source: TaskSource) -> Task:
@@ -303,8 +306,8 @@ def open_for(ensemble: Ensemble, name: str, source: TaskSource) -> Task:
             separator=_agreed(ensemble, "the separator between labels", lambda info: info.separator),
         )
     task = open_task(name, source, known)
-    needed = task.heads[0].kind
-    if needed not in given:
+    needed = next((head.kind for head in task.heads), None)
+    if needed is not None and needed not in given:
         raise UserError(
             f"{name} needs a {needed} head, but {ensemble.names[0]} has {', '.join(given)}: "
             "is it fine-tuned for another task?"
@@ -391,7 +394,7 @@ def _check_pairs(ensemble: Ensemble, split: str, are_pairs: bool | None) -> None
 
 def _labels_for(ensemble: Ensemble, name: str) -> tuple[str, ...] | None:
     """The task's names of the classes, in the model's order."""
-    labels = ensemble.head.labels
+    labels = ensemble.labels
     known = GLUE[name].labels if name in GLUE else ()
     if not known or not labels:
         return labels or None

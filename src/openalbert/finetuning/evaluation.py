@@ -17,10 +17,11 @@ from jaxtyping import Float64, Int64
 
 from openalbert import atomic_io
 from openalbert.errors import UserError
+from openalbert.finetuning import similarity
 from openalbert.finetuning.batches import PackedBatch
 from openalbert.finetuning.data import EncodedSplit, TaskData
 from openalbert.finetuning.losses import Standardization, head_loss
-from openalbert.finetuning.predict import Outputs, decide, predict
+from openalbert.finetuning.predict import Outputs, decide, embed, predict
 from openalbert.finetuning.span_decoding import N_BEST, Answers, best_answers, few_questions_note, fit_threshold
 from openalbert.formatting import counted
 from openalbert.interop import huggingface
@@ -100,7 +101,12 @@ def evaluate_split(
     """
     if not data.encoding.sequences.targets:
         check_no_rows_excluded(data.reading.file or f"{task.name} {data.name}", data.reading.excluded)
-    outputs = predict(models, data.encoding.sequences, device, tokens_at_a_time=tokens_at_a_time, advance=advance)
+    sequences = data.encoding.sequences
+    if task.kind == "similarity":
+        embeddings = embed(models, sequences, device, tokens_at_a_time=tokens_at_a_time, advance=advance)
+        outputs = Outputs({"similarity": embeddings})
+    else:
+        outputs = predict(models, sequences, device, tokens_at_a_time=tokens_at_a_time, advance=advance)
     if standardization is not None:
         outputs = standardization.restore(outputs)
     return evaluate_outputs(
@@ -176,6 +182,8 @@ def evaluation_loss(
 ) -> float:
     """The loss of these outputs, summed over the heads, as in training; of regression in the original units."""
     sequences = data.encoding.sequences
+    if "similarity" in sequences.targets:
+        return similarity.evaluation_loss(sequences, outputs.logits["similarity"])
     has_heads = sequences.targets.keys() <= outputs.logits.keys()
     if not sequences.targets or not has_heads or not sequences.num_examples:
         return math.nan
@@ -365,6 +373,7 @@ def write_outcome(
         layout=dict(task_data.layout),
         separator=task_data.separator,
         max_answer_tokens=task_data.train.max_answer_tokens,
+        pooling="mean" if task.kind == "similarity" else None,
         long_texts=task_data.train.encoding.sequences.long_texts,
     )
     write_task_info(folder / MODEL, task_info)

@@ -32,7 +32,15 @@ from openalbert.run_files import CROSS_VALIDATION, FOLD_LOGITS, FOLD_PREFIX, OUT
 from openalbert.tasks.data.source import fold_numbers
 from openalbert.tasks.label_checks import find_constant_label
 from openalbert.tasks.metrics import LOSS
-from openalbert.tasks.task import Example, QuestionExample, Reading, TaggingExample, Task, TextExample
+from openalbert.tasks.task import (
+    Example,
+    QuestionExample,
+    Reading,
+    SimilarityExample,
+    TaggingExample,
+    Task,
+    TextExample,
+)
 
 MOST_NAMED = 5
 
@@ -40,6 +48,10 @@ MOST_NAMED = 5
 def check_folds(settings: Finetune, task: Task, whole: Reading) -> list[str]:
     """Refuse folds that leave nothing to learn, before any is trained; returns a remark on classes that are rare."""
     assert settings.folds is not None
+    if task.kind == "similarity":
+        raise UserError(
+            "--folds is not for similarity: embeddings of different models cannot be compared; leave it out"
+        )
     folds = fold_numbers(whole, settings.folds, settings.source.heldout_seed)
     for number in range(1, settings.folds + 1):
         rest = [example for example, fold in zip(whole.examples, folds, strict=True) if fold != number]
@@ -305,6 +317,8 @@ def write_out_of_fold(
 def _actual(task: Task, example: Example) -> object:
     if isinstance(example, QuestionExample):
         return example.answers[0].text if example.answers else ""
+    if isinstance(example, SimilarityExample):
+        return example.score
     return format_prediction(task, example.tags if isinstance(example, TaggingExample) else example.label)
 
 

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float64, Int, Int64
+from jaxtyping import Float, Float32, Float64, Int, Int64
 from torch import Tensor
 
 from openalbert.errors import UserError
 from openalbert.finetuning.encode import Encoding, concatenate_ranges
+from openalbert.finetuning.similarity import predict_similarity
 from openalbert.finetuning.span_decoding import Answers
 from openalbert.finetuning.words import TaggedWords, decide_tags
 from openalbert.interop import huggingface
@@ -21,6 +22,7 @@ from openalbert.interop.pretraining_json import Pretraining, read_pretraining
 from openalbert.interop.task_json import TaskInfo, read_task_info
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import TOKEN_HEADS, Head, HeadKind
+from openalbert.model.pooling import Pooling, embed_packed
 from openalbert.tasks.task import Sequences, Task
 from openalbert.text.tokenizer import Tokenizer
 from openalbert.train.device import Device
@@ -41,9 +43,9 @@ class Ensemble:
     pretraining: tuple[Pretraining | None, ...]
 
     @property
-    def head(self) -> Head:
-        """The first task head."""
-        return task_heads(self.models[0])[0]
+    def labels(self) -> tuple[str, ...]:
+        """The labels of the first task head."""
+        return next((head.labels for head in task_heads(self.models[0])), ())
 
 
 def load_models(names: Sequence[str]) -> Ensemble:
@@ -60,7 +62,7 @@ def load_models(names: Sequence[str]) -> Ensemble:
                 f"{model.config.vocab_size}: they do not belong together"
             )
         heads, first = task_heads(model), task_heads(models[0])
-        if not heads:
+        if not heads and not is_for_similarity(read_task_info(folders[names.index(name)])):
             raise UserError(f"{name} has no head for a task: fine-tune it first, with `openalbert finetune`")
         if heads != first:
             raise UserError(
@@ -69,6 +71,11 @@ def load_models(names: Sequence[str]) -> Ensemble:
             )
     task_infos, pretraining = tuple(map(read_task_info, folders)), tuple(map(read_pretraining, folders))
     return Ensemble(tuple(names), tuple(models), tokenizers[0], task_infos, pretraining)
+
+
+def is_for_similarity(info: TaskInfo | None) -> bool:
+    """Whether a model was fine-tuned for similarity, which needs no head."""
+    return info is not None and info.kind == "similarity"
 
 
 def task_heads(model: AlbertModel) -> list[Head]:
@@ -86,7 +93,8 @@ class Outputs:
 
     logits: dict[str, np.ndarray]
     """By the kind of head: a row for each example, or for each option of a choice; for questions a row for each window.
-    Heads that score tokens have a row for each, in the order of ids."""
+    Heads that score tokens have a row for each, in the order of ids. Under `similarity` the
+    normalized embedding of each sequence."""
 
 
 def predict(
@@ -173,6 +181,51 @@ def batches_by_length(lengths: Int64[np.ndarray, "n"], tokens_at_a_time: int) ->
         start = end
 
 
+def embed(
+    models: Sequence[AlbertModel],
+    sequences: Sequences,
+    device: Device,
+    *,
+    pooling: Pooling = "mean",
+    layer: int | None = None,
+    weights: Float32[np.ndarray, "vocabulary"] | None = None,
+    normalize: bool = True,
+    tokens_at_a_time: int = TOKENS_AT_A_TIME,
+    advance: Callable[[float], None] = lambda tokens: None,
+) -> Float32[np.ndarray, "sequences hidden"]:
+    """The embedding of each sequence; of several models side by side, so that the cosine is the mean of theirs.
+
+    `weights` are those of the pieces of the vocabulary, for a weighted mean.
+    """
+    found = []
+    on_device = None if weights is None else torch.from_numpy(weights).to(device.torch_device)
+    for model in models:
+        size = model.config.hidden_size
+        embeddings = np.empty((len(sequences.example), size), np.float32)
+        was_training = model.training
+        model.eval()
+        with torch.inference_mode():
+            for chosen in batches_by_length(sequences.lengths, tokens_at_a_time):
+                packed = pack(sequences, chosen, device)
+                with device.autocast():
+                    pooled = embed_packed(
+                        model,
+                        packed.ids,
+                        packed.lengths,
+                        packed.segments,
+                        pooling=pooling,
+                        layer=layer,
+                        weights=on_device,
+                    )
+                if normalize:
+                    pooled = torch.nn.functional.normalize(pooled, dim=1) / len(models) ** 0.5
+                embeddings[chosen] = pooled.cpu().numpy()
+                advance(float(len(packed.tokens)))
+        model.train(was_training)
+        found.append(embeddings)
+    return found[0] if len(found) == 1 else np.concatenate(found, axis=1)
+
+
 def _add_logits(
     model: AlbertModel,
     sequences: Sequences,
@@ -236,6 +289,8 @@ def decide(
         return [tuple(map(int, np.flatnonzero(row > 0))) for row in logits["multi_label"]]
     if task.kind == "multiple_choice":
         return [int(options.argmax()) for options in by_example(encoding.sequences, logits["multiple_choice"][:, 0])]
+    if task.kind == "similarity":
+        return predict_similarity(encoding.sequences, logits["similarity"])
     if task.kind == "tagging":
         return [one.tags for one in tagged_words(task, encoding, outputs)]
     return [one.text(null_threshold) for one in answers]
@@ -258,8 +313,8 @@ def probabilities(
     """The probabilities of each example; of several models, those of their mean logits.
 
     Those of classes and options sum to 1, those of labels are independent. A question has that of its best answer among
-    the candidates and, where there may be none, that of no answer. Regression has none; those of tags are in
-    `tagged_words`.
+    the candidates and, where there may be none, that of no answer. Regression and similarity have none; those of tags
+    are in `tagged_words`.
     """
     logits = outputs.logits
     if task.kind == "classification":
@@ -269,7 +324,7 @@ def probabilities(
     if task.kind == "multiple_choice":
         options = by_example(encoding.sequences, logits["multiple_choice"][:, 0])
         return [softmax(of_one[None])[0] for of_one in options]
-    if task.kind in ("regression", "tagging"):
+    if task.kind in ("regression", "similarity", "tagging"):
         return []
     best = np.array([one.candidates[0].probability if one.candidates else 0.0 for one in answers])
     if not task.may_have_no_answer:

@@ -35,6 +35,7 @@ from openalbert.finetuning.folds import (
 from openalbert.finetuning.losses import finetuning
 from openalbert.finetuning.seeds import seeds_sentence, seeds_table, summarize
 from openalbert.finetuning.settings import FREE_TO_CHANGE, Finetune, of_fold, of_seed, plan
+from openalbert.finetuning.similarity import similarity_training
 from openalbert.interop.exits import weights_of, write_exit_info
 from openalbert.model.cost import training_flops_per_token
 from openalbert.optim.optimizer import make_optimizer
@@ -281,7 +282,8 @@ class FinetuningRun(TrainingRun[Finetune, PackedBatch]):
         self.task_data, self.sequences = task_data, task_data.train.encoding.sequences
         self.baseline = baseline_loss(self.sequences, task_data.class_weights)
         # With exits, the states of every layer are needed, which a captured encoder does not return.
-        self.is_captured = is_encoder_captured(settings.speed, device) and not task_data.has_exits
+        is_plain = not task_data.has_exits and task_data.task.kind != "similarity"
+        self.is_captured = is_plain and is_encoder_captured(settings.speed, device)
         self.kept_step: int | None = None
         """The step whose weights became the model, once the run has ended."""
         length = max(1, round(len(self.sequences.ids) / len(self.sequences.example)))
@@ -344,7 +346,10 @@ class FinetuningRun(TrainingRun[Finetune, PackedBatch]):
         self.model.to(device.torch_device)
         weights = self.task_data.class_weights
         on_device = None if weights is None else torch.from_numpy(weights).float().to(device.torch_device)
-        self.task = finetuning(self.model, CapturedEncoder(self.model) if self.is_captured else None, on_device)
+        if self.task_data.task.kind == "similarity":
+            self.task = similarity_training(self.model, settings.temperature, device)
+        else:
+            self.task = finetuning(self.model, CapturedEncoder(self.model) if self.is_captured else None, on_device)
         # Its learning rate is set at every step, from that of the attempt in loop_config.
         self.optimizer = make_optimizer(self.model, settings.optimizer)
         self.batches = Packing(

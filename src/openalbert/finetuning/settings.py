@@ -45,7 +45,7 @@ class Finetune:
     task: str = ""
     """A known task or, for files of your own, its kind.
     Tasks: cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte, wnli, squad1, squad2, race, race_middle, race_high.
-    Kinds: classification, regression, multi_label, multiple_choice, question_answering, tagging."""
+    Kinds: classification, regression, multi_label, multiple_choice, question_answering, similarity, tagging."""
     source: Annotated[TaskSource, OmitArgPrefixes] = field(default_factory=TaskSource)
     """Where the examples come from."""
     out: Path = Path("runs/finetuning")
@@ -76,6 +76,8 @@ class Finetune:
     For multi_label it weighs the examples that have a label against those that do not."""
     standardize: bool = False
     """Learn values in units of their spread; the saved model predicts them in their original units."""
+    temperature: float = 0.05
+    """For similarity: cosines are divided by it in the loss; the lower, the more the nearest wrong text counts."""
     dropout: float = 0.0
     """Dropout within the encoder, of hidden states and of attention."""
     classifier_dropout: float = 0.1
@@ -162,6 +164,8 @@ class Finetune:
         for name in ("dropout", "classifier_dropout"):
             if not 0 <= getattr(self, name) < 1:
                 raise UserError(f"{name} is {getattr(self, name)}: it is a fraction, at least 0 and below 1")
+        if not 0 < self.temperature < math.inf:
+            raise UserError(f"temperature is {self.temperature}: give a number above 0")
         if self.exits and self.long_texts != "truncate":
             raise UserError("--exits is for texts of one window: leave it out, or leave out --long-texts")
         if self.exit_drop < 0:

@@ -15,6 +15,7 @@ from openalbert.finetuning.evaluation import Evaluation
 from openalbert.finetuning.predict import probabilities, tagged_words
 from openalbert.finetuning.words import TaggedWords
 from openalbert.formatting import counted
+from openalbert.tasks.metrics import Retrieved
 from openalbert.tasks.race import letter
 from openalbert.tasks.registry import GLUE
 from openalbert.tasks.tags import mark_entities
@@ -155,8 +156,8 @@ def format_prediction(task: Task, prediction: object) -> str | float | list[str]
     """A readable prediction; None for a value that is not finite, which JSON cannot hold."""
     if task.kind == "classification":
         return task.labels[int(cast("int", prediction))]
-    if task.kind == "regression":
-        value = float(cast("float", prediction))
+    if task.kind in ("regression", "similarity"):
+        value = prediction.cosine if isinstance(prediction, Retrieved) else float(cast("float", prediction))
         return value if np.isfinite(value) else None
     if task.kind == "multi_label":
         return [task.labels[number] for number in cast("tuple[int, ...]", prediction)]

@@ -4,7 +4,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from openalbert import atomic_io
-from openalbert.interop.huggingface import TASK
+from openalbert.interop.huggingface import TASK, read_folder_config
+from openalbert.interop.names import family_of
+from openalbert.interop.sentence_transformers import write_sentence_transformers_files
+from openalbert.model.pooling import Pooling
 from openalbert.settings import from_json, to_json
 from openalbert.tasks.task import MAX_ANSWER_TOKENS, AnswerFormat, Kind, LongTexts
 
@@ -39,13 +42,19 @@ class TaskInfo:
     """The separator between several labels in one cell there."""
     max_answer_tokens: int = MAX_ANSWER_TOKENS
     """The longest answer to a question, in tokens."""
+    pooling: Pooling | None = None
+    """For similarity: how the embedding of a text is made from those of its tokens."""
     long_texts: LongTexts = "truncate"
     """Whether texts beyond `max_length` are cut, or read in windows whose logits are combined by mean or maximum."""
 
 
 def write_task_info(folder: Path, info: TaskInfo) -> None:
-    """Write task.json into a model folder."""
+    """Write task.json into a model folder, and the files of sentence-transformers for a model of similarity."""
     atomic_io.write_text(folder / TASK, to_json(info))
+    if info.kind == "similarity":
+        config = read_folder_config(folder)
+        if family_of(config) is not None:
+            write_sentence_transformers_files(folder, config.hidden_size, info.max_length)
 
 
 def read_task_info(folder: Path) -> TaskInfo | None:

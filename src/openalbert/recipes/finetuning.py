@@ -65,20 +65,21 @@ def own_files(kind: str) -> Finetune:
     The rate is the highest of Table 14. Too high a rate is noticed as a collapse and halved; too low a rate is not
     noticed.
     """
-    questions, choices = kind == "question_answering", kind == "multiple_choice"
+    questions, choices, similar = (kind == one for one in ("question_answering", "multiple_choice", "similarity"))
     # Tags need more epochs than classes: a type of entity is in few of the texts. A text of 256 tokens is a long
     # paragraph, and a longer one is read in windows.
     tags = kind == "tagging"
     return Finetune(
         task=kind,
         out=Path("runs") / kind,
-        recipe=Length(100_000, 32, 15_625 if tags else 9_375, least_steps=400),
+        # For similarity the texts of a batch are each other's negatives, and the more there are, the better.
+        recipe=Length(100_000, 128, 2_344, 400) if similar else Length(100_000, 32, 15_625 if tags else 9_375, 400),
         optimizer=OptimizerSettings(kind="adamw", learning_rate=5e-5),
         schedule=Schedule(warmup_fraction=0.1),
         standardize=kind == "regression",
         dropout=0.1 if choices else 0.0,
         classifier_dropout=0.1,
-        max_length=384 if questions else 256 if tags else 512,
+        max_length=384 if questions else 256 if tags else 128 if similar else 512,
         patience=5,
     )
 

@@ -30,6 +30,7 @@ MISTAKE_ORDER: dict[Kind, str] = {
     "multi_label": "Sorted by the sum of the probability errors of the wrong labels.",
     "question_answering": "Sorted by the probability of the predicted answer minus twice its F1.",
     "regression": "Sorted by absolute error.",
+    "similarity": "Sorted by rank: of the positive among all texts, or by how wrongly a pair with a score is placed.",
     "tagging": "Sorted by the probabilities of the wrong tags, minus those of the actual ones, summed over the words.",
 }
 
@@ -292,7 +293,8 @@ def scatter(values: Sequence[tuple[float, float]]) -> Markup:
 def _mistakes(analysis: ErrorAnalysis) -> Markup:
     if not analysis.mistakes:
         return joined(element("h3", "Mistakes"), element("p", "None."))
-    title = "Largest errors" if analysis.kind == "regression" else "Worst mistakes"
+    is_of_values = analysis.kind == "regression" or "spearman" in analysis.scores
+    title = "Largest errors" if is_of_values else "Worst mistakes"
     note = f"{len(analysis.mistakes):,} of {analysis.num_mistakes:,}. {MISTAKE_ORDER[analysis.kind]}"
     if any(mistake.row is not None for mistake in analysis.mistakes):
         note += " Rows are counted from 1, without the file's header."

@@ -54,6 +54,7 @@ DECAYS = {"paper": "linear decay counted from the start", "linear": "linear deca
 PIPELINES = {
     "multiple_choice": "multiple-choice",
     "question_answering": "question-answering",
+    "similarity": "sentence-similarity",
     "tagging": "token-classification",
 }
 HUB_METRICS = {
@@ -69,6 +70,7 @@ ANSWERS: dict[Kind, str] = {
     "multi_label": "which labels apply to a text",
     "multiple_choice": "which option is the answer",
     "question_answering": "where in a passage the answer to a question is",
+    "similarity": "how similar two texts are, by the cosine of their embeddings",
     "tagging": "a tag for each word of a text",
 }
 ANSWERABILITY = (

@@ -34,7 +34,7 @@ def predictions_of(
         tagged = zip(cast(Sequence[TaggingExample], examples), tagged_words(task, encoding, outputs), strict=True)
         return [_tags(task, example, found) for example, found in tagged]
     decided = decide(task, encoding, outputs)
-    if task.kind == "regression":
+    if task.kind in ("regression", "similarity"):
         return [ValuePrediction(cast(float, one)) for one in decided]
     likely = probabilities(task, encoding, outputs)
     if task.kind == "multiple_choice":

@@ -10,7 +10,15 @@ from openalbert.errors import UserError
 from openalbert.serve.predictions import Unpredictable
 from openalbert.tasks.custom.tagging import join_words, split_words
 from openalbert.tasks.data.tables import as_text, visible_characters
-from openalbert.tasks.task import ChoiceExample, Example, Kind, QuestionExample, TaggingExample, TextExample
+from openalbert.tasks.task import (
+    ChoiceExample,
+    Example,
+    Kind,
+    QuestionExample,
+    SimilarityExample,
+    TaggingExample,
+    TextExample,
+)
 
 Input: TypeAlias = Mapping[str, Any]
 """The values of one input by role: text and second, question and passage, or question, options and passage; a text to
@@ -53,7 +61,7 @@ def expected(kind: Kind | None) -> str:
         return 'give dicts: {"question": …, "options": […]}, and "passage" where there is one'
     if kind == "tagging":
         return "give texts, or lists of words"
-    return "give texts, or tuples of two texts"
+    return "give tuples of two texts" if kind == "similarity" else "give texts, or tuples of two texts"
 
 
 def _as_input(one: Any, kind: Kind | None, place: str) -> Input:
@@ -99,6 +107,8 @@ def as_example(given: Input, kind: Kind | None, number: int) -> Example | Unpred
         return Unpredictable(str(error))
     if not first or second == "":
         return Unpredictable("without a text" if not first else "without a second text")
+    if kind == "similarity" and second is not None:
+        return SimilarityExample(name, first, second, is_labelled=False)
     return TextExample(name, first, second, None)
 
 

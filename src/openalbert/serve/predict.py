@@ -5,7 +5,7 @@ import io
 import itertools
 import math
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Annotated, Any, TextIO, cast
@@ -37,6 +37,7 @@ from openalbert.serve.rows import (
     Chunk,
     Format,
     Rows,
+    TextLines,
     first_table,
     format_of,
     given_rows,
@@ -90,14 +91,14 @@ def predict(settings: Predict) -> None:
     with open_device(settings.speed) as device:
         model = Predictor.load(settings.model)
         model.compute_on(device)
-        rows = _open(model, settings.texts, settings.out)
+        rows = open_given(settings.texts, settings.out, lines_for(model), lambda words: words_for(model, words))
         form = _output_format(rows, settings.out)
         first = next(rows.chunks)
         reader = _reader(model, rows, first, settings.columns)
         for remark in reader.remarks:
             _log(remark)
         added = _added(model, settings, form)
-        with _output(settings.out) as file:
+        with open_output(settings.out) as file:
             writer = open_writer(file, form, rows, added)
             job = _Job(model, settings, reader, added)
             with _progress(rows) as work:
@@ -217,7 +218,8 @@ def _log(sentence: str) -> None:
 
 
 @contextlib.contextmanager
-def _output(path: Path | None) -> Iterator[IO[bytes]]:
+def open_output(path: Path | None) -> Iterator[IO[bytes]]:
+    """The file to write, which is complete or absent; standard output where there is none."""
     if path is None:
         sys.stdout.flush()
         yield cast("IO[bytes]", getattr(sys.stdout, "buffer", None) or _TextStream(sys.stdout))
@@ -238,20 +240,25 @@ class _TextStream(io.RawIOBase):
         return self.stream.write(bytes(data).decode())
 
 
-def _open(model: Predictor, words: tuple[str, ...], out: Path | None) -> Rows:
+def open_given(
+    words: tuple[str, ...],
+    out: Path | None,
+    lines: TextLines,
+    typed: Callable[[tuple[str, ...]], Sequence[Mapping[str, Any]]],
+) -> Rows:
     """The rows of the file that is named, of standard input, or of texts that were typed."""
     if words in ((), (STANDARD_INPUT,)):
-        return input_rows(lines_for(model))
+        return input_rows(lines)
     files = [word for word in words if _is_file(word)]
     if not files:
-        texts = words_for(model, words)
+        texts = typed(words)
         return given_rows(texts, tuple(dict.fromkeys(role for one in texts for role in one)))
     if len(words) > 1:
         raise UserError(f"{files[0]} is a file: give one file alone, or texts")
     path = Path(files[0])
     if out is not None and out.exists() and path.exists() and out.samefile(path):
         raise UserError(f"--out {out} is the file that is read: give it another name")
-    return open_rows(path, lines_for(model))
+    return open_rows(path, lines)
 
 
 def _is_file(word: str) -> bool:

@@ -252,7 +252,7 @@ def added_columns(
     All probabilities have a column for each label, where the labels are known, else one for all of them.
     """
     prediction: CellKind = "text"
-    if kind == "regression":
+    if kind in ("regression", "similarity"):
         return {PREDICTION: "number"}
     if kind == "tagging":
         return {PREDICTION: "text", PROBABILITIES: "text"} if all_probabilities else {PREDICTION: "text"}

@@ -3,20 +3,21 @@
 import contextlib
 import os
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int64, Integer
+from jaxtyping import Bool, Float, Float32, Int64, Integer
 from torch import Tensor
 
 from openalbert.errors import InputWarning, UserError
-from openalbert.finetuning.encode import MIN_LENGTH, STRIDE, encode
-from openalbert.finetuning.predict import PRETRAINING, TOKENS_AT_A_TIME, Outputs, combine_windows, softmax
+from openalbert.finetuning.encode import MIN_LENGTH, STRIDE, encode, encode_single
+from openalbert.finetuning.predict import PRETRAINING, TOKENS_AT_A_TIME, Outputs, combine_windows, embed, softmax
 from openalbert.formatting import counted
 from openalbert.interop import huggingface
 from openalbert.interop.exits import ExitInfo, read_exit_info, weights_of, write_exit_info
@@ -28,11 +29,13 @@ from openalbert.model.albert import AlbertModel
 from openalbert.model.config import AlbertConfig, Head, HeadKind
 from openalbert.model.encoder import Encoded
 from openalbert.model.heads import EXIT_KINDS
+from openalbert.model.pooling import Pooling
 from openalbert.model.presets import PRESETS
 from openalbert.progress import Work
 from openalbert.serve.backend import Advance, Backend, LayeredBackend, TorchBackend, not_shown
 from openalbert.serve.decisions import most_probable, predictions_of
 from openalbert.serve.early_exit import Leaving, choose_leaving, run_with_exits
+from openalbert.serve.embeddings import EmbeddingMethod, choose_method, piece_weights
 from openalbert.serve.inputs import Input, as_example, as_inputs, expected, is_one
 from openalbert.serve.masks import MASK, encode_masked, masked_sequences
 from openalbert.serve.onnx_backend import OnnxBackend
@@ -46,6 +49,7 @@ from openalbert.serve.predictions import (
     Prediction,
     Unpredictable,
 )
+from openalbert.tasks.data.tables import as_text, visible_characters
 from openalbert.tasks.registry import GLUE
 from openalbert.tasks.task import Example, Kind, Sequences, Task, are_pairs
 from openalbert.text.tokenizer import MODEL_FILE, Tokenizer
@@ -82,6 +86,17 @@ class Predicted:
     predictions: list[Prediction | Unpredictable]
     num_truncated: int
     """Inputs that were too long, and were cut."""
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """The embeddings of some texts, in their order."""
+
+    embeddings: Float32[np.ndarray, "texts hidden"]
+    empty: list[int]
+    """The numbers of texts without visible characters, whose embeddings are zeros."""
+    num_truncated: int
+    """Texts that were too long, and were cut."""
 
 
 class Predictor:
@@ -173,6 +188,8 @@ class Predictor:
     @property
     def kind(self) -> Kind | None:
         """The kind of its task; None for a pretrained model."""
+        if self.task is not None and self.task.kind == "similarity":
+            return "similarity"  # it has no head
         kinds = [KIND_OF_HEAD[head.kind] for head in self.backend.heads if head.kind in KIND_OF_HEAD]
         return kinds[0] if kinds else None
 
@@ -181,11 +198,13 @@ class Predictor:
         """The names of its classes or labels; a pretrained model has those of sentence order."""
         if self.kind is None:
             return (IN_ORDER, SWAPPED) if self._has("sentence_order") else ()
-        return next(head.labels for head in self.backend.heads if head.kind not in PRETRAINING)
+        return next((head.labels for head in self.backend.heads if head.kind not in PRETRAINING), ())
 
     @property
     def of_pairs(self) -> bool | None:
         """Whether it was trained on pairs of texts; None where that is not known."""
+        if self.kind == "similarity":
+            return True
         if self.task is None or self.kind not in ("classification", "regression", "multi_label"):
             return None
         if self.task.of_pairs is None and self.task.task in GLUE:
@@ -266,6 +285,35 @@ class Predictor:
             warnings.warn(f"{what}: predicted as None", InputWarning, stacklevel=2)
         return [None if isinstance(one, Unpredictable) else one for one in found.predictions]
 
+    def embed(
+        self,
+        texts: Any,
+        pooling: Pooling | None = None,
+        layer: int | None = None,
+        normalize: bool = True,
+        *,
+        max_length: int | None = None,
+        tokens_at_a_time: int = TOKENS_AT_A_TIME,
+    ) -> Float32[np.ndarray, "*texts hidden"]:
+        """The embedding of a text, or a row for each of several: a list, a pandas Series or any iterable.
+
+        `pooling` is mean, weighted (rare words count more) or cls, of the output of a layer, by default the last. With
+        neither, it is what the model is best at: the mean of the last layer for a model of similarity, else the
+        weighted mean of an early one. The dot product of normalized embeddings is their cosine. A text without visible
+        characters has a row of zeros, with a warning.
+        """
+        if isinstance(texts, bytes | Mapping) or not hasattr(texts, "__iter__"):
+            raise UserError(f"the input is a {type(texts).__name__}: give a text, or several")
+        given = [texts] if isinstance(texts, str) else list(texts)
+        method = self.embedding_method(pooling, layer)
+        found = self.embed_texts(given, method, normalize, max_length, tokens_at_a_time)
+        if found.empty and isinstance(texts, str):
+            raise UserError("there is nothing to embed in a text without visible characters: give another")
+        if found.empty:
+            what = f"{counted(len(found.empty), 'text')} without visible characters (first: number {found.empty[0]})"
+            warnings.warn(f"{what}: embedded as zeros", InputWarning, stacklevel=2)
+        return found.embeddings[0] if isinstance(texts, str) else found.embeddings
+
     def answer(self, question: str, passage: str, *, max_length: int | None = None) -> AnswerPrediction:
         """The answer to a question, as characters of the passage, however long that is."""
         if self.kind != "question_answering":
@@ -306,6 +354,45 @@ class Predictor:
         """Compute on a device. An exported model computes on the CPU whatever devices there are."""
         if isinstance(self.backend, TorchBackend):
             self.backend = TorchBackend(self.backend.module.to(device.torch_device), device)
+
+    def embedding_method(self, pooling: Pooling | None = None, layer: int | None = None) -> EmbeddingMethod:
+        """How it embeds texts: as asked for, else what the model is best at."""
+        return choose_method(self.kind, self.config, pooling, layer)
+
+    def embed_texts(
+        self,
+        texts: Sequence[Any],
+        method: EmbeddingMethod,
+        normalize: bool = True,
+        max_length: int | None = None,
+        tokens_at_a_time: int = TOKENS_AT_A_TIME,
+        shows: bool = True,
+    ) -> Embedded:
+        """The embeddings of texts, which texts have nothing visible, and how many were truncated."""
+        length, module = self._checked_length(max_length), self.module
+        assert isinstance(self.backend, TorchBackend)
+        plain = [as_text(text, f"text {number}").strip() for number, text in enumerate(texts)]
+        there = [number for number, text in enumerate(plain) if visible_characters(text)]
+        sequences = encode_single([plain[number] for number in there], self.tokenizer, length)
+        embeddings = np.zeros((len(plain), self.config.hidden_size), np.float32)
+        with self._work(sequences, shows) as advance:
+            embeddings[there] = embed(
+                [module],
+                sequences,
+                self.backend.device,
+                pooling=method.pooling,
+                layer=method.layer,
+                weights=self._piece_weights if method.pooling == "weighted" else None,
+                normalize=normalize,
+                tokens_at_a_time=tokens_at_a_time,
+                advance=advance,
+            )
+        empty = sorted(set(range(len(plain))) - set(there))
+        return Embedded(embeddings, empty, sequences.num_truncated)
+
+    @cached_property
+    def _piece_weights(self) -> Float32[np.ndarray, "vocabulary"]:
+        return piece_weights(self.tokenizer)
 
     def predict_inputs(
         self,
@@ -349,7 +436,10 @@ class Predictor:
             stride = self.task.stride if self.task is not None else STRIDE
             long_texts = self.task.long_texts if self.task is not None else "truncate"
             encoding = encode(task, examples, self.tokenizer, max_length, stride=stride, long_texts=long_texts)
-            outputs, depths = self._logits(encoding.sequences, heads, how)
+            if self.kind == "similarity":
+                outputs, depths = self._embedded(encoding.sequences, how), None
+            else:
+                outputs, depths = self._logits(encoding.sequences, heads, how)
             predictions = predictions_of(task, self.task, examples, encoding, outputs)
             if depths is not None:
                 predictions = with_depths(predictions, encoding.sequences, depths)
@@ -430,6 +520,15 @@ class Predictor:
             else self.backend.at_depth(depth)
         )
 
+    def _embedded(self, sequences: Sequences, how: "Computing") -> Outputs:
+        module = self.module
+        assert isinstance(self.backend, TorchBackend)
+        with self._work(sequences, how.shows) as advance:
+            embeddings = embed(
+                [module], sequences, self.backend.device, tokens_at_a_time=how.tokens_at_a_time, advance=advance
+            )
+        return Outputs({"similarity": embeddings})
+
     @contextlib.contextmanager
     def _work(self, sequences: Sequences, shows: bool) -> Iterator[Advance]:
         """Show the progress of long work, and explain what it lacks memory for."""
@@ -471,6 +570,8 @@ class Predictor:
         """The method that the model's head serves, for errors."""
         if self.kind == "question_answering":
             return "it answers questions on a passage, by answer(question, passage)"
+        if self.kind == "similarity":
+            return "it compares two texts, by predict((first, second)), and embeds texts, by embed(texts)"
         if self.kind is not None:
             what = {
                 "multiple_choice": "options",

@@ -8,7 +8,7 @@ import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeAlias, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,15 @@ from jaxtyping import Float64, Int64
 
 from openalbert.errors import UserError
 from openalbert.formatting import counted
-from openalbert.tasks.task import ChoiceExample, Example, QuestionExample, TaggingExample, Task, TextExample
+from openalbert.tasks.task import (
+    ChoiceExample,
+    Example,
+    QuestionExample,
+    SimilarityExample,
+    TaggingExample,
+    Task,
+    TextExample,
+)
 
 Classes: TypeAlias = Int64[np.ndarray, "examples"]
 Values: TypeAlias = Float64[np.ndarray, "examples"]
@@ -156,12 +164,47 @@ def measure_choices(examples: Sequence[Example], predictions: Sequence[object]) 
     return metrics
 
 
+class Retrieved(NamedTuple):
+    """Where the positive of an anchor is found among all texts of its split."""
+
+    rank: int
+    """1 where no other text is as near to the anchor."""
+    cosine: float
+    """Of the anchor and its positive."""
+    negative: float | None
+    """The cosine of the anchor and its negative, where it has one."""
+    nearest: int | None = None
+    """Which text of the split is nearest to the anchor, apart from its positive: the number of its sequence."""
+
+
+def measure_similarity(examples: Sequence[Example], predictions: Sequence[object]) -> dict[str, float]:
+    """Measures cosines of pairs with scores by `spearman` and `pearson`.
+
+    What was retrieved for pairs without scores is measured by `accuracy` of triplets (the positive is nearer than the
+    negative), `mrr`, the mean of 1 / rank, and `accuracy_at_1`, the fraction of rank 1.
+    """
+    check_same_number(examples, predictions)
+    found = [one for one in predictions if isinstance(one, Retrieved)]
+    if not found:
+        gold = np.array([example.score for example in examples if isinstance(example, SimilarityExample)], np.float64)
+        cosines = np.array(predictions, np.float64)
+        is_number = bool(np.isfinite(cosines).all())
+        return {metric.__name__: metric(gold, cosines) if is_number else NO_NUMBERS for metric in (spearman, pearson)}
+    ranks = np.array([one.rank for one in found])
+    nearer = [one.cosine > one.negative for one in found if one.negative is not None]
+    metrics = {"accuracy": 100.0 * float(np.mean(nearer))} if nearer else {}
+    return metrics | {"mrr": 100.0 * float((1 / ranks).mean()), "accuracy_at_1": 100.0 * float((ranks == 1).mean())}
+
+
 def metric_names(task: Task, examples: Sequence[Example]) -> tuple[str, ...]:
     """The metrics of a task on labelled examples, the loss last."""
     gold: list[object] = []
     for example in examples:
         if isinstance(example, QuestionExample):
             gold.append(example.answers[0].text if example.answers else "")
+        elif isinstance(example, SimilarityExample):
+            best = Retrieved(1, 1.0, None if example.negative is None else 0.0)
+            gold.append(best if example.score is None else example.score)
         elif isinstance(example, TaggingExample):
             gold.append(example.tags)
         else:

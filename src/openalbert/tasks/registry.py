@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from openalbert.errors import UserError, suggestion
 from openalbert.tasks.custom.multiple_choice import open_multiple_choice
 from openalbert.tasks.custom.question_answering import open_question_answering
+from openalbert.tasks.custom.similarity import open_similarity
 from openalbert.tasks.custom.tagging import open_tagging
 from openalbert.tasks.custom.text import open_classification, open_multi_label, open_regression
 from openalbert.tasks.data.source import TaskSource
@@ -52,6 +53,7 @@ TASKS: dict[str, TaskSpec] = {
     "question_answering": TaskSpec(
         "question_answering", "where in your passage is the answer, if it may be there?", open_question_answering
     ),
+    "similarity": TaskSpec("similarity", "how similar are two of your texts?", open_similarity),
     "tagging": TaskSpec("tagging", "a tag for each word: entities, parts of speech", open_tagging),
 }
 

@@ -13,7 +13,15 @@ from jaxtyping import Int32, Int64
 
 from openalbert.model.config import Head
 
-Kind = Literal["classification", "regression", "multi_label", "multiple_choice", "question_answering", "tagging"]
+Kind = Literal[
+    "classification",
+    "regression",
+    "multi_label",
+    "multiple_choice",
+    "question_answering",
+    "similarity",
+    "tagging",
+]
 AnswerFormat = Literal["option text", "letter", "number from 0", "number from 1"]
 """How a file of multiple choice names the right option."""
 UNLABELLED = -100  # the target of a token that the loss ignores
@@ -76,6 +84,30 @@ class QuestionExample:
 
 
 @dataclass(frozen=True)
+class SimilarityExample:
+    """Two texts with a score of how similar they are, or two that are, with or without a third that is not."""
+
+    id: str
+    first: str
+    """The anchor: what is searched for."""
+    second: str
+    """The positive; where there is a score, any other text."""
+    negative: str | None = None
+    """A text that is not similar to the first one although it may look so."""
+    score: float | None = None
+    """The higher, the more similar; None where the two are similar, or where it is not known."""
+    is_labelled: bool = True
+    """Whether it is known that they are similar, or how similar."""
+    row: int | None = field(default=None, repr=False, compare=False)
+    """As of a TextExample."""
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """All of its texts, in the order of its sequences."""
+        return (self.first, self.second) if self.negative is None else (self.first, self.second, self.negative)
+
+
+@dataclass(frozen=True)
 class TaggingExample:
     """A text whose words have a tag each: its entities, or parts of speech."""
 
@@ -89,12 +121,14 @@ class TaggingExample:
     """As of a TextExample. In a CoNLL file it is the number of the sentence."""
 
 
-Example: TypeAlias = TextExample | ChoiceExample | QuestionExample | TaggingExample
+Example: TypeAlias = TextExample | ChoiceExample | QuestionExample | SimilarityExample | TaggingExample
 
 
 def are_pairs(examples: Sequence[Example]) -> bool | None:
     """Whether examples, all of one kind, are pairs of texts; None where they are not texts, or there are none."""
     first = examples[0] if examples else None
+    if isinstance(first, SimilarityExample):
+        return True
     return first.second is not None if isinstance(first, TextExample) else None
 
 
@@ -150,7 +184,8 @@ class Task:
     """The examples of a split: `train`, one of `splits`, or `test`, whose examples need no labels."""
     measure: Callable[[Sequence[Example], Sequence[object]], dict[str, float]]
     """Metrics in percent, from examples and predictions in the same order. A prediction is a class number, a value, a
-    tuple of class numbers, the number of an option, the text of an answer ("" for none), or a tuple of tags."""
+    tuple of class numbers, the number of an option, the text of an answer ("" for none), a tuple of tags, or for
+    similarity a cosine or what was `Retrieved`."""
     main_metric: str
     """The metric used for selection; all metrics are better when higher."""
     may_have_no_answer: bool = False
@@ -163,6 +198,8 @@ class Task:
         """The heads on top of the encoder."""
         if self.kind == "question_answering":
             return (Head("span"), Head("answerability")) if self.may_have_no_answer else (Head("span"),)
+        if self.kind == "similarity":
+            return ()  # the embedding is the mean of the encoder's output
         return (Head(self.kind, self.labels),)
 
 
@@ -177,13 +214,15 @@ class Sequences:
     """The position in each sequence where segment 1 starts; its length where it has one segment only."""
     example: Int64[np.ndarray, "sequences"]
     """The number of the example of each sequence, ascending. A choice has a sequence for each option, in their order; a
-    question has one for each window of its passage, a text whose words are tagged and a long text may have several."""
+    question has one for each window of its passage, a text whose words are tagged and a long text may have several; of
+    similarity each text is one."""
     targets: Mapping[str, np.ndarray]
     """By the kind of head, a row for each sequence: classification int64 class, regression float32 value, multi_label
     float32 0 or 1 for each class, multiple_choice int64 1 for the right option's sequence and 0 for the others, span
     int64 first and last token within the sequence (0 and 0 where the window has no answer), answerability float32 1
-    where the window has none. Only tagging has a row for each token: the int64 label, or UNLABELLED. Empty where the
-    examples have no labels."""
+    where the window has none. Similarity has int64 numbers, equal for equal texts, and float32 scores under `score`
+    where there are any. Only tagging has a row for each token: the int64 label, or UNLABELLED. Empty where the examples
+    have no labels."""
     num_examples: int
     num_truncated: int
     """Examples that were truncated to fit."""

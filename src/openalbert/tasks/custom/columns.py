@@ -30,12 +30,14 @@ COLUMN_NAMES = {
     "options": ("options", "choices", "endings"),
     "answer": ("answer", "answers", "label", "correct", "target", "gold", "answerkey"),
     "answer_start": ("answerstart", "start"),
+    "negative": ("negative", "neg", "negativetext", "hardnegative", "hardneg"),
     "tokens": ("tokens", "words", "token", "word"),
     "tags": ("nertags", "tags", "biotags", "labels", "label", "ner", "postags", "upos", "xpos", "pos"),
     "spans": ("spans", "entities", "labels", "label", "annotations"),
     "id": ("id", "idx", "index", "guid", "uid", "exampleid"),
 }  # fmt: skip
-SETTINGS = {"text": "text_column", "second": "second_column", "label": "label_column", "passage": "passage_column",
+SETTINGS = {"text": "text_column", "second": "second_column", "negative": "negative_column",
+            "label": "label_column", "passage": "passage_column",
             "question": "question_column", "options": "options_columns", "answer": "answer_column",
             "tokens": "text_column", "tags": "label_column", "spans": "label_column", "id": "id_column"}  # fmt: skip
 TEXT_WORDS = 4.0  # mean words of a cell from which a column is certainly text; names of people and places have fewer

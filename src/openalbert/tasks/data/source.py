@@ -16,7 +16,17 @@ from openalbert.errors import UserError, suggestion
 from openalbert.formatting import are, counted, percent_of
 from openalbert.tasks.data.folds import assign_folds, rarest
 from openalbert.tasks.data.tables import Table, check_is_there
-from openalbert.tasks.task import Example, Kind, QuestionExample, Reading, TaggingExample, Task, TextExample, are_pairs
+from openalbert.tasks.task import (
+    Example,
+    Kind,
+    QuestionExample,
+    Reading,
+    SimilarityExample,
+    TaggingExample,
+    Task,
+    TextExample,
+    are_pairs,
+)
 
 MANY_LEAKED = 0.1  # of the examples to score on: if so many are also in train, the score is hardly meaningful
 MAX_SAMPLE = 500  # training examples that a run scores on where it learns from all
@@ -48,8 +58,11 @@ class TaskSource:
     In CoNLL files columns are numbered from 1, and the word is in the first."""
     second_column: str | None = None
     """The column of the second text of a pair."""
+    negative_column: str | None = None
+    """For similarity: the column of a text that is not similar to the first one."""
     label_column: str | None = None
-    """The column of the label, of the value, or of all labels that apply; in CoNLL files the tag is in the last."""
+    """The column of the label, of the value, of the score of similarity, or of all labels that apply.
+    In CoNLL files the tag is in the last."""
     label_columns: tuple[str, ...] = ()
     """The columns of the labels of multi_label, where each label has one with 0 or 1."""
     label_separator: Annotated[str | None, arg(metavar="TEXT")] = None
@@ -385,4 +398,6 @@ def _group_key(example: Example, by_article: bool) -> str:
         return example.text
     if isinstance(example, TextExample):
         return f"{example.first}\0{example.second or ''}"
+    if isinstance(example, SimilarityExample):
+        return example.first  # another positive of it would give its own away
     return example.passage or f"{example.question}\0{example.options}"
