@@ -48,14 +48,16 @@ def running(*folders: Path, limits: Limits | None = None, **options: Any) -> Ite
     with bind("127.0.0.1", 0) as opened:
         is_open = threading.Event()
         server = ThreadServer(make_app(models, settings.limits, **options), settings.limits, is_open.set)
-        thread = threading.Thread(target=server.run, args=([opened],))
+        thread = threading.Thread(target=server.run, args=([opened],), daemon=True)
         thread.start()
         assert is_open.wait(10)
         url = f"http://127.0.0.1:{opened.getsockname()[1]}"
-        with httpx.Client(base_url=url, timeout=30) as client:
-            yield Running(url, client, {model.name: model for model in models})
-        server.should_exit = True
-        thread.join(20)
+        try:
+            with httpx.Client(base_url=url, timeout=30) as client:
+                yield Running(url, client, {model.name: model for model in models})
+        finally:
+            server.should_exit = True
+            thread.join(20)
         assert not thread.is_alive()
     assert all([model.batcher.close(10.0) for model in models])  # noqa: C419 - each is closed
 

@@ -98,6 +98,10 @@ def _add_errors(app: FastAPI) -> None:
     async def known(request: Request, error: HTTPException) -> JSONResponse:
         return answer(request, error.status_code, "Validation" if error.status_code < 500 else "Internal", error.detail)
 
+    @app.exception_handler(Exception)
+    async def broken(request: Request, error: Exception) -> JSONResponse:
+        return answer(request, 500, "Internal", "something went wrong here: the server's log has the request id")
+
     @app.exception_handler(ClientGoneError)
     async def gone(request: Request, error: ClientGoneError) -> Response:
         return Response(status_code=499)

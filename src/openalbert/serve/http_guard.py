@@ -93,11 +93,11 @@ class Guard:
         headers = {name.lower(): value for name, value in scope["headers"]}
         given = headers.get(b"x-request-id", b"").decode("latin-1")
         request_id = given if REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
-        state: dict[str, Any] = {"status": 500, "has_begun": False, "body": b""}
+        state: dict[str, Any] = {"status": 500, "body": b""}
 
         async def answer(message: Message) -> None:
             if message["type"] == "http.response.start":
-                state["status"], state["has_begun"] = message["status"], True
+                state["status"] = message["status"]
                 message["headers"] = [*message.get("headers", ()), (b"x-request-id", request_id.encode())]
             await send(message)
 
@@ -109,10 +109,7 @@ class Guard:
         except RefusedError as error:
             await _send_error(answer, error, scope["path"])
         except Exception as error:
-            self._log_failure(request_id, error)
-            if not state["has_begun"]:
-                broken = RefusedError(500, "Internal", "something went wrong here: the server's log has the request id")
-                await _send_error(answer, broken, scope["path"])
+            self._log_failure(request_id, error)  # the application has answered it
         finally:
             self._in_flight -= 1
             self._record(scope, state, request_id, time.perf_counter() - started)
