@@ -32,9 +32,13 @@ GOOD: list[tuple[str, dict[str, Any]]] = [
     ("/v1/embeddings", {"model": None, "input": ["a text"], "encoding_format": "base64"}),
     ("/v1/embeddings", {"input": [[7, 8, 9], [10]]}),
 ]
+ODD_TEXTS = [
+    "", " ", "\u200b", "\x00", "[MASK]", "[CLS][SEP]", "a" * 5000, "a " * 900, "\U0001f600" * 50, "e\u0301" * 200,
+    "\u202e\u0000\ufeff", "\u4e2d\u6587", "\u0645\u0631\u062d\u0628\u0627", "\uff21\ufb01", "\n\r\t", "\\", "<s>",
+]  # fmt: skip
 ODD: list[Any] = [
-    None, True, 0, -1, 2**63, 10**400, 1e308, float("nan"), float("inf"), "", " ", "\u200b", "\x00", "[MASK]", "a" * 5000,
-    "\ud800", "\U0001f600" * 50, "e\u0301" * 200, "\u202e\u0000\ufeff", [], [[]], {}, [None], [""], ["a"] * 40,
+    None, True, 0, -1, 2**63, 10**400, 1e308, float("nan"), float("inf"), "\ud800", [], [[]], {}, [None], [""],
+    ["a"] * 40,
     {"inputs": "a"}, [["a", "b", "c"]], {"source_sentence": "a", "sentences": []}, [{"question": "a", "options": []}],
     {"question": "", "context": ""}, [2**31], [[1, 2], "a"],
 ]  # fmt: skip
@@ -57,6 +61,8 @@ def changed(value: Any, dice: random.Random) -> Any:
     if isinstance(value, list) and value and dice.random() < 0.5:
         place = dice.randrange(len(value))
         return [*value[:place], changed(value[place], dice), *value[place + dice.randrange(2) :]]
+    if isinstance(value, str) and dice.random() < 0.8:
+        return dice.choice([value, ""]) + dice.choice(ODD_TEXTS)
     return dice.choice([dice.choice(ODD), dice.choice(ODD), [value], {"inputs": value}, [value] * 3])
 
 

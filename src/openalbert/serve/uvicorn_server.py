@@ -62,8 +62,12 @@ def bind(host: str, port: int) -> socket.socket:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         # Only for a socket that names its protocol does asyncio send small packets at once; else they wait for 40 ms.
         found = socket.socket(family, kind, protocol)
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        found.bind(address)
+        try:
+            found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            found.bind(address)
+        except OSError:
+            found.close()
+            raise
     except OSError as error:
         raise UserError(
             f"{host}, port {port}: {error.strerror or error}: choose another --port (0 takes a free one) or --host"
