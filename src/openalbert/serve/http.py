@@ -50,7 +50,7 @@ ERRORS: dict[type[UserError], tuple[int, str]] = {
     ClosedError: (503, "Unavailable"),
     LateError: (503, "Timeout"),
 }
-PAGE_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'"
+PAGE_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src 'self'"
 
 
 def make_app(
