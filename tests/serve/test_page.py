@@ -106,37 +106,40 @@ def test_each_kind_of_model_has_its_form(page: "Page", several: Running) -> None
     page.goto(several.url)
     text = "the good school by the water"
 
-    def open_form(name: str) -> None:
+    def open_form(name: str, model: str) -> None:
+        page.get_by_label("Model").select_option(model)
         page.get_by_role("tab", name=name).click()
 
-    open_form("Classify a text (classification)")
+    open_form("Classify a text", "classification")
     page.locator("section:visible").get_by_label("Text").fill(text)
     page.locator("section:visible textarea").press("Control+Enter")
     expect(page.locator("output:visible .name").first).to_have_text(
         model_of(several, "classification").predict(text).label
     )
-    open_form("Answer a question")
+    open_form("Answer a question", "question_answering")
     page.locator("section:visible").get_by_label("Question", exact=True).fill("where is the key")
     page.locator("section:visible").get_by_label("Passage", exact=True).fill("\U0001f600 the key is in the water")
     page.get_by_role("button", name="Ask").click()
     answer = model_of(several, "question_answering").answer("where is the key", "\U0001f600 the key is in the water")
     expect(page.locator("output:visible mark")).to_have_text(answer.answer)
-    open_form("Find entities")
+    open_form("Find entities", "tagging")
     page.locator("section:visible").get_by_label("Text").fill(text)
     page.get_by_role("button", name="Ask").click()
     expect(page.locator("output:visible .found")).to_be_visible()
     entities = model_of(several, "tagging").predict(text).entities
     assert page.locator("output:visible mark").count() == len(entities)
-    open_form("Choose an answer")
+    open_form("Choose an answer", "multiple_choice")
     page.locator("section:visible").get_by_label("Question", exact=True).fill("what is good")
     page.get_by_label("Answers to choose from, one a line").fill("the war\nthe water")
     page.get_by_role("button", name="Ask").click()
     expect(page.locator("output:visible .row")).to_have_count(2)
-    open_form("Score a text")
+    open_form("Score a text", "regression")
     page.locator("section:visible").get_by_label("Text").fill(text)
     page.get_by_role("button", name="Ask").click()
     value = model_of(several, "regression").predict(text).value
     expect(page.locator("output:visible .found")).to_have_text(f"{value:.3f}")
+    open_form("Classify a text", "classification")
+    expect(page.locator("section:visible textarea")).to_have_value(text)
 
 
 def test_the_depth_at_which_a_text_left_is_drawn(page: "Page", several: Running) -> None:
