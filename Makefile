@@ -8,7 +8,7 @@ RUN := $(VENV)/bin
 # The mark of a finished environment; it is made anew only when the dependencies change.
 ENVIRONMENT := $(VENV)/installed
 
-.PHONY: demo test test-full faults check format docs clean
+.PHONY: demo test test-full test-page faults check format docs clean
 
 demo: $(ENVIRONMENT)  ## all of it on text of this machine: vocabulary, shards, pretraining, report; minutes on two cores
 	$(RUN)/openalbert demo
@@ -18,6 +18,10 @@ test: $(ENVIRONMENT)  ## the tests, in a few minutes on two cores
 
 test-full: $(ENVIRONMENT)  ## every test, the long campaigns among them
 	$(RUN)/python -m pytest -n 2
+
+test-page: $(ENVIRONMENT)  ## the page of `openalbert serve` in a real browser; needs Debian's chromium, or another
+	$(RUN)/pip install --quiet --constraint constraints.txt --editable ".[page]"
+	OPENALBERT_TEST_PAGE=1 $(RUN)/python -m pytest tests/serve/test_page.py
 
 faults: $(ENVIRONMENT)  ## 100 kills and other faults, counted; about ten minutes; writes results/faults/
 	$(RUN)/python -m tests.faults.campaign

@@ -89,6 +89,7 @@ VERBS = {
     ),
     "embed": Verb("embeddings of texts, or of the rows of a file", "openalbert.serve.embed", "Embed", "embed"),
     "search": Verb("the rows of a file nearest to a query", "openalbert.serve.search_file", "Search", "search"),
+    "serve": Verb("models over HTTP, and a page to try them", "openalbert.serve.server", "Serve", "serve"),
     "report": Verb("curves and scores of runs, as one page", "openalbert.report.report", "Report", "report"),
     "models": Verb(
         "every model that has a name, its size and what it is for",
@@ -113,7 +114,7 @@ GROUPS = {
     "Text": ("tokenizer train", "tokenizer encode", "tokenizer decode", "prepare", "verify", "inspect"),
     "Pretrain": ("pretrain", "demo"),
     "Fine-tune": ("finetune", "evaluate"),
-    "Use": ("predict", "embed", "search"),
+    "Use": ("predict", "embed", "search", "serve"),
     "Reproduce": ("study",),
     "Look": ("models", "show", "fill", "report"),
     "Convert": ("convert", "export"),

@@ -290,6 +290,31 @@ PAGES: dict[str, Page] = {
             "speed.device": "auto (a GPU if there is one), cpu, cuda, cuda:1 or mps.",
         },
     ),
+    "serve": Page(
+        "MODEL [MODEL ...] [SETTINGS]",
+        "Serve models over HTTP, until Ctrl-C: a page to try them, and routes for the clients of "
+        "text-embeddings-inference, Hugging Face and OpenAI. Requests that come together are computed together.",
+        (
+            "openalbert serve runs/mails",
+            "openalbert serve albert-base-wikibooks runs/mails --port 9000",
+            "openalbert serve runs/mails --host 0.0.0.0 --api-key-file key.txt",
+        ),
+        {
+            "MODEL [MODEL ...]": "Model folders, runs, exported folders, or names of bundled checkpoints.",
+            "host": "",
+            "port": "",
+            "max-body": "",
+            "max-inputs": "",
+            "max-requests": "",
+            "seconds": "",
+            "speedup": "",
+            "tokens-at-a-time": "",
+            "api-key-file": "",
+            "cors": "",
+            "log-texts": "",
+            **DEVICE,
+        },
+    ),
     "search": Page(
         "MODEL FILE [QUERY ...] [SETTINGS]",
         "Search the rows of a CSV, TSV, JSONL, Parquet or text file by meaning. The file is embedded once; a file or a "

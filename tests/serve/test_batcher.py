@@ -15,8 +15,18 @@ from openalbert.finetuning.early_exit import exit_depths, predict_depths
 from openalbert.finetuning.predict import Outputs
 from openalbert.interop.exits import ExitRule
 from openalbert.model.config import Head, HeadKind
+from openalbert.model.pooling import Pooling
 from openalbert.serve.backend import TorchBackend
-from openalbert.serve.batcher import Batcher, BatchingBackend, LateError, OverloadedError, Ticket, ticket
+from openalbert.serve.batcher import (
+    Batcher,
+    BatchingBackend,
+    ClosedError,
+    LateError,
+    OverloadedError,
+    Ticket,
+    TooLargeError,
+    ticket,
+)
 from openalbert.serve.early_exit import TorchPool
 from openalbert.tasks.task import Sequences
 
@@ -72,6 +82,50 @@ def test_requests_computed_together_are_cut_apart_again(head: Head) -> None:
         else:
             expected = direct.logits(request, [head.kind]).logits[head.kind]
         np.testing.assert_allclose(given, expected, atol=2e-5)
+
+
+@pytest.mark.parametrize(("pooling", "layer"), [("mean", None), ("weighted", 1), ("cls", 2)])
+def test_embeddings_of_requests_computed_together_are_those_of_each(pooling: Pooling, layer: int | None) -> None:
+    direct = TorchBackend(random_model(has_exits=False), CPU)
+    weights = np.linspace(0.1, 1, direct.config.vocab_size, dtype=np.float32)
+    batcher = Batcher(direct, tokens_at_a_time=200)
+    shared = BatchingBackend(batcher)
+
+    def ask(request: Sequences) -> np.ndarray:
+        return shared.embed(request, pooling=pooling, layer=layer, weights=weights)
+
+    with ThreadPoolExecutor(12) as threads:
+        found = list(threads.map(ask, REQUESTS))
+    assert batcher.close(10.0)
+    for request, given in zip(REQUESTS, found, strict=True):
+        expected = direct.embed(request, pooling=pooling, layer=layer, weights=weights)
+        np.testing.assert_allclose(given, expected, atol=2e-5)
+
+
+def test_a_request_of_too_many_tokens_is_refused_before_others_wait_for_it() -> None:
+    batcher = Batcher(TorchBackend(random_model(has_exits=False), CPU), max_tokens=40)
+    shared = BatchingBackend(batcher)
+    with pytest.raises(TooLargeError, match="has 60 tokens, but at most 40"):
+        shared.logits(random_sequences([30, 30]), ["classification"])
+    assert shared.logits(random_sequences([30, 10]), ["classification"]).logits["classification"].shape == (2, 3)
+    assert batcher.close(10.0)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_worker_that_dies_leaves_nobody_waiting() -> None:
+    class Dying(TorchBackend):
+        def logits(self, sequences: Sequences, kinds: Sequence[HeadKind], **_: Any) -> Outputs:
+            raise SystemExit
+
+    batcher = Batcher(Dying(random_model(has_exits=False), CPU))
+    started = time.monotonic()
+    with pytest.raises(ClosedError, match="does not compute any more"):
+        BatchingBackend(batcher).logits(random_sequences([5]), ["classification"])
+    assert time.monotonic() - started < 5
+    batcher.close(5.0)
+    assert not batcher.is_alive
+    with pytest.raises(ClosedError, match="send the request again"):
+        BatchingBackend(batcher).logits(random_sequences([5]), ["classification"])
 
 
 class Slow(TorchBackend):
@@ -190,5 +244,5 @@ def test_a_closed_batcher_computes_what_waits_and_takes_nothing_new(slow: Batchi
         Slow.allowed.set()
         closing.join(10)
         assert all(one.result(10) for one in asked)
-    with pytest.raises(OverloadedError, match="shutting down"):
+    with pytest.raises(ClosedError, match="is stopping"):
         slow.logits(quiet(5), ["classification"])

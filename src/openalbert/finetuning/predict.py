@@ -95,6 +95,8 @@ class Outputs:
     """By the kind of head: a row for each example, or for each option of a choice; for questions a row for each window.
     Heads that score tokens have a row for each, in the order of ids. Under `similarity` the
     normalized embedding of each sequence."""
+    depths: Int64[np.ndarray, "sequences"] | None = None
+    """The layers that were computed for each sequence, where they may leave early."""
 
 
 def predict(

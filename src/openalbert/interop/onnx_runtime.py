@@ -104,6 +104,12 @@ class ExportedModel:
         found: np.ndarray = np.where((depths > len(weight))[:, None], own, early)
         return found
 
+    def load_all(self) -> None:
+        """Load every graph now: the folder is not needed any more."""
+        for name in self.manifest.files:
+            if name.endswith(".onnx"):
+                self._session(name)
+
     def _run(self, name: str, inputs: dict[str, np.ndarray]) -> np.ndarray:
         output: np.ndarray = self._session(name).run(None, inputs)[0]
         return output

@@ -11,9 +11,10 @@ import numpy as np
 import torch
 from jaxtyping import Float32, Int64
 
-from openalbert.finetuning.predict import TOKENS_AT_A_TIME, Outputs, batches_by_length, inference, pack, predict
+from openalbert.finetuning.predict import TOKENS_AT_A_TIME, Outputs, batches_by_length, embed, inference, pack, predict
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import AlbertConfig, Head, HeadKind
+from openalbert.model.pooling import Pooling
 from openalbert.serve.early_exit import Pool, TorchPool
 from openalbert.tasks.task import Sequences
 from openalbert.train.device import Device
@@ -69,6 +70,22 @@ class Backend(Protocol):
         """The `top` most probable of the first `num_pieces` pieces for each masked token.
 
         `masks` are the places of these tokens in `sequences.ids`, ascending.
+        """
+
+    def embed(
+        self,
+        sequences: Sequences,
+        *,
+        pooling: Pooling = "mean",
+        layer: int | None = None,
+        weights: Float32[np.ndarray, "vocabulary"] | None = None,
+        normalize: bool = True,
+        tokens_at_a_time: int = TOKENS_AT_A_TIME,
+        advance: Advance = not_shown,
+    ) -> Float32[np.ndarray, "sequences hidden"]:
+        """One vector for each sequence, of the last layer's output, or of another layer's, from 1 on.
+
+        `weights` are those of the pieces of the vocabulary, for a weighted mean.
         """
 
 
@@ -128,6 +145,30 @@ class TorchBackend:
     def pool(self) -> TorchPool:
         """An empty pool for sequences that leave at different depths."""
         return TorchPool(self.module, self.device)
+
+    def embed(
+        self,
+        sequences: Sequences,
+        *,
+        pooling: Pooling = "mean",
+        layer: int | None = None,
+        weights: Float32[np.ndarray, "vocabulary"] | None = None,
+        normalize: bool = True,
+        tokens_at_a_time: int = TOKENS_AT_A_TIME,
+        advance: Advance = not_shown,
+    ) -> Float32[np.ndarray, "sequences hidden"]:
+        """One vector for each sequence; layers after the one that is asked for are not computed."""
+        return embed(
+            [self.module],
+            sequences,
+            self.device,
+            pooling=pooling,
+            layer=layer or self.depth,
+            weights=weights,
+            normalize=normalize,
+            tokens_at_a_time=tokens_at_a_time,
+            advance=advance,
+        )
 
     def masked_pieces(
         self,

@@ -16,13 +16,14 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
-from jaxtyping import Int64
+from jaxtyping import Float32, Int64
 
 from openalbert.errors import UserError
 from openalbert.finetuning.early_exit import NEVER
 from openalbert.finetuning.predict import TOKENS_AT_A_TIME, Outputs, combine_windows
 from openalbert.interop.exits import ExitRule
 from openalbert.model.config import TOKEN_HEADS, AlbertConfig, Head, HeadKind
+from openalbert.model.pooling import Pooling
 from openalbert.serve.backend import Advance, Backend, MaskedPieces, not_shown
 from openalbert.serve.early_exit import DepthMixedBatch, Pool
 from openalbert.tasks.task import Sequences
@@ -30,6 +31,14 @@ from openalbert.tasks.task import Sequences
 
 class OverloadedError(UserError):
     """More is waiting than the batcher takes."""
+
+
+class TooLargeError(UserError):
+    """More is asked for in one request than is computed for one."""
+
+
+class ClosedError(UserError):
+    """Nothing is computed any more."""
 
 
 class LateError(UserError):
@@ -60,6 +69,11 @@ class Ticket:
     is_cancelled: bool = False
     """Set where nobody waits for the result any more."""
     served: list[Served] = field(default_factory=list)
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether fewer layers than all may be computed for it, whatever the model's exits say."""
+        return self.max_depth is not None or self.deadline is not None
 
 
 TICKET: ContextVar[Ticket | None] = ContextVar("ticket", default=None)
@@ -120,6 +134,23 @@ class MaskedWork:
         return [MaskedPieces(ids, probabilities) for ids, probabilities in pieces]
 
 
+@dataclass(frozen=True)
+class EmbedWork:
+    """Embeddings."""
+
+    pooling: Pooling
+    layer: int | None
+    normalize: bool
+    weights: Float32[np.ndarray, "vocabulary"] | None = field(compare=False)
+    """A model has one set of them."""
+
+    def run(self, backend: Backend, jobs: Sequence["Job"]) -> list[Any]:
+        """Concatenate the sequences, and cut the rows apart again."""
+        merged, cuts, _ = merge([job.sequences for job in jobs])
+        how = {"pooling": self.pooling, "layer": self.layer, "normalize": self.normalize, "weights": self.weights}
+        return np.split(backend.embed(merged, **how), cuts)  # type: ignore[arg-type]
+
+
 @dataclass(eq=False)
 class Job:
     """What one thread waits for."""
@@ -175,20 +206,21 @@ class Batcher:
         *,
         tokens_at_a_time: int = TOKENS_AT_A_TIME,
         max_waiting: int = 512,
+        max_tokens: int = 32 * 512,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`pool`: what sequences of mixed depths are computed in, for a model with one head for whole sequences."""
-        self.backend, self.tokens_at_a_time, self.max_waiting, self.clock = (
-            backend,
-            tokens_at_a_time,
-            max_waiting,
-            clock,
-        )
+        """`pool`: what sequences of mixed depths are computed in, for a model with one head for whole sequences.
+
+        `max_tokens` are those of one request: while they are computed, others wait.
+        """
+        self.backend, self.tokens_at_a_time, self.clock = backend, tokens_at_a_time, clock
+        self.max_waiting, self.max_tokens = max_waiting, max_tokens
         self.mixed = None
         if pool is not None:
             self.mixed = DepthMixedBatch(pool, clock=clock) if rule is None else DepthMixedBatch(pool, rule, clock)
         self._waiting: deque[Job] = deque()
         self._joined: list[Job] = []
+        self._running: list[Job] = []
         self._next_number = 0
         self._changed = threading.Condition()
         self._is_closing = False
@@ -214,9 +246,14 @@ class Batcher:
         """Wait for a computation, in the thread of a request."""
         one = TICKET.get() or Ticket()
         job = Job(work, sequences, one, np.empty(0, np.int64) if masks is None else masks, self.clock())
+        if job.num_tokens > self.max_tokens:
+            raise TooLargeError(
+                f"the request has {job.num_tokens:,} tokens, but at most {self.max_tokens:,} are computed for one: "
+                "send shorter texts, or several requests"
+            )
         with self._changed:
-            if self._is_closing or not self.is_alive:
-                raise OverloadedError("the server is shutting down: send the request to another one")
+            if self._is_closing:
+                raise ClosedError("the server is stopping: send the request again")
             if len(self._waiting) >= self.max_waiting:
                 raise OverloadedError(f"{len(self._waiting)} requests are waiting already: try again in a moment")
             self._waiting.append(job)
@@ -238,12 +275,23 @@ class Batcher:
     # The worker thread.
 
     def _run(self) -> None:
+        try:
+            self._run_until_closed()
+        finally:  # whoever waits for a thread that has died would wait in vain
+            with self._changed:
+                self._is_closing = True
+                for job in (*self._waiting, *self._joined, *self._running):
+                    if not job.result.done():
+                        job.result.set_exception(ClosedError("the model does not compute any more"))
+
+    def _run_until_closed(self) -> None:
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._waiting or self._joined or self._is_closing)
                 if self._is_closing and not self._waiting and not self._joined:
                     return
                 stepped, grouped = self._take()
+                self._running = [*stepped, *grouped]
             for job in stepped:
                 with _failing([job]):
                     self._join(job)
@@ -262,6 +310,7 @@ class Batcher:
         grouped: list[Job] = []
         later: deque[Job] = deque()
         mixed_tokens = self.mixed.num_tokens if self.mixed is not None else 0
+        most_tokens = min(self.tokens_at_a_time, self.mixed.pool.most_tokens) if self.mixed is not None else 0
         group_tokens = 0
         while self._waiting:
             job = self._waiting.popleft()
@@ -269,13 +318,13 @@ class Batcher:
                 job.result.set_exception(CancelledError())
             elif self._is_stepped(job):
                 assert self.mixed is not None
-                fits = not mixed_tokens or mixed_tokens + job.num_tokens <= self.tokens_at_a_time
+                fits = not mixed_tokens or mixed_tokens + job.num_tokens <= most_tokens
                 if self.mixed.can_join and fits:
                     stepped.append(job)
                     mixed_tokens += job.num_tokens
                 else:
                     later.append(job)
-                    mixed_tokens = self.tokens_at_a_time  # no later one overtakes it
+                    mixed_tokens = most_tokens  # no later one overtakes it
             elif not grouped or (
                 job.work == grouped[0].work and group_tokens + job.num_tokens <= self.tokens_at_a_time
             ):
@@ -313,7 +362,8 @@ class Batcher:
             if not job.waits_for:
                 self._joined.remove(job)
                 logits = combine_windows(job.sequences, job.logits)
-                self._done(job, Outputs({self.mixed.pool.head: logits}), tuple(job.depths.tolist()))
+                depths = job.depths if self.leaves_early or job.ticket.is_limited else None
+                self._done(job, Outputs({self.mixed.pool.head: logits}, depths), tuple(job.depths.tolist()))
 
     def _compute(self, jobs: list[Job]) -> None:
         """Jobs of one kind, computed at once."""
@@ -382,4 +432,19 @@ class BatchingBackend:
     ) -> MaskedPieces:
         """The most probable pieces of masked tokens."""
         found: MaskedPieces = self.batcher.compute(MaskedWork(top, num_pieces), sequences, masks)
+        return found
+
+    def embed(
+        self,
+        sequences: Sequences,
+        *,
+        pooling: Pooling = "mean",
+        layer: int | None = None,
+        weights: Float32[np.ndarray, "vocabulary"] | None = None,
+        normalize: bool = True,
+        tokens_at_a_time: int = TOKENS_AT_A_TIME,
+        advance: Advance = not_shown,
+    ) -> Float32[np.ndarray, "sequences hidden"]:
+        """One vector for each sequence."""
+        found: np.ndarray = self.batcher.compute(EmbedWork(pooling, layer, normalize, weights), sequences)
         return found

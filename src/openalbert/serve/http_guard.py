@@ -4,20 +4,23 @@ It is plain ASGI around the application, so that a request that is refused costs
 """
 
 import asyncio
+import contextlib
 import hmac
 import json
 import re
 import sys
 import time
+import traceback
 import uuid
 from collections.abc import Awaitable, Callable, MutableMapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, TypeAlias
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from openalbert.serve.batcher import Served
+from openalbert.serve.limits import Limits
 
 Message: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
@@ -26,23 +29,10 @@ App: TypeAlias = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[N
 
 OPEN_ROUTES = ("/", "/health", "/favicon.ico")  # without a key: the page itself holds nothing, and probes have none
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+METHODS = ("GET", "HEAD", "POST", "OPTIONS", "PUT", "PATCH", "DELETE")
 RETRY_SECONDS = 1
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 TOKENS = (16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
-
-
-@dataclass(frozen=True)
-class Limits:
-    """How much one request, and all of them together, may ask for."""
-
-    max_body: int = 2_000_000
-    """Bytes of a request's body."""
-    max_inputs: int = 32
-    """Inputs of a request."""
-    max_requests: int = 512
-    """Requests in flight; more are answered with 429."""
-    seconds: float = 30.0
-    """How long a request may take: to arrive, and then to be answered."""
 
 
 class Metrics:
@@ -91,8 +81,11 @@ class Guard:
     def __init__(self, app: App, limits: Limits, metrics: Metrics, key: str = "", log_texts: bool = False) -> None:
         self.app, self.limits, self.metrics, self.log_texts = app, limits, metrics, log_texts
         self._key = key.encode()
+        self._in_flight = 0
+        metrics.in_flight.set_function(lambda: self._in_flight)
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        """Answer a request; what is not HTTP is left to the application."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -100,46 +93,42 @@ class Guard:
         headers = {name.lower(): value for name, value in scope["headers"]}
         given = headers.get(b"x-request-id", b"").decode("latin-1")
         request_id = given if REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
-        state: dict[str, Any] = {"status": 500, "has_begun": False, "body": b""}
+        state: dict[str, Any] = {"status": 500, "body": b""}
 
         async def answer(message: Message) -> None:
             if message["type"] == "http.response.start":
-                state["status"], state["has_begun"] = message["status"], True
+                state["status"] = message["status"]
                 message["headers"] = [*message.get("headers", ()), (b"x-request-id", request_id.encode())]
             await send(message)
 
-        scope.setdefault("state", {})["request_id"] = request_id
-        self.metrics.in_flight.inc()
+        self._in_flight += 1
         try:
             self._check(scope, headers)
             state["body"] = await self._body(headers, receive)
             await self.app(scope, _replayed(state["body"], receive), answer)
         except RefusedError as error:
-            state["status"] = error.status
             await _send_error(answer, error, scope["path"])
         except Exception as error:
-            self._log_failure(request_id, error)
-            if not state["has_begun"]:
-                broken = RefusedError(500, "Internal", "something went wrong here: the server's log has the request id")
-                await _send_error(answer, broken, scope["path"])
+            self._log_failure(request_id, error)  # the application has answered it
         finally:
-            self.metrics.in_flight.dec()
+            self._in_flight -= 1
             self._record(scope, state, request_id, time.perf_counter() - started)
 
     def _check(self, scope: MutableMapping[str, Any], headers: dict[bytes, bytes]) -> None:
-        is_open = scope["path"] in OPEN_ROUTES and scope["method"] in ("GET", "HEAD")
-        if self._key and not is_open:
+        is_read = scope["method"] in ("GET", "HEAD")
+        if self._key and not (is_read and scope["path"] in OPEN_ROUTES):
             kind, _, given = headers.get(b"authorization", b"").partition(b" ")
             if kind.lower() != b"bearer" or not hmac.compare_digest(given.strip(), self._key):
                 raise RefusedError(401, "Unauthorized", "give the API key: Authorization: Bearer KEY")
-        if self.metrics.in_flight._value.get() > self.limits.max_requests:
+        if self._in_flight > self.limits.max_requests and not is_read:  # probes are answered under any load
             raise RefusedError(429, "Overloaded", f"{self.limits.max_requests} requests are in flight: try again")
 
     async def _body(self, headers: dict[bytes, bytes], receive: Receive) -> bytes:
         """The whole body, within the limits on its size and on the time that it takes to arrive."""
+        too_large = RefusedError(413, "Validation", f"the body is larger than {self.limits.max_body:,} bytes")
         declared = headers.get(b"content-length", b"0")
-        if declared.isdigit() and int(declared) > self.limits.max_body:
-            raise RefusedError(413, "Validation", f"the body is larger than {self.limits.max_body:,} bytes")
+        if declared.isdigit() and int(declared[:20]) > self.limits.max_body:
+            raise too_large
         body = bytearray()
         try:
             async with asyncio.timeout(self.limits.seconds):
@@ -149,7 +138,7 @@ class Guard:
                         raise RefusedError(499, "Disconnected", "the client has gone")
                     body += message.get("body", b"")
                     if len(body) > self.limits.max_body:
-                        raise RefusedError(413, "Validation", f"the body is larger than {self.limits.max_body:,} bytes")
+                        raise too_large
                     if not message.get("more_body"):
                         return bytes(body)
         except TimeoutError:
@@ -162,7 +151,7 @@ class Guard:
         line = {
             "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
             "request_id": request_id,
-            "method": scope["method"],
+            "method": scope["method"] if scope["method"] in METHODS else "other",
             "route": route,
             "status": state["status"],
             "milliseconds": round(1000 * seconds, 2),
@@ -170,10 +159,24 @@ class Guard:
         }
         if self.log_texts:
             line["body"] = state["body"].decode("utf-8", "replace")
-        print(json.dumps(line), file=sys.stderr, flush=True)
+        _log(line)
 
     def _log_failure(self, request_id: str, error: Exception) -> None:
-        line = {"request_id": request_id, "level": "error", "error": f"{type(error).__name__}: {error}"}
+        """Where something unforeseen happened; its message may have words of a request in it."""
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        line = {"request_id": request_id, "level": "error", "error": type(error).__name__}
+        _log(
+            {
+                **line,
+                "at": f"{Path(place.filename).name}:{place.lineno}",
+                **({"message": str(error)} if self.log_texts else {}),
+            }
+        )
+
+
+def _log(line: dict[str, Any]) -> None:
+    # A full disk, or a reader of the log that has gone, is no reason to answer nobody.
+    with contextlib.suppress(OSError):
         print(json.dumps(line), file=sys.stderr, flush=True)
 
 
@@ -196,7 +199,9 @@ async def _send_error(send: Send, error: RefusedError, route: str) -> None:
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     if error.status in (429, 503):
         headers.append((b"retry-after", str(RETRY_SECONDS).encode()))
-    if error.status in (408, 413):
+    if error.status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
+    if error.status in (408, 413):  # what is left of the body is not read
         headers.append((b"connection", b"close"))
     await send({"type": "http.response.start", "status": error.status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

@@ -1,6 +1,6 @@
 """Bodies of requests and answers: text-embeddings-inference's and OpenAI's where they have one, else our own."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
@@ -16,21 +16,23 @@ def _encodable(text: str) -> str:
 
 Text = Annotated[str, AfterValidator(_encodable)]
 Pair = Annotated[list[Text], Field(min_length=1, max_length=2)]
+Ids = list[Annotated[int, Field(ge=0, strict=True)]]
+RawScores = Literal[False]
+"""Scores are probabilities, values or cosines; logits are not given."""
 
 
 class Body(BaseModel):
     """What all requests may have. Fields that are not known are ignored, as clients send many."""
 
     model_config = ConfigDict(extra="ignore", allow_inf_nan=False)
-    model: Text | None = None
-    """One of the models that the server was started with; not given: the first that can do it."""
+    model: Text | None = Field(None, description="The model's name; not given: the first that can do it.")
 
 
 class Effort(Body):
-    """How much may be computed for an input, where the model's inputs may leave early."""
+    """How much may be computed for an input of a classifier or a regressor."""
 
-    max_depth: int | None = Field(None, ge=1, le=10_000)
-    deadline_ms: float | None = Field(None, ge=0)
+    max_depth: int | None = Field(None, ge=1, description="The most layers that are computed.")
+    deadline_ms: float | None = Field(None, ge=0, description="After so many milliseconds it leaves as it is.")
 
 
 class EmbedBody(Body):
@@ -41,11 +43,19 @@ class EmbedBody(Body):
     truncate: bool = True
 
 
-class PredictBody(Effort):
-    """POST /predict: a text, a pair as two texts, or a batch of texts and pairs as lists."""
+class Choice(BaseModel):
+    """A question with options."""
 
-    inputs: Text | Annotated[list[Text], Field(min_length=1, max_length=2)] | list[Pair]
-    raw_scores: bool = False
+    question: Text = ""
+    options: list[Text]
+    passage: Text = ""
+
+
+class PredictBody(Effort):
+    """POST /predict: a text; several; a pair as two texts, for a model of pairs; or a batch of lists or of choices."""
+
+    inputs: Text | list[Text] | list[Pair] | Choice | list[Choice]
+    raw_scores: RawScores = False
     truncate: bool = True
 
 
@@ -54,7 +64,7 @@ class RerankBody(Body):
 
     query: Text
     texts: list[Text]
-    raw_scores: bool = False
+    raw_scores: RawScores = False
     return_text: bool = False
     truncate: bool = True
 
@@ -86,39 +96,38 @@ class FillBody(Body):
     top_k: int = Field(5, ge=1, le=1000)
 
 
-class AnswerBody(Body):
+class Question(BaseModel):
+    """A question on a passage."""
+
+    question: Text
+    context: Text
+
+
+class AnswerBody(Body, Question):
     """POST /answer."""
 
-    question: Text
-    context: Text
 
+class Parameters(BaseModel):
+    """Of those that InferenceClient sends, the ones that change something here."""
 
-class QuestionInputs(BaseModel):
-    """A question on a passage, as InferenceClient sends it."""
-
-    question: Text
-    context: Text
+    top_k: int | None = Field(None, ge=1, le=1000)
+    normalize: bool | None = None
 
 
 class AnyBody(Effort):
     """POST /: whatever the model is for, as InferenceClient sends it."""
 
-    inputs: Text | SimilarityInputs | QuestionInputs | list[Text] | list[Pair]
-    parameters: dict[str, Any] | None = None
-    normalize: bool = True
+    inputs: Text | SimilarityInputs | Question | list[Text] | list[Pair] | Choice | list[Choice]
+    parameters: Parameters | None = None
+    normalize: bool | None = None
 
 
 class OpenAiBody(Body):
     """POST /v1/embeddings."""
 
-    input: (
-        Text
-        | list[Text]
-        | list[Annotated[int, Field(ge=0, le=2**31)]]
-        | list[list[Annotated[int, Field(ge=0, le=2**31)]]]
-    )
+    input: Text | list[Text] | Ids | list[Ids]
     encoding_format: Literal["float", "base64"] = "float"
-    dimensions: int | None = Field(None, ge=1)
+    dimensions: int | None = None
 
 
 class Scored(BaseModel):
@@ -126,8 +135,7 @@ class Scored(BaseModel):
 
     label: str
     score: float
-    depth: int | None = None
-    """The layers that were computed, where inputs may leave early."""
+    depth: int | None = Field(None, description="The layers that were computed, where inputs may leave early.")
 
 
 class Ranked(BaseModel):
@@ -174,3 +182,6 @@ class Entity(BaseModel):
     start: int
     end: int
     score: float
+
+
+Predicted = list[Scored] | list[Entity]

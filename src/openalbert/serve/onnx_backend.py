@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 from jaxtyping import Bool, Float32, Int64
@@ -12,6 +11,7 @@ from openalbert.finetuning.predict import PRETRAINING, TOKENS_AT_A_TIME, Outputs
 from openalbert.interop.onnx_graph import SCORE_TOKENS
 from openalbert.interop.onnx_runtime import ExportedModel
 from openalbert.model.config import AlbertConfig, Head, HeadKind
+from openalbert.model.pooling import Pooling
 from openalbert.serve.backend import Advance, MaskedPieces, not_shown
 from openalbert.tasks.task import Sequences
 
@@ -198,7 +198,7 @@ class OnnxBackend:
         self,
         sequences: Sequences,
         *,
-        pooling: Literal["mean", "weighted", "cls"] = "mean",
+        pooling: Pooling = "mean",
         layer: int | None = None,
         weights: Float32[np.ndarray, "vocabulary"] | None = None,
         normalize: bool = True,

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from openalbert.errors import InputWarning, UserError
 from openalbert.finetuning.encode import MIN_LENGTH, STRIDE, encode, encode_single
-from openalbert.finetuning.predict import PRETRAINING, TOKENS_AT_A_TIME, Outputs, combine_windows, embed, softmax
+from openalbert.finetuning.predict import PRETRAINING, TOKENS_AT_A_TIME, Outputs, combine_windows, softmax
 from openalbert.formatting import counted
 from openalbert.interop import huggingface
 from openalbert.interop.exits import ExitInfo, read_exit_info, weights_of, write_exit_info
@@ -369,17 +369,14 @@ class Predictor:
         shows: bool = True,
     ) -> Embedded:
         """The embeddings of texts, which texts have nothing visible, and how many were truncated."""
-        length, module = self._checked_length(max_length), self.module
-        assert isinstance(self.backend, TorchBackend)
+        length = self._checked_length(max_length)
         plain = [as_text(text, f"text {number}").strip() for number, text in enumerate(texts)]
         there = [number for number, text in enumerate(plain) if visible_characters(text)]
         sequences = encode_single([plain[number] for number in there], self.tokenizer, length)
         embeddings = np.zeros((len(plain), self.config.hidden_size), np.float32)
         with self._work(sequences, shows) as advance:
-            embeddings[there] = embed(
-                [module],
+            embeddings[there] = self.backend.embed(
                 sequences,
-                self.backend.device,
                 pooling=method.pooling,
                 layer=method.layer,
                 weights=self._piece_weights if method.pooling == "weighted" else None,
@@ -437,12 +434,12 @@ class Predictor:
             long_texts = self.task.long_texts if self.task is not None else "truncate"
             encoding = encode(task, examples, self.tokenizer, max_length, stride=stride, long_texts=long_texts)
             if self.kind == "similarity":
-                outputs, depths = self._embedded(encoding.sequences, how), None
+                outputs = self._embedded(encoding.sequences, how)
             else:
-                outputs, depths = self._logits(encoding.sequences, heads, how)
+                outputs = self._logits(encoding.sequences, heads, how)
             predictions = predictions_of(task, self.task, examples, encoding, outputs)
-            if depths is not None:
-                predictions = with_depths(predictions, encoding.sequences, depths)
+            if outputs.depths is not None:
+                predictions = with_depths(predictions, encoding.sequences, outputs.depths)
             return [*predictions], encoding.sequences.num_truncated
         found: dict[int, Prediction | Unpredictable] = {}
         texts = {place: one.first for place, one in enumerate(examples) if are_pairs([one]) is False}  # type: ignore[union-attr]
@@ -462,7 +459,7 @@ class Predictor:
             raise UserError(f"{self.name} has no sentence-order head, so it cannot read pairs: {self._what_it_can()}")
         labels = (IN_ORDER, SWAPPED)
         sequences = encode(_task("classification", labels), pairs, self.tokenizer, max_length).sequences
-        outputs, _ = self._logits(sequences, ["sentence_order"], how)
+        outputs = self._logits(sequences, ["sentence_order"], how)
         likely = softmax(outputs.logits["sentence_order"]).tolist()
         return [most_probable(dict(zip(labels, one, strict=True))) for one in likely], sequences.num_truncated
 
@@ -499,9 +496,7 @@ class Predictor:
             raise UserError(f"a deadline is for {', '.join(EXIT_KINDS)}: {self.name} is {self._describe()}")
         return found
 
-    def _logits(
-        self, sequences: Sequences, kinds: Sequence[HeadKind], how: "Computing"
-    ) -> tuple[Outputs, Int64[np.ndarray, "sequences"] | None]:
+    def _logits(self, sequences: Sequences, kinds: Sequence[HeadKind], how: "Computing") -> Outputs:
         """The logits of these heads, and the depth at which each sequence left, where they may leave early."""
         backend = self._backend(how)
         with self._work(sequences, how.shows) as advance:
@@ -509,8 +504,8 @@ class Predictor:
                 left = run_with_exits(
                     backend.pool(), sequences, how.leaving, tokens_at_a_time=how.tokens_at_a_time, advance=advance
                 )
-                return Outputs({kinds[0]: combine_windows(sequences, left.logits)}), left.depths
-            return backend.logits(sequences, kinds, tokens_at_a_time=how.tokens_at_a_time, advance=advance), None
+                return Outputs({kinds[0]: combine_windows(sequences, left.logits)}, left.depths)
+            return backend.logits(sequences, kinds, tokens_at_a_time=how.tokens_at_a_time, advance=advance)
 
     def _backend(self, how: "Computing") -> Backend:
         depth = how.leaving.max_depth if how.leaving is not None else None
@@ -521,12 +516,8 @@ class Predictor:
         )
 
     def _embedded(self, sequences: Sequences, how: "Computing") -> Outputs:
-        module = self.module
-        assert isinstance(self.backend, TorchBackend)
         with self._work(sequences, how.shows) as advance:
-            embeddings = embed(
-                [module], sequences, self.backend.device, tokens_at_a_time=how.tokens_at_a_time, advance=advance
-            )
+            embeddings = self.backend.embed(sequences, tokens_at_a_time=how.tokens_at_a_time, advance=advance)
         return Outputs({"similarity": embeddings})
 
     @contextlib.contextmanager

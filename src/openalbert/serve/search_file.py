@@ -22,6 +22,7 @@ from openalbert.errors import UserError
 from openalbert.formatting import counted
 from openalbert.serve.embed import LINES, HowToEmbed, Job, log, open_model, progress, read_text
 from openalbert.serve.embeddings import NpyWriter
+from openalbert.serve.onnx_backend import OnnxBackend
 from openalbert.serve.predictor import Predictor
 from openalbert.serve.rows import Rows, open_rows
 from openalbert.serve.search import BLOCK, LARGE, TOP, make_index, nearest, nearest_by_index
@@ -216,6 +217,9 @@ def _file_fingerprint(path: Path) -> str:
 
 def _model_fingerprint(model: Predictor) -> str:
     sums = hashlib.sha256(f"{model.config}{model.tokenizer.fingerprint}".encode())
+    if isinstance(model.backend, OnnxBackend):
+        sums.update(repr(sorted(model.backend.model.manifest.files.items())).encode())
+        return sums.hexdigest()
     for name, parameter in model.module.encoder.named_parameters():
         sums.update(name.encode())
         sums.update(parameter.detach().cpu().numpy().data)

@@ -1,0 +1,82 @@
+"""uvicorn as `openalbert serve` runs it: it says when the port is open, and a signal lets it finish what it began."""
+
+import contextlib
+import resource
+import signal
+import socket
+from collections.abc import Callable, Iterator
+
+import uvicorn
+
+from openalbert.errors import UserError
+from openalbert.serve.http_guard import App
+from openalbert.serve.limits import Limits
+
+KEEP_ALIVE = 5  # seconds until an idle connection is closed
+
+
+class Server(uvicorn.Server):
+    """Calls `opened` when requests can come."""
+
+    def __init__(self, app: App, limits: Limits, opened: Callable[[], None]) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                log_level="error",
+                access_log=False,
+                timeout_keep_alive=KEEP_ALIVE,
+                timeout_graceful_shutdown=round(limits.seconds) + 1,
+                server_header=False,
+                lifespan="off",
+            )
+        )
+        self.opened = opened
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Open the port."""
+        await super().startup(sockets)
+        self.opened()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """SIGTERM and Ctrl-C stop the server after what is under way, a second one at once.
+
+        uvicorn's own handlers would then raise the signal again, and the exit code would not be 0.
+        """
+
+        def stop(number: int, frame: object) -> None:
+            self.force_exit = self.should_exit
+            self.should_exit = True
+
+        before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A socket at an address; it is not open before a server listens."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        # Only for a socket that names its protocol does asyncio send small packets at once; else they wait for 40 ms.
+        found = socket.socket(family, kind, protocol)
+        try:
+            found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            found.bind(address)
+        except OSError:
+            found.close()
+            raise
+    except OSError as error:
+        raise UserError(
+            f"{host}, port {port}: {error.strerror or error}: choose another --port (0 takes a free one) or --host"
+        ) from None
+    return found
+
+
+def allow_many_connections() -> None:
+    """Raise the number of open files to what the system allows: every connection is one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 65536)), hard))

@@ -1,0 +1,158 @@
+"""`openalbert serve` as a process: what it says, what stops it, and what it needs no more once it runs."""
+
+import builtins
+import json
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from tests.serve.serving import running, until
+from tests.serve.test_http_errors import Gate, address
+
+from openalbert import cli
+from openalbert.errors import UserError
+from openalbert.interop import huggingface
+from openalbert.interop.onnx import write_export
+from openalbert.serve.server import Serve, serve
+from openalbert.serve.uvicorn_server import allow_many_connections
+
+
+class Process:
+    """A server in a process of its own."""
+
+    def __init__(self, *words: object) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "openalbert", "serve", *map(str, words), "--port", "0"],
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.lines: list[str] = []
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+        assert until(lambda: any("serving" in line for line in self.lines) or self.process.poll() is not None, 60)
+        [line] = [line for line in self.lines if "serving" in line]
+        self.url = re.findall(r"http://[\d.:]+", line)[0]
+
+    def _read(self) -> None:
+        assert self.process.stderr
+        self.lines.extend(iter(self.process.stderr.readline, ""))
+
+    def end(self) -> int:
+        code = self.process.wait(30)
+        self._reader.join()
+        assert self.process.stderr
+        self.process.stderr.close()
+        return code
+
+
+@pytest.fixture(scope="module")
+def exported(quick_runs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Process, Path]]:
+    """A served int8 model, with a key, whose folder is removed while it runs."""
+    folder, model = tmp_path_factory.mktemp("process"), quick_runs["classification"] / "model"
+    write_export(huggingface.load(model), folder / "mails", source=model, int8=True)
+    (folder / "key.txt").write_text("word-7\n")
+    process = Process(folder / "mails", "--api-key-file", folder / "key.txt")
+    yield process, folder
+    process.process.kill()
+    process.end()
+
+
+def test_a_served_process_lives_without_its_folder_and_ends_by_sigterm_with_everything_answered(
+    exported: tuple[Process, Path],
+) -> None:
+    process, folder = exported
+    assert process.lines[0].startswith("serving mails at http://127.0.0.1:")
+    key = {"authorization": "Bearer word-7"}
+    with httpx.Client(base_url=process.url, headers=key, timeout=30) as client:
+        shutil.rmtree(folder)
+        assert client.get("/info").json()["models"][0]["kind"] == "classification"
+        statuses: list[int] = []
+
+        def ask(number: int) -> None:
+            try:
+                body = {"inputs": ["the good water " * (1 + number % 9)] * 8}
+                statuses.append(client.post("/predict", json=body).status_code)
+            except httpx.TransportError:  # the port is closed by now, or the connection before its request was read
+                statuses.append(0)
+            if len(statuses) == 40:
+                process.process.send_signal(signal.SIGTERM)
+
+        with ThreadPoolExecutor(16) as threads:
+            list(threads.map(ask, range(400)))
+    assert process.end() == 0
+    assert set(statuses) == {0, 200}
+    logged = [json.loads(line) for line in process.lines if '"/predict"' in line]
+    assert {line["status"] for line in logged} == {200}
+    assert len(logged) == statuses.count(200)
+    assert process.lines[-1] == "stopped: every request was answered\n"
+    assert "word-7" not in "".join(process.lines)
+    assert "good water" not in "".join(process.lines)
+
+
+def test_requests_under_way_are_answered_when_the_server_is_told_to_stop(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ThreadPoolExecutor(1) as threads:
+        with running(tiny) as server:
+            [model] = server.models.values()
+            gate = Gate(model.batcher, monkeypatch)
+            asked = threads.submit(httpx.post, f"{server.url}/embed", json={"inputs": "a"}, timeout=20)
+            assert gate.entered.wait(5)
+            threading.Timer(0.5, gate.opened.set).start()
+        assert asked.result().status_code == 200
+
+
+def test_a_thousand_idle_connections_leave_room_for_requests(tiny: Path) -> None:
+    allow_many_connections()
+    with running(tiny) as server:
+        idle = [socket.create_connection(address(server)) for _ in range(1000)]
+        assert len(server.ask("/embed", inputs="a")) == 1
+        for one in idle:
+            one.close()
+        assert len(server.ask("/embed", inputs="a")) == 1
+
+
+def test_a_taken_port_a_bad_key_and_equal_names_are_refused_in_a_sentence(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(SystemExit):
+            cli.main(["serve", str(tiny), "--port", str(port)])
+        assert (
+            f"error: 127.0.0.1, port {port}: Address already in use: choose another --port" in capsys.readouterr().err
+        )
+    (tmp_path / "key").write_text("two words")
+    with pytest.raises(UserError, match="the key must be one word"):
+        serve(Serve((str(tiny),), port=0, api_key_file=tmp_path / "key"))
+    with pytest.raises(UserError, match="two of the models are called"):
+        serve(Serve((str(tiny), str(tiny)), port=0))
+    with pytest.raises(UserError, match="no model is named"):
+        Serve(())
+    with pytest.raises(UserError, match="port is 70000"):
+        Serve(("a",), port=70_000)
+    with pytest.raises(UserError, match="choose another --port"):
+        serve(Serve((str(tiny),), host="nobody.invalid", port=0))
+
+
+def test_without_the_packages_for_it_the_extra_is_named(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = builtins.__import__
+
+    def missing(name: str, *rest: Any) -> Any:
+        if name == "openalbert.serve.http":
+            raise ModuleNotFoundError("No module named 'fastapi'", name="fastapi")
+        return usual(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", missing)
+    with pytest.raises(UserError, match=r"pip install 'openalbert\[serve\]'"):
+        serve(Serve((str(tiny),), port=0))
