@@ -8,7 +8,7 @@ Arora et al., 2017): by frequencies counted in --text, and by the probabilities 
 which every model folder has. Similarity is Spearman's correlation of cosines with the scores of STS-B. Search is the
 mean reciprocal rank of the sentence that answers a question of QNLI among 1,000 sentences. Means and principal
 components for post-processing are fitted on sentences of --text, or on training sentences of STS-B without their
-scores; with --sentences 0 there is none. The choice is made on STS-B dev and QNLI; STS-B test is reported for it. Rows
+scores; with --sentences 0 there is none. The choice is made on STS-B dev; STS-B test and QNLI are reported for it. Rows
 that run.json has and that are not measured again are kept.
 """
 

@@ -66,7 +66,7 @@ def _choose(settings: Finetune, task_data: TaskData, device: Device) -> tuple[Tr
         return "all", f"on a CPU that takes about {max(minutes, 1):.0f} min"
     why = f"on a CPU all weights would take about {minutes:,.0f} min"
     if task.kind in OF_SEQUENCES:
-        return "head", f"{why}; --trainable lora or all is more accurate"
+        return "head", f"{why}; --trainable lora or all may be more accurate"
     return "lora", why
 
 
