@@ -14,6 +14,7 @@ from tests.docs import (
     test_guides,
     test_own_file_guide,
     test_search_guide,
+    test_serve_guide,
     test_use_your_model,
 )
 from tests.docs.test_guides import ROOT, commands, namespace, run
@@ -71,6 +72,7 @@ RUN_BY = {
     ),
     "docs/guides/python.md": test_guides.test_the_python_guide_runs_from_text_to_a_fine_tuned_model,
     "docs/guides/search-your-texts.md": test_search_guide.test_the_commands_of_the_guide_search_embed_and_train,
+    "docs/guides/serve-your-model.md": test_serve_guide.test_the_server_of_the_guide_answers_its_requests,
     "docs/guides/use-your-model.md": test_use_your_model.test_the_commands_and_the_python_of_the_guide_predict,
     "docs/guides/your-own-text.md": test_guides.test_the_commands_of_your_own_text_make_the_shards_it_speaks_of,
 }
