@@ -19,7 +19,7 @@ from openalbert.serve.predictor import Predictor
 from openalbert.train.device import Device, Speed, open_device
 
 if TYPE_CHECKING:
-    from openalbert.serve.http import ServedModel
+    from openalbert.serve.service import ServedModel
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
