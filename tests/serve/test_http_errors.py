@@ -237,7 +237,7 @@ def test_a_model_whose_worker_has_died_is_unhealthy_and_answers_503(tiny: Path) 
 def test_a_passage_of_more_tokens_than_are_computed_at_once_is_answered_with_413(quick_runs: dict[str, Path]) -> None:
     with running(quick_runs["question_answering"]) as server:
         found = server.post("/answer", question="where", context="the key is in the water " * 1000)
-        assert "tokens, but at most 2,048 are computed for one" in error_of(found, 413)
+        assert "tokens, but at most 2,112 are computed for one" in error_of(found, 413)
         assert server.ask("/answer", question="where", context="the key is in the water " * 20)["answer"]
 
 
