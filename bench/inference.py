@@ -344,22 +344,28 @@ def measure(names: list[str], threads: list[int], shapes: list[str], rounds: int
 # The report.
 
 
-def report(work: Path) -> None:
+def write_report(work: Path) -> None:
     """Write results/inference-cpu/ from all rounds."""
-    records = [json.loads(line) for line in (work / "rounds.jsonl").read_text().splitlines()]
+    rounds = [json.loads(line) for line in (work / "rounds.jsonl").read_text().splitlines()]
+    run = {"processor": _processor(), "versions": _versions(), "rounds": rounds}
     RESULTS.mkdir(parents=True, exist_ok=True)
-    versions = _versions()
-    (RESULTS / "rounds.json").write_text(json.dumps({"versions": versions, "rounds": records}, indent=1) + "\n")
-    text = REPORT.format(
-        tables="\n\n".join(_table(records, threads) for threads in sorted({one["threads"] for one in records})[::-1]),
-        versions=", ".join(f"{name} {version}" for name, version in versions.items()),
-        processor=_processor(),
+    (RESULTS / "run.json").write_text(json.dumps(run, indent=1) + "\n")
+    (RESULTS / "report.md").write_text(report(run))
+    print(report(run))
+
+
+def report(run: dict[str, Any]) -> str:
+    """The page on a run."""
+    records = run["rounds"]
+    threads = sorted({one["threads"] for one in records})
+    return REPORT.format(
+        tables="\n\n".join(_table(records, count) for count in threads),
+        versions=", ".join(f"{name} {version}" for name, version in run["versions"].items()),
+        processor=run["processor"],
         loads=f"{min(one['load'] for one in records):.1f} to {max(one['load'] for one in records):.1f}",
-        rounds=len(_times(records, BASE, records[0]["threads"])["1x128"]),
+        rounds=", ".join(f"{len(_times(records, BASE, count)['1x128'])} with --threads {count}" for count in threads),
         **_differences(records),
     )
-    (RESULTS / "report.md").write_text(text)
-    print(text)
 
 
 def _table(records: list[dict[str, Any]], threads: int) -> str:
@@ -429,18 +435,21 @@ transformers: ours in fp32 {ours_fp32}, ours in int8 {ours_int8}, `quantize_dyna
 
 `python bench/inference.py`: {processor}; {versions}.
 
-Rounds at 1x128: {rounds}; in each, every contestant runs in a
+Rounds at 1x128: {rounds}. In each, every contestant runs in a
 process of its own, one after the other, for 1.5 s and at least twice a shape. The ALBERT is albert-base-wikibooks with
 an untrained head of two classes, the BERT has random weights. `torch.onnx` is transformers' model exported with dynamic
 shapes. `quantize_dynamic` is ONNX Runtime's with its defaults. OpenVINO int8 has our 8-bit weights and quantizes inputs
 at run time, in groups of 768. "16 mixed" are 16 texts of 8 to 128 tokens: openalbert sorts them by length, the others
-take one batch padded to the longest. All numbers of each round are in rounds.json.
+take one batch padded to the longest. All numbers of each round are in run.json.
 
 ## Limits
 
 The machine was busy with other work (load average {loads}), so the tables have processor time, the sum over threads. It
-hides what threads lose by waiting for each other. The wall times are in rounds.json; under this load they mean little. One machine, with AVX512-VNNI: without such
-instructions, 8-bit products gain less. Token ids are random, which changes no time.
+hides what threads lose by waiting for each other, and with two threads on a busy machine it mostly counts threads that
+spin: only one thread was measured so far. The wall times are in run.json; under this load they mean little. A dash is
+what was not measured.
+One machine, with AVX512-VNNI: without such instructions, 8-bit products gain less. Token ids are random, which changes
+no time.
 """
 
 
@@ -459,7 +468,7 @@ def main() -> None:
     arguments.work.mkdir(parents=True, exist_ok=True)
     prepare(arguments.work)
     measure(arguments.only, arguments.threads, arguments.shapes, arguments.rounds, arguments.work)
-    report(arguments.work)
+    write_report(arguments.work)
 
 
 if __name__ == "__main__":

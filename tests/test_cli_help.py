@@ -173,8 +173,8 @@ def test_help_of_finetune_shows_the_patience_and_length_of_your_own_files(
 ) -> None:
     pages = [help_of(line, capsys) for line in ("finetune", "finetune albert-base-wikibooks --task regression")]
     for page in pages:
-        assert shown_value(page, "--patience") == "5"
-        assert shown_value(page, "--epochs") == "3, at least 400 steps"
+        assert shown_value(page, "--patience") == "3"
+        assert shown_value(page, "--epochs") == "3, of few examples up to 10"
         assert shown_value(page, "--batch-size") == "16 to 32, by the number of examples"
         assert shown_value(page, "--optimizer.learning-rate") == "5e-05"
     assert "as for --task classification" in pages[0]

@@ -7,14 +7,10 @@ import contextlib
 import dataclasses
 import os
 import signal
-import typing
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
-from tyro.conf import OmitArgPrefixes
-
-from openalbert.errors import UserError, suggestion
 from openalbert.finetuning.evaluate import Evaluate, score_models
 from openalbert.finetuning.run import finetune as run_finetuning
 from openalbert.finetuning.settings import Finetune
@@ -25,19 +21,12 @@ from openalbert.pretraining.settings import Pretrain
 from openalbert.recipes import finetuning, pretraining
 from openalbert.run import Run, Scores
 from openalbert.serve.predictor import Predictor
-from openalbert.settings import from_dict, to_dict
+from openalbert.settings import changed
 from openalbert.text.prepare import Prepare
 from openalbert.text.prepare import prepare as make_shards
 from openalbert.text.tokenizer import Tokenizer
 from openalbert.text.train_tokenizer import TrainVocabulary, train_vocabulary
 from openalbert.train.run import CALL
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
-    S = TypeVar("S", bound=DataclassInstance)
-else:
-    S = TypeVar("S")
 
 PathLike: TypeAlias = str | os.PathLike[str]
 # Settings that have a short name in Python.
@@ -75,7 +64,7 @@ def train_tokenizer(
         300
     """
     defaults = TrainVocabulary(_names(files), Path(out), vocab_size)
-    train_vocabulary(_changed(defaults, settings, "openalbert.train_tokenizer"))
+    train_vocabulary(changed(defaults, settings, "openalbert.train_tokenizer"))
     return Tokenizer.load(defaults.out)
 
 
@@ -94,7 +83,7 @@ def prepare(
         'shards'
     """
     defaults = Prepare(_names(files), Path(tokenizer), Path(out), heldout=heldout)
-    make_shards(_changed(defaults, settings, "openalbert.prepare"))
+    make_shards(changed(defaults, settings, "openalbert.prepare"))
     return defaults.out
 
 
@@ -147,7 +136,7 @@ def pretrain(
         fresh=fresh or None,
     )
     defaults = model if isinstance(model, Pretrain) else pretraining.defaults_for(_name(model))
-    chosen = _changed(defaults, given, "openalbert.pretrain")
+    chosen = changed(defaults, given, "openalbert.pretrain")
     with _called("pretrain", model, given):
         run_pretraining(chosen)
     return Run(chosen.out)
@@ -213,7 +202,7 @@ def finetune(
         defaults = model if task is None else dataclasses.replace(model, task=task)
     else:
         defaults = dataclasses.replace(finetuning.defaults_for(task or ""), model=_name(model))
-    chosen = _changed(defaults, given, "openalbert.finetune")
+    chosen = changed(defaults, given, "openalbert.finetune")
     with _called("finetune", model, given | ({"task": task} if task else {})):
         run_finetuning(chosen)
     return Run(chosen.out)
@@ -255,7 +244,7 @@ def evaluate(
         max_length=max_length,
         device=device,
     )
-    chosen = _changed(Evaluate(_names(model)), given, "openalbert.evaluate")
+    chosen = changed(Evaluate(_names(model)), given, "openalbert.evaluate")
     _, _, results = score_models(chosen)
     return {evaluation.split: dict(evaluation.metrics) for evaluation, _ in results}
 
@@ -290,35 +279,6 @@ def _given(settings: Mapping[str, Any], **common: Any) -> dict[str, Any]:
     """The settings that a call gives, by their paths; of the common ones, None is one that is not given."""
     named = {SHORT_NAMES.get(name, name): value for name, value in common.items() if value is not None}
     return {**settings, **named}
-
-
-def _changed(settings: S, given: Mapping[str, Any], where: str) -> S:
-    """The settings with the values given; a name or a value that does not fit is refused."""
-    paths, tree = _paths(type(settings)), to_dict(settings)
-    for name, value in given.items():
-        if name not in paths:
-            raise UserError(f"{where}: '{name}' is not a setting: {suggestion(name, paths)}")
-        *outer, last = paths[name]
-        inner = tree
-        for key in outer:
-            inner = inner[key]
-        plain = os.fspath(value) if isinstance(value, os.PathLike) else value
-        inner[last] = [plain] if isinstance(plain, str) and isinstance(inner[last], list | tuple) else plain
-    return from_dict(tree, type(settings), where)
-
-
-def _paths(kind: type) -> dict[str, tuple[str, ...]]:
-    """The place of every setting by its name in Python, which is that of the command line with two underscores."""
-    found: dict[str, tuple[str, ...]] = {}
-    for name, annotation in typing.get_type_hints(kind, include_extras=True).items():
-        is_marked = typing.get_origin(annotation) is Annotated
-        plain, marks = (annotation.__origin__, annotation.__metadata__) if is_marked else (annotation, ())
-        if isinstance(plain, type) and dataclasses.is_dataclass(plain):
-            prefix = "" if OmitArgPrefixes in marks else f"{name}__"
-            found |= {f"{prefix}{inner}": (name, *path) for inner, path in _paths(plain).items()}
-        else:
-            found[name] = (name,)
-    return found
 
 
 @contextlib.contextmanager

@@ -31,6 +31,8 @@ class Verb:
     """The module whose `defaults_for` gives the settings that a recipe's name, or none, stands for."""
     named_by: str = ""
     """The option whose value is the recipe's name; not given: the first word after the verb is."""
+    first: str = "model"
+    """The setting that is the first word after the verb, where an option has the recipe's name."""
     effective: str = ""
     """The function of that module that gives what a run uses for settings that are not given, for the help."""
 
@@ -70,6 +72,15 @@ VERBS = {
         "Evaluate",
         "evaluate",
     ),
+    "study": Verb(
+        "a table of the paper: its variants trained and compared",
+        "openalbert.studies.runner",
+        "RunStudy",
+        "study",
+        recipes="openalbert.studies.settings",
+        named_by="--budget",
+        first="study",
+    ),
     "predict": Verb(
         "what a model predicts for texts, or for the rows of a file",
         "openalbert.serve.predict",
@@ -104,6 +115,7 @@ GROUPS = {
     "Pretrain": ("pretrain", "demo"),
     "Fine-tune": ("finetune", "evaluate"),
     "Use": ("predict", "embed", "search", "serve"),
+    "Reproduce": ("study",),
     "Look": ("models", "show", "fill", "report"),
     "Convert": ("convert", "export"),
 }
@@ -271,7 +283,7 @@ def short_help(kind: Any, name: str, words: list[str]) -> str:
         return verb_page(name, kind)
     first, option = first_word(words), verb.named_by
     if option and first:
-        settings = replace(settings, model=first)
+        settings = replace(settings, **{verb.first: first})
     given = [first, *([option, value_of(option, words)] if option and value_of(option, words) else [])]
     recipes, heading = importlib.import_module(verb.recipes), f"Settings, as {first} has them" if first else "Settings"
     used = getattr(recipes, verb.effective)(settings) if verb.effective else Effective(settings, {}, heading)

@@ -1,12 +1,15 @@
-"""Settings are frozen dataclasses; to JSON and back."""
+"""Settings are frozen dataclasses; to JSON and back, and changed by the names of their fields."""
 
 import dataclasses
 import json
-from collections.abc import Callable
+import os
+import typing
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar
 
 import cattrs
+from tyro.conf import OmitArgPrefixes
 
 from openalbert.errors import UserError, suggestion
 
@@ -111,3 +114,32 @@ def from_json(text: str | bytes, kind: type[S], where: str = "settings") -> S:
     except (ValueError, RecursionError) as error:
         raise UserError(f"{where}: not JSON: {error}") from None
     return from_dict(values, kind, where)
+
+
+def changed(settings: S, given: Mapping[str, Any], where: str) -> S:
+    """The settings with the values given; a name or a value that does not fit is refused."""
+    paths, tree = _paths(type(settings)), to_dict(settings)
+    for name, value in given.items():
+        if name not in paths:
+            raise UserError(f"{where}: '{name}' is not a setting: {suggestion(name, paths)}")
+        *outer, last = paths[name]
+        inner = tree
+        for key in outer:
+            inner = inner[key]
+        plain = os.fspath(value) if isinstance(value, os.PathLike) else value
+        inner[last] = [plain] if isinstance(plain, str) and isinstance(inner[last], list | tuple) else plain
+    return from_dict(tree, type(settings), where)
+
+
+def _paths(kind: type) -> dict[str, tuple[str, ...]]:
+    """The place of every setting by its name in Python, which is that of the command line with two underscores."""
+    found: dict[str, tuple[str, ...]] = {}
+    for name, annotation in typing.get_type_hints(kind, include_extras=True).items():
+        is_marked = typing.get_origin(annotation) is Annotated
+        plain, marks = (annotation.__origin__, annotation.__metadata__) if is_marked else (annotation, ())
+        if isinstance(plain, type) and dataclasses.is_dataclass(plain):
+            prefix = "" if OmitArgPrefixes in marks else f"{name}__"
+            found |= {f"{prefix}{inner}": (name, *path) for inner, path in _paths(plain).items()}
+        else:
+            found[name] = (name,)
+    return found

@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
     ("folder", "script", "function"),
     [
         ("more-positions", "more_positions", "report"),
+        ("inference-cpu", "inference", "report"),
         ("packing", "packing", "report"),
         ("prepare-full-corpus", "prepare", "table"),
         ("text-to-shards", "text", "table"),

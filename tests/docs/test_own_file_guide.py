@@ -31,7 +31,7 @@ def own_files(tmp_path: Path, small: Tokenizer) -> Path:
 
 def test_the_commands_of_the_guide_make_the_models_it_speaks_of(own_files: Path) -> None:
     blocks = commands(GUIDE)
-    assert [kind for kind, _ in blocks] == ["sh", "sh", "sh", "sh", "python", "sh", "sh", "sh", "sh", "sh"]
+    assert [kind for kind, _ in blocks] == ["sh", "sh", "sh", "sh", "sh", "python", "sh", "sh", "sh", "sh", "sh"]
     said = []
     for number, (kind, block) in enumerate(blocks):
         done = run(kind, block, own_files)
@@ -39,19 +39,21 @@ def test_the_commands_of_the_guide_make_the_models_it_speaks_of(own_files: Path)
         said.append(done.stdout + done.stderr)
         if number == 0:
             assert not (own_files / "runs").exists()  # a dry run
-    dry, first, evaluated, _, by_transformers, seeds, folds, letters, *_ = said
+    dry, first, quick, evaluated, _, by_transformers, seeds, folds, letters, *_ = said
     for line in (
         "label from 'label', text from 'text' (guessed",
         "40 of 400 examples are held out to score on",
         "train: 2 classes: cold 230, warm 130",
         "baseline on dev, majority: accuracy 65.00 [49.51, 77.87]",
         "baseline on dev, TF-IDF + logistic regression: accuracy 100.00",
-        "400 steps of batch 16",
+        "225 steps of batch 16",
         "step 2: loss",
         "estimate",
     ):
         assert line in dry
     assert "step 18, dev: accuracy" in first
+    assert "450 steps of batch 16, 20.0 epochs" in quick
+    assert "--trainable head, 4,290 parameters (as given)" in quick
     assert "is in runs/reviews/model, the page is runs/reviews/report.html" in first
     assert "accuracy" in evaluated
     assert "to predict: openalbert predict runs/reviews" in first
@@ -69,7 +71,7 @@ def test_the_commands_of_the_guide_make_the_models_it_speaks_of(own_files: Path)
     assert len((runs / "folds" / "out_of_fold.csv").read_text().splitlines()) == 401
     assert json.loads((runs / "letters" / "scores.json").read_text())["scores"]["dev"]["accuracy"] > 90
     assert len(json.loads((runs / "three" / "seeds.json").read_text())["runs"]) == 3
-    for name in ("reviews", "three", "folds", "letters", "questions", "more"):
+    for name in ("reviews", "quick", "three", "folds", "letters", "questions", "more"):
         assert (runs / name / "model" / "config.json").exists()
     # What the guide says of a run's folder is all there is in one.
     section = (ROOT / "docs" / "guides" / GUIDE).read_text().split("## What is in the folder of a run")[1]

@@ -16,13 +16,14 @@ def mails(tmp_path: Path, small: Tokenizer) -> Path:
     train = lesson("classification", tmp_path / "made")
     learn(tmp_path / "my-model", "classification", train, tmp_path / "runs" / "mails", "--steps 60")
     lesson("classification", tmp_path / "other", 60, seed=9).rename(tmp_path / "more-mails.csv")
+    train.rename(tmp_path / "mails.csv")
     (tmp_path / "new-mails.csv").write_text("text\ngood people of the time\nthe water was over the school\n")
     return tmp_path
 
 
 def test_the_commands_of_the_guide_export_and_predict(mails: Path) -> None:
     blocks = commands("small-and-fast.md")
-    assert [kind for kind, _ in blocks] == ["sh", "sh", "sh", "python", "python", "python"]
+    assert [kind for kind, _ in blocks] == ["sh", "sh", "sh", "python", "python", "sh", "sh", "sh", "python"]
     said = []
     for kind, block in blocks:
         done = run(kind, block, mails)
@@ -36,3 +37,6 @@ def test_the_commands_of_the_guide_export_and_predict(mails: Path) -> None:
     assert {row["prediction"] for row in rows} <= {"warm", "cold"}
     assert said[3].strip() in said[2]
     assert said[4].strip() == "(2, 2)"
+    assert "early exit at" in said[5]
+    assert all("of 2 layers were computed on average" in one for one in said[5:8])
+    assert (mails / "early-int8.csv").read_text().count("\n") == 3

@@ -13,7 +13,7 @@ from tests.tasks.made_tasks import made_task
 
 from openalbert import cli
 from openalbert.errors import UserError
-from openalbert.finetuning.data import encode_split, load_data
+from openalbert.finetuning.data import TaskData, encode_split, load_data
 from openalbert.finetuning.settings import Finetune
 from openalbert.finetuning.span_decoding import best_answers
 from openalbert.interop.task_json import read_task_info
@@ -237,3 +237,23 @@ def test_metric_and_weights_are_what_is_learned_and_cannot_change_on_the_way(
         with pytest.raises(SystemExit):
             cli.main(command(tiny, "classification", file, tmp_path / "run", f"--steps 2 {words}"))
         assert "holds a run with other settings" in capsys.readouterr().err
+
+
+def test_some_of_the_training_examples_are_learned_from_and_all_others_scored_as_before(
+    tiny: Path, tmp_path: Path
+) -> None:
+    file = lesson("classification", tmp_path, 80)
+
+    def loaded(count: int | None) -> TaskData:
+        return load_data(Finetune(str(tiny), "classification", TaskSource(train=file), train_examples=count))
+
+    whole, some = loaded(None), loaded(20)
+    order = [example.id for example in whole.train.examples]
+    chosen = [example.id for example in some.train.examples]
+    assert len(chosen) == 20
+    assert chosen == sorted(chosen, key=order.index)
+    assert chosen == [example.id for example in loaded(20).train.examples]
+    assert chosen != order[:20]
+    assert some.scored["dev"].examples == whole.scored["dev"].examples
+    assert "train: 20 of 72 examples are used" in some.remarks
+    assert loaded(500).train.examples == whole.train.examples

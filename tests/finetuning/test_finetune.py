@@ -332,15 +332,17 @@ def test_a_dry_run_takes_no_more_steps_than_the_run_would(
     assert "step 3: loss" not in told
 
 
-def test_the_last_line_of_a_run_comes_after_its_scores(
+def test_the_last_lines_of_a_run_come_after_its_scores(
     tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = lesson("classification", tmp_path)
     monkeypatch.setattr(sys, "stderr", sys.stdout)
     cli.main(command(tiny, "classification", file, tmp_path / "run", "--steps 2"))
-    *_, scores, done = capsys.readouterr().out.splitlines()
+    *_, scores, done, shell, python = capsys.readouterr().out.splitlines()
     assert scores.startswith("dev: accuracy ")
     assert done.startswith("done: the model of step ")
+    assert shell.startswith("to predict: openalbert predict ")
+    assert python.startswith("in Python:  openalbert.load(")
 
 
 @pytest.mark.parametrize("words", ["--dry-run", ""])

@@ -182,6 +182,7 @@ def test_values_of_long_texts_are_learned_standardized(tiny: Path, tmp_path: Pat
         value = dice.choice((1000, 3000))
         lines.append(f"{' '.join(dice.choices(PLAIN[:20], k=70))} {'good' if value == 3000 else 'war'},{value}")
     (tmp_path / "values.csv").write_text("\n".join(lines) + "\n")
-    words = "--steps 100 --patience None --evaluate-every 50 --long-texts max"
+    words = "--steps 100 --patience None --evaluate-every 50 --long-texts mean"
     scores = learn(tiny, "regression", tmp_path / "values.csv", tmp_path / "run", words)
+    # The first window does not show the word and gives the mean, so that 75 is the best that there is.
     assert scores["scores"]["dev"]["r2"] > 50

@@ -80,9 +80,12 @@ def test_a_part_of_the_data_gets_the_same_epochs_in_smaller_batches() -> None:
     assert "for 392,702 examples, these are 8,999" in chosen.sentence(mnli, 8_999, 8_999)
 
 
-def test_few_examples_of_ones_own_still_get_enough_steps() -> None:
+def test_few_examples_of_ones_own_get_more_epochs_than_many() -> None:
     own = defaults_for("classification")
-    assert plan(own, 50, 50).budget.steps == 400
+    # Never more than ten epochs, which is what a few examples carry.
+    assert plan(own, 400, 400).budget.steps == 250
+    assert plan(own, 50, 50).budget.steps == 31
+    assert plan(own, 1_000, 1_000).budget.steps == 400
     chosen = plan(own, 40_000, 40_000)
     assert chosen.budget.steps is not None
     assert math.isclose(chosen.budget.steps * chosen.batch_size / 40_000, 3, rel_tol=0.01)

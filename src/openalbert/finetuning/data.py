@@ -24,6 +24,7 @@ from openalbert.interop.task_json import read_task_info
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import AlbertConfig
 from openalbert.model.heads import check_exit_kind
+from openalbert.objectives.keyed_random import Stream, bits, root
 from openalbert.tasks.custom.similarity import check_has_contrast
 from openalbert.tasks.data.source import hold_out
 from openalbert.tasks.data.tables import Exclusions
@@ -172,21 +173,30 @@ class TaskData:
         train = hashlib.sha256(repr(learned).encode()).hexdigest()
         return {"train": train, **{name: split.fingerprint for name, split in self.scored.items()}}
 
+    @cached_property
+    def source(self) -> AlbertModel:
+        """The model of the folder, read once for all seeds and attempts."""
+        return huggingface.load(self.folder)
+
+    @property
+    def has_known_head(self) -> bool:
+        """Whether the folder has all heads of this task, with its labels."""
+        return all(head in self.source.head_list for head in self.task.heads)
+
     def make_model(self, seed: int, from_scratch: bool) -> AlbertModel:
         """The model to fine-tune: the encoder of the folder, and its heads where they are for this task."""
         torch.manual_seed(seed)
         model = AlbertModel(self.config, self.task.heads, has_exits=self.has_exits)
         if from_scratch:
             return model
-        source = huggingface.load(self.folder)
-        known = [f"heads.{head.kind}." for head in self.task.heads if head in source.head_list]
-        weights = dict(source.named_parameters())
+        known = [f"heads.{head.kind}." for head in self.task.heads if head in self.source.head_list]
+        weights = dict(self.source.named_parameters())
         with torch.no_grad():
             for name, parameter in model.named_parameters():
                 if name.startswith(("encoder.", *known)):
                     parameter.copy_(weights[name])
-            if known and model.exits is not None and source.exits is not None:
-                model.exits.load_state_dict(source.exits.state_dict())
+            if known and model.exits is not None and self.source.exits is not None:
+                model.exits.load_state_dict(self.source.exits.state_dict())
         if known and self.standardization is not None:
             self.standardization.unfold_from(model)
         return model
@@ -249,6 +259,9 @@ def load_data(settings: Finetune) -> TaskData:
         number = len(held.examples)
         held_out = f"{counted(number, 'training question')} {are(number)} held out to fit the null threshold"
         remarks.append(held_out + few_questions_note(number))
+    if settings.train_examples is not None and settings.train_examples < len(reading.examples):
+        remarks.append(f"train: {settings.train_examples:,} of {counted(len(reading.examples), 'example')} are used")
+        reading = _some_of(reading, settings.train_examples, settings.source.heldout_seed)
     if settings.exits:
         fraction = min(EXIT_FRACTION, MAX_FOR_THRESHOLD / len(reading.examples))
         rest, held = hold_out(reading, fraction, settings.source.heldout_seed, "more are needed, to fit early exit on")
@@ -306,6 +319,12 @@ def load_data(settings: Finetune) -> TaskData:
         separator=train.reading.separator,
         remarks=tuple(remarks),
     )
+
+
+def _some_of(reading: Reading, count: int, seed: int) -> Reading:
+    """So many of the examples, in their order."""
+    drawn = bits(root(seed, 0, Stream.ORDER), np.arange(len(reading.examples), dtype=np.int64))
+    return replace(reading, examples=tuple(reading.examples[number] for number in np.sort(np.argsort(drawn)[:count])))
 
 
 def _check_differ(task: Task, train: Reading, scored: Mapping[str, Reading]) -> None:

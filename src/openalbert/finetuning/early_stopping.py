@@ -14,6 +14,7 @@ from openalbert.finetuning.collapse import (
 )
 from openalbert.finetuning.data import TaskData
 from openalbert.finetuning.evaluation import Evaluation, evaluate_split, fit_null_threshold
+from openalbert.finetuning.frozen import FrozenStates
 from openalbert.model.albert import AlbertModel
 from openalbert.tasks.metrics import LOSS, ranking
 from openalbert.train.device import Device
@@ -67,8 +68,16 @@ class EvaluationHistory:
 class EarlyStopping:
     """Evaluates one attempt of a run on the split that selects the weights."""
 
-    def __init__(self, task_data: TaskData, baseline: float, device: Device, metrics_log: MetricsLog) -> None:
-        """`baseline` is the loss of predicting label frequencies."""
+    def __init__(
+        self,
+        task_data: TaskData,
+        baseline: float,
+        device: Device,
+        metrics_log: MetricsLog,
+        frozen: FrozenStates | None = None,
+    ) -> None:
+        """`baseline` is the loss of predicting label frequencies; `frozen` holds what a frozen encoder gave."""
+        self.frozen = frozen
         self.task_data, self.baseline, self.device, self.metrics_log = task_data, baseline, device, metrics_log
         self.split, self.data = next(iter(task_data.scored.items()))
         self.history = EvaluationHistory()
@@ -120,6 +129,7 @@ class EarlyStopping:
             threshold_origin=origin,
             standardization=task_data.standardization,
             class_weights=task_data.class_weights,
+            frozen=self.frozen,
         )
 
     def ranking(self, evaluation: Evaluation) -> tuple[float, ...]:

@@ -20,6 +20,7 @@ from openalbert.errors import UserError
 from openalbert.finetuning import similarity
 from openalbert.finetuning.batches import PackedBatch
 from openalbert.finetuning.data import EncodedSplit, TaskData
+from openalbert.finetuning.frozen import FrozenStates
 from openalbert.finetuning.losses import Standardization, head_loss
 from openalbert.finetuning.predict import Outputs, decide, embed, predict
 from openalbert.finetuning.span_decoding import N_BEST, Answers, best_answers, few_questions_note, fit_threshold
@@ -94,15 +95,19 @@ def evaluate_split(
     n_best: int = N_BEST,
     tokens_at_a_time: int = 16384,
     advance: Callable[[float], None] = lambda tokens: None,
+    frozen: FrozenStates | None = None,
 ) -> Evaluation:
     """Predict a split with the mean of some models, and measure the predictions.
 
-    `standardization` is for a model in training. The other options are those of `evaluate_outputs`.
+    `standardization` is for a model in training, `frozen` for one whose encoder is not trained. The other options are
+    those of `evaluate_outputs`.
     """
     if not data.encoding.sequences.targets:
         check_no_rows_excluded(data.reading.file or f"{task.name} {data.name}", data.reading.excluded)
     sequences = data.encoding.sequences
-    if task.kind == "similarity":
+    if frozen is not None:
+        outputs = frozen.outputs(models[0], data.name, sequences)
+    elif task.kind == "similarity":
         embeddings = embed(models, sequences, device, tokens_at_a_time=tokens_at_a_time, advance=advance)
         outputs = Outputs({"similarity": embeddings})
     else:

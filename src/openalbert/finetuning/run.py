@@ -32,10 +32,12 @@ from openalbert.finetuning.folds import (
     summarize_folds,
     write_out_of_fold,
 )
+from openalbert.finetuning.frozen import FrozenStates, standardize_pooler
 from openalbert.finetuning.losses import finetuning
 from openalbert.finetuning.seeds import seeds_sentence, seeds_table, summarize
 from openalbert.finetuning.settings import FREE_TO_CHANGE, Finetune, of_fold, of_seed, plan
 from openalbert.finetuning.similarity import similarity_training
+from openalbert.finetuning.trainable import describe, make_model, merge, resolve
 from openalbert.interop.exits import weights_of, write_exit_info
 from openalbert.model.cost import training_flops_per_token
 from openalbert.optim.optimizer import make_optimizer
@@ -88,18 +90,21 @@ def finetune(settings: Finetune) -> None:
         task_data = load_data(settings)
         for remark in task_data.remarks:
             _log(device, remark)
+        settings, reason = resolve(settings, task_data, device)
+        frozen = _freeze(settings, task_data, device)
         if settings.dry_run:
             find_baselines(settings, task_data, device)
-            FinetuningRun(settings, task_data, device).dry_run()
+            FinetuningRun(settings, task_data, device, reason=reason, frozen=frozen).dry_run()
             return
         if settings.seeds > 1 and not settings.fresh and (settings.out / METRICS).exists():
             raise UserError(f"{settings.out} holds a single run: give several seeds another --out, or --fresh")
         claim_folder(settings, device, FREE_TO_CHANGE, RESULTS)
         # A folder that holds several seeds keeps doing so.
         if settings.seeds > 1 or seed_folders(settings.out):
-            _finetune_seeds(settings, task_data, device, stop)
+            _finetune_seeds(settings, task_data, device, stop, reason, frozen)
             return
-        run = FinetuningRun(settings, task_data, device, baselines=find_baselines(settings, task_data, device))
+        baselines = find_baselines(settings, task_data, device)
+        run = FinetuningRun(settings, task_data, device, baselines=baselines, reason=reason, frozen=frozen)
         scores = run.train(stop)
         if device.is_main:
             print(final_scores(scores), flush=True)
@@ -107,7 +112,16 @@ def finetune(settings: Finetune) -> None:
         _log(device, how_to_predict(settings.out, task_data))
 
 
-def _finetune_seeds(settings: Finetune, task_data: TaskData, device: Device, stop: Stop) -> None:
+def _freeze(settings: Finetune, task_data: TaskData, device: Device) -> FrozenStates | None:
+    """What the encoder gives, for all runs to share, where the head alone is trained."""
+    if settings.trainable != "head":
+        return None
+    return FrozenStates(make_model(task_data, settings), device, is_dry=settings.dry_run)
+
+
+def _finetune_seeds(
+    settings: Finetune, task_data: TaskData, device: Device, stop: Stop, reason: str, frozen: FrozenStates | None
+) -> None:
     """Train one run after another, each in a folder of its own, on the same tokenized examples."""
     peak = measure_matmul_peak(device) if device.is_cuda else None
     baselines = find_baselines(settings, task_data, device)
@@ -117,7 +131,7 @@ def _finetune_seeds(settings: Finetune, task_data: TaskData, device: Device, sto
         if device.is_main:
             one.out.mkdir(exist_ok=True)
         claim_folder(one, device, FREE_TO_CHANGE, (SCORES,))
-        run = FinetuningRun(one, task_data, device, peak, baselines=baselines)
+        run = FinetuningRun(one, task_data, device, peak, baselines=baselines, reason=reason, frozen=frozen)
         results.append(run.train(stop))
         run.log_done()
     if device.is_main:
@@ -176,14 +190,16 @@ def _finetune_folds(settings: Finetune, device: Device, stop: Stop) -> None:
         logged.update(task_data.remarks)
         return task_data
 
+    task_data = load(of_fold(settings, 0))
+    settings, reason = resolve(settings, task_data, device)
+    frozen = _freeze(settings, task_data, device)
     on_all = of_fold(settings, 0)
-    task_data = load(on_all)
     whole = task_data.task.read("train")
     for remark in check_folds(settings, task_data.task, whole):
         _log(device, remark)
     if settings.dry_run:
         one = of_fold(settings, 1)
-        FinetuningRun(one, load(one), device).dry_run()
+        FinetuningRun(one, load(one), device, reason=reason, frozen=frozen).dry_run()
         _log(device, f"this is one of {len(folds) + 1} runs: {len(folds)} folds, and a last one on all examples")
         return
     claim_folder(settings, device, FREE_TO_CHANGE, RESULTS)
@@ -199,7 +215,8 @@ def _finetune_folds(settings: Finetune, device: Device, stop: Stop) -> None:
         one = of_fold(settings, number)
         claim(one)
         of_one = load(one)
-        run = FinetuningRun(one, of_one, device, peak, baselines=find_baselines(one, of_one, device))
+        baselines = find_baselines(one, of_one, device)
+        run = FinetuningRun(one, of_one, device, peak, baselines=baselines, reason=reason, frozen=frozen)
         results.append(run.train(stop))
         run.log_done()
     summary = summarize_folds(results)
@@ -211,7 +228,7 @@ def _finetune_folds(settings: Finetune, device: Device, stop: Stop) -> None:
         analysis,
         statistics.median(result["budget_fraction"] for result in results),
     )
-    final = FinetuningRun(on_all, task_data, device, peak, cross_validated=outcome)
+    final = FinetuningRun(on_all, task_data, device, peak, cross_validated=outcome, reason=reason, frozen=frozen)
     scores = final.train(stop)
     if device.is_main:
         with atomic_io.new_folder(settings.out / MODEL) as aside:
@@ -277,13 +294,18 @@ class FinetuningRun(TrainingRun[Finetune, PackedBatch]):
         *,
         baselines: dict[str, Any] | None = None,
         cross_validated: CrossValidated | None = None,
+        reason: str = "",
+        frozen: FrozenStates | None = None,
     ) -> None:
+        """`reason` is why these weights are trained; `frozen` holds what the encoder gave where the head is alone."""
         self.baselines, self.cross_validated = baselines, cross_validated
         self.task_data, self.sequences = task_data, task_data.train.encoding.sequences
+        self.reason, self.frozen = reason, frozen
         self.baseline = baseline_loss(self.sequences, task_data.class_weights)
         # With exits, the states of every layer are needed, which a captured encoder does not return.
         is_plain = not task_data.has_exits and task_data.task.kind != "similarity"
-        self.is_captured = is_plain and is_encoder_captured(settings.speed, device)
+        is_whole = settings.trainable not in ("head", "lora")
+        self.is_captured = is_plain and is_whole and is_encoder_captured(settings.speed, device)
         self.kept_step: int | None = None
         """The step whose weights became the model, once the run has ended."""
         length = max(1, round(len(self.sequences.ids) / len(self.sequences.example)))
@@ -341,9 +363,14 @@ class FinetuningRun(TrainingRun[Finetune, PackedBatch]):
         if not self.run_info:
             self.run_info = read_run_info(self.folder)
         self.rate = settings.optimizer.learning_rate * RATE_FACTOR ** len(self._attempts)
-        self.model = self.task_data.make_model(settings.seed, settings.from_scratch)
+        self.model = make_model(self.task_data, settings)
         self.model.encoder.recomputes_activations = settings.speed.recompute
         self.model.to(device.torch_device)
+        states = None
+        if self.frozen is not None:
+            states = self.frozen.of("train", self.sequences)
+            if not self.task_data.has_known_head:
+                standardize_pooler(self.model, states)
         weights = self.task_data.class_weights
         on_device = None if weights is None else torch.from_numpy(weights).float().to(device.torch_device)
         if self.task_data.task.kind == "similarity":
@@ -360,6 +387,7 @@ class FinetuningRun(TrainingRun[Finetune, PackedBatch]):
             units_at_a_time=settings.speed.micro_batch,
             device=device.torch_device,
             fills=self.is_captured,
+            states=states,
         )
         self.loop_config = LoopConfig(
             self.plan.budget,
@@ -370,7 +398,7 @@ class FinetuningRun(TrainingRun[Finetune, PackedBatch]):
             settings.seed,
         )
         self.train_state = TrainState()
-        self.early_stopping = EarlyStopping(self.task_data, self.baseline, device, self.metrics_log)
+        self.early_stopping = EarlyStopping(self.task_data, self.baseline, device, self.metrics_log, self.frozen)
 
     def _train(self, stop: Stop) -> str | None:
         """Take steps until the budget is spent or the run ends early; returns the reason if it collapsed."""
@@ -431,7 +459,8 @@ class FinetuningRun(TrainingRun[Finetune, PackedBatch]):
         chosen = self.plan.sentence(self.settings, len(self.task_data.train.examples), self.batches.num_units)
         self.log(
             f"{self.task_data.task.name}, seed {self.settings.seed}: {self.model.num_parameters():,} parameters on "
-            f"{self.device.describe()}, {self.device.precision}; {chosen}; learning rate {self.rate:.3g}"
+            f"{self.device.describe()}, {self.device.precision}; {chosen}; learning rate {self.rate:.3g}; "
+            + describe(self.model, self.settings.trainable, self.reason)
         )
 
     def first_run_info(self) -> dict[str, Any]:
@@ -464,12 +493,12 @@ class FinetuningRun(TrainingRun[Finetune, PackedBatch]):
         """What the run takes if all its steps are like those that were taken."""
         budget, state = self.plan.budget, self.train_state
         steps = budget.steps or round((budget.minutes or 0.0) * 60 / step_seconds)
-        weights = 4 * self.model.num_parameters()
-        # A checkpoint is weights and two moments: the last, the best, and one being written.
-        disk = checkpoint_bytes(weights, 2 * weights, 3)
+        trained = 4 * sum(parameter.numel() for parameter in checkpoint.trained_parameters(self.model).values())
+        # A checkpoint is trained weights and two moments: the last, the best, and one being written.
+        disk = checkpoint_bytes(trained, 2 * trained, 3) + 4 * self.model.num_parameters() - trained
         tokens = round(steps * state.tokens / max(1, state.step))
-        seconds = steps * step_seconds
-        if budget.minutes is None:  # which evaluations are part of
+        seconds = steps * step_seconds + (self.frozen.seconds if self.frozen else 0.0)
+        if budget.minutes is None and self.frozen is None:  # which evaluations are part of
             seconds += self._evaluation_seconds(step_seconds, steps)
         return Needs(steps, tokens, seconds / 3600, self.device.peak_memory(), disk)
 
@@ -516,11 +545,12 @@ class FinetuningRun(TrainingRun[Finetune, PackedBatch]):
     def _finish(self, collapsed: str | None) -> dict[str, Any]:
         """Score the best weights on every split; write model folder, scores and what the run took."""
         step, decisive, task = self.train_state.step, self.early_stopping.split, self.task_data.task
-        best = checkpoint.best(self.folder / CHECKPOINTS) if self.settings.keep == "best" else None
+        best = checkpoint.best(self.folder / CHECKPOINTS) if self.settings.keep != "last" else None
         if best is not None and best.step != step:
             checkpoint.load_weights(self.model, best.read()[0]["model"], str(best.folder))
             step = best.step
         kept = self.early_stopping.evaluation_at(self.model, step)
+        merge(self.model)
         if self.task_data.standardization is not None:
             self.task_data.standardization.fold_into(self.model)
         evaluations = (
@@ -537,6 +567,7 @@ class FinetuningRun(TrainingRun[Finetune, PackedBatch]):
                     null_threshold=kept.null_threshold,
                     threshold_origin=kept.threshold_origin,
                     class_weights=self.task_data.class_weights,
+                    frozen=self.frozen,
                 )
                 for split, data in self.task_data.scored.items()
             }

@@ -15,6 +15,11 @@ from openalbert.tasks.data.source import TaskSource
 from openalbert.tasks.task import MAX_ANSWER_TOKENS, LongTexts
 from openalbert.train.device import Speed
 
+Trainable = Literal["head", "lora", "all"]
+LEARNING_RATES: dict[Trainable, float] = {"head": 1e-3, "lora": 5e-4}
+"""The highest learning rates where not all weights are trained, unless one is given."""
+HEAD_EPOCHS = 20  # of the head alone, whose steps take a millisecond
+HEAD_STEPS = 5_000  # that it takes at most, if that is three epochs or more
 SMALLEST_BATCH = 16  # that scaling goes down to
 SAME_SIZE = 0.05  # data that differ by less than this fraction from the recipe's are the recipe's
 
@@ -27,7 +32,13 @@ class Length:
     batch_size: int = 32
     steps: int = 9_375
     least_steps: int = 1
-    """The fewest steps, however few the examples are."""
+    """The fewest steps, unless that would be more than `most_epochs`."""
+    most_epochs: float = math.inf
+    """How often a few examples are seen at most: more would only be learned by heart."""
+    learning_rate: float | None = None
+    """The recipe's own, for all weights."""
+    patience: int | None = None
+    """The recipe's own; the head alone is trained to its end, unless another is given."""
 
     @property
     def epochs(self) -> float:
@@ -53,9 +64,21 @@ class Finetune:
     start: Annotated[str, arg(name="from")] = ""
     """A fine-tuned model, or its run, to start from in place of MODEL.
     The paper starts RTE, STS-B and MRPC from a model of MNLI."""
+    trainable: Trainable | None = None
+    """The weights to train: all, lora (low-rank adapters of the layers, merged into them at the end) or head.
+    The head alone takes seconds, since the encoder runs once. Not given: by the amount of data and the device."""
+    head_pooling: Literal["cls", "cls_mean"] = "cls_mean"
+    """What --trainable head reads: [CLS], or by one more layer its sum with twice the mean of all tokens.
+    The sum is more accurate. The folder then stores several copies of a shared layer."""
+    head_depth: int | None = None
+    """Layers that --trainable head runs; not given: all. The saved model has so many: fewer are faster ever after."""
+    lora_rank: int = 8
+    """Rank of the adapters of --trainable lora."""
     from_scratch: bool = False
     """Start from fresh weights in MODEL's shape, to see what pretraining contributes."""
 
+    train_examples: int | None = None
+    """Learn from so many of the training examples, chosen by --heldout-seed. Not given: from all."""
     epochs: float | None = None
     """How often the training examples are seen. Give one of epochs, steps and minutes, or none.
     With none, it is the recipe's length, and less where the data are fewer than the recipe's."""
@@ -116,8 +139,9 @@ class Finetune:
     """End the run when its score has risen, and then so many evaluations in a row were no better; not given: never."""
     baselines: bool = True
     """Measure two baselines on the same data before training: the majority, and logistic regression on TF-IDF."""
-    keep: Literal["best", "last"] = "best"
-    """Which weights the model folder gets: those of the best evaluation, or the last."""
+    keep: Literal["best", "last"] | None = None
+    """Which weights the model folder gets: those of the best evaluation, or the last.
+    Not given: the best; of --trainable head the last, for it converges, and a small dev set would choose by chance."""
     save_every: int | None = None
     """Steps between two checkpoints; not given: as often as it is evaluated."""
     log_every: int = 10
@@ -133,11 +157,14 @@ class Finetune:
 
     def __post_init__(self) -> None:
         counts = (
+            "train_examples",
             "batch_size",
             "max_length",
             "stride",
             "max_answer_tokens",
             "seeds",
+            "head_depth",
+            "lora_rank",
             "evaluate_every",
             "patience",
             "save_every",
@@ -176,6 +203,19 @@ class Finetune:
         for name in given:
             if not 0 < getattr(self, name) < math.inf:
                 raise UserError(f"{name} is {getattr(self, name)}: give a number above 0")
+        if self.trainable in ("head", "lora"):
+            if self.from_scratch:
+                raise UserError(
+                    f"--trainable {self.trainable} keeps the pretrained weights, and --from-scratch has none: "
+                    "leave one of them out"
+                )
+            if self.speed.compile == "whole":
+                raise UserError(f"speed.compile is 'whole', which needs --trainable all, not {self.trainable}")
+            if self.optimizer.kind == "muon":
+                raise UserError(
+                    f"muon trains the matrices of the layers, and --trainable {self.trainable} keeps them: "
+                    "give --optimizer.kind adamw"
+                )
         if self.start and self.from_scratch:
             raise UserError("--from starts from another model's weights and --from-scratch from none: give one of them")
 
@@ -228,8 +268,12 @@ def plan(settings: Finetune, num_examples: int, num_units: int) -> Plan:
         budget = Budget(steps=recipe.steps)
     else:
         # The recipe's steps already count the windows that long passages make of a question.
-        steps = round(recipe.epochs * num_examples / batch_size)
-        budget = Budget(steps=max(recipe.least_steps, steps, 1))
+        steps: float = round(recipe.epochs * num_examples / batch_size)
+        if settings.trainable == "head":
+            steps = max(steps, min(HEAD_STEPS, round(HEAD_EPOCHS * num_units / batch_size)))
+        else:
+            steps = max(steps, min(recipe.least_steps, recipe.most_epochs * num_units // batch_size))
+        budget = Budget(steps=max(1, int(steps)))
     evaluate_every = settings.evaluate_every or max(1, (budget.steps or 1000) // 10)
     return Plan(batch_size, budget, evaluate_every, settings.save_every or evaluate_every)
 

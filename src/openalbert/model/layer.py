@@ -61,6 +61,20 @@ class StackedLinear(nn.Linear):
         super().__init__(in_features, stacked * out_features)
         self.stacked = stacked
 
+    def forward(
+        self, x: Float[Tensor, "*tokens inputs"], first: int = 0, last: int | None = None
+    ) -> Float[Tensor, "*tokens outputs"]:
+        """Apply the maps from `first` up to `last`, all of them if not given."""
+        if (first, last) == (0, None):  # without slices, whose backward passes would copy the gradient
+            return super().forward(x)
+        rows = self._rows(first, last)
+        return F.linear(x, self.weight[rows], self.bias[rows])
+
+    def _rows(self, first: int, last: int | None) -> slice:
+        """The rows of the matrix that belong to some of the maps."""
+        size = self.out_features // self.stacked
+        return slice(first * size, None if last is None else last * size)
+
 
 class Attention(nn.Module):
     """Self-attention, its output projection, and the layer norm after it."""
@@ -86,7 +100,7 @@ class Attention(nn.Module):
             mask = cast(Tensor, layout.mask)
             mixed = linear_attend(x, self.qkv.weight, copies[0], self.qkv.bias, mask, self.num_heads)
         elif rows is None:
-            query, key, value = self._heads(F.linear(x, self.qkv.weight, self.qkv.bias), 3)
+            query, key, value = self._heads(self.qkv(x), 3)
             mixed = layout.attend(query, key, value, dropout).flatten(-2)
         else:
             key, value = self.keys_and_values(x)
@@ -100,14 +114,12 @@ class Attention(nn.Module):
         self, x: Float[Tensor, "*tokens hidden"]
     ) -> tuple[Float[Tensor, "*tokens heads size"], Float[Tensor, "*tokens heads size"]]:
         """Keys and values of all tokens, where queries come from some of them only."""
-        hidden_size = x.shape[-1]
-        key, value = self._heads(F.linear(x, self.qkv.weight[hidden_size:], self.qkv.bias[hidden_size:]), 2)
+        key, value = self._heads(self.qkv(x, 1), 2)
         return key, value
 
     def queries(self, x: Float[Tensor, "*rows hidden"]) -> Float[Tensor, "*rows heads size"]:
         """Queries of these tokens."""
-        hidden_size = x.shape[-1]
-        return self._heads(F.linear(x, self.qkv.weight[:hidden_size], self.qkv.bias[:hidden_size]), 1)[0]
+        return self._heads(self.qkv(x, 0, 1), 1)[0]
 
     def finish(
         self, x: Float[Tensor, "*rows hidden"], mixed: Float[Tensor, "*rows heads size"]

@@ -165,12 +165,12 @@ class PretrainingRun(TrainingRun[Pretrain, PretrainingBatch]):
             self.metrics_log.close()
         self._finish()
 
-    def dry_run(self) -> None:
-        """Take a few steps and log what the whole run would take; nothing is written."""
+    def dry_run(self) -> Needs:
+        """Take a few steps and log what the whole run would take, which is returned; nothing is written."""
         self.run_info = self.first_run_info()
         self._introduce()
         self._compile()
-        self.time_dry_run()
+        return self.time_dry_run()
 
     def _resume(self) -> None:
         """Resume from the newest sound checkpoint, if there is one."""

@@ -28,7 +28,7 @@ def table_14(
     return Finetune(
         task=task,
         out=Path("runs") / task,
-        recipe=Length(num_examples, batch_size, steps),
+        recipe=Length(num_examples, batch_size, steps, learning_rate=learning_rate),
         optimizer=OptimizerSettings(kind="adamw", learning_rate=learning_rate),
         # As a fraction: it scales with the steps where the data are fewer.
         schedule=Schedule(warmup_fraction=warmup_steps / steps),
@@ -59,8 +59,13 @@ TABLE_14 = {
 }
 
 
+OWN_RATE = 5e-5  # the highest of Table 14
+OWN_PATIENCE = 3  # evaluations, of ten
+MOST_EPOCHS = 10
+
+
 def own_files(kind: str) -> Finetune:
-    """For a user's own files: three epochs, but never too few steps; early stopping.
+    """For a user's own files: three epochs, of few examples up to ten; early stopping.
 
     The rate is the highest of Table 14. Too high a rate is noticed as a collapse and halved; too low a rate is not
     noticed.
@@ -73,14 +78,22 @@ def own_files(kind: str) -> Finetune:
         task=kind,
         out=Path("runs") / kind,
         # For similarity the texts of a batch are each other's negatives, and the more there are, the better.
-        recipe=Length(100_000, 128, 2_344, 400) if similar else Length(100_000, 32, 15_625 if tags else 9_375, 400),
-        optimizer=OptimizerSettings(kind="adamw", learning_rate=5e-5),
+        recipe=Length(
+            100_000,
+            128 if similar else 32,
+            2_344 if similar else 15_625 if tags else 9_375,
+            least_steps=400,
+            most_epochs=MOST_EPOCHS,
+            learning_rate=OWN_RATE,
+            patience=OWN_PATIENCE,
+        ),
+        optimizer=OptimizerSettings(kind="adamw", learning_rate=OWN_RATE),
         schedule=Schedule(warmup_fraction=0.1),
         standardize=kind == "regression",
         dropout=0.1 if choices else 0.0,
         classifier_dropout=0.1,
         max_length=384 if questions else 256 if tags else 128 if similar else 512,
-        patience=5,
+        patience=OWN_PATIENCE,
     )
 
 
@@ -94,9 +107,9 @@ def effective(settings: Finetune) -> Effective:
     used = replace(settings, max_length=min(settings.max_length, _max_positions(settings.model)))
     heading = f"Settings that matter, as --task {settings.task} has them"
     if settings.task not in TABLE_14:
-        least = f", at least {recipe.least_steps} steps" if recipe.least_steps > 1 else ""
+        more = f", of few examples up to {recipe.most_epochs:g}" if recipe.least_steps > 1 else ""
         words = {
-            "epochs": f"{recipe.epochs:g}{least}",
+            "epochs": f"{recipe.epochs:g}{more}",
             "batch-size": f"{SMALLEST_BATCH} to {recipe.batch_size}, by the number of examples",
         }
         return Effective(used, words, heading)

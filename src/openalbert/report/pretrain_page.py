@@ -162,7 +162,7 @@ def curves_section(runs: Sequence[RunRecord], figures: Sequence[Markup]) -> Mark
         button = Markup(f'<input type="radio" name="x" id="x-{axis}" value="{axis}"{checked}>')
         choice.append(element("label", button, f" {axis}"))
     legend = [element("li", swatch(index), run.name) for index, run in enumerate(runs) if len(runs) > 1]
-    if any(len(run.train) for run in runs):
+    if any(run.train.has(chart.name) for chart in charts.charts_for(runs) for run in runs):
         legend.append(element("li", _sample("training"), "training, averaged since the last record"))
     if any(len(run.evaluation) for run in runs):
         legend.append(element("li", _sample("held-out"), "held out"))

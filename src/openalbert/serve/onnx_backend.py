@@ -16,7 +16,7 @@ from openalbert.serve.backend import Advance, MaskedPieces, not_shown
 from openalbert.tasks.task import Sequences
 
 MOST_TOKENS = 1024  # of a batch: with more, the activations of a layer leave the cache
-MOST_PADDING = 8  # tokens of a sequence: with more, a batch of its own is faster, which costs as much as 10 tokens
+MOST_PADDING = 8  # tokens of a sequence; more would cost about as much as a batch of its own (estimated)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import numpy as np
 import torch
@@ -582,7 +582,11 @@ def with_depths(
     """The predictions with the layers computed for each: of several windows, the most."""
     most = np.zeros(len(predictions), np.int64)
     np.maximum.at(most, sequences.example, depths)
+<<<<<<< HEAD
     return [replace(one, depth=int(depth)) for one, depth in zip(predictions, most, strict=True)]  # type: ignore[type-var]
+=======
+    return [replace(cast(Any, one), depth=int(depth)) for one, depth in zip(predictions, most, strict=True)]
+>>>>>>> main
 
 
 def _task(kind: Kind, labels: tuple[str, ...], may_have_no_answer: bool = False) -> Task:

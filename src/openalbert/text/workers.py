@@ -214,12 +214,19 @@ class Ray:
 @contextlib.contextmanager
 def ray_cluster(address: str | None) -> Iterator[Ray]:
     """The cluster at an address, or the one this process is connected to already."""
+    with connected_ray(address) as ray:
+        yield Ray(ray)
+
+
+@contextlib.contextmanager
+def connected_ray(address: str | None) -> Iterator[ModuleType]:
+    """Ray's module, connected to the cluster at an address."""
     try:
         import ray
     except ImportError:
         raise UserError("--engine ray needs an extra: pip install 'openalbert[ray]'") from None
     if ray.is_initialized():
-        yield Ray(ray)
+        yield ray
         return
     where = address or os.environ.get("RAY_ADDRESS") or "auto"
     try:
@@ -233,7 +240,7 @@ def ray_cluster(address: str | None) -> Iterator[Ray]:
             "`ray start --head`, or name it with --ray-address or RAY_ADDRESS"
         ) from None
     try:
-        yield Ray(ray)
+        yield ray
     finally:
         ray.shutdown()
 

@@ -194,9 +194,14 @@ def _sums(folder: Path) -> str:
     return "".join(f"{sha256_of(path)}  {path.name}\n" for path in sorted(folder.iterdir()) if path.name != SUMS)
 
 
+def trained_parameters(model: AlbertModel) -> dict[str, torch.nn.Parameter]:
+    """The parameters that a checkpoint holds; frozen ones are in the model that the run started from."""
+    return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+
+
 def load_weights(model: AlbertModel, tensors: dict[str, torch.Tensor], where: str) -> None:
     """Copy the weights of a checkpoint into a model."""
-    own = dict(model.named_parameters())
+    own = trained_parameters(model)
     if own.keys() != tensors.keys() or any(own[name].shape != tensors[name].shape for name in own):
         raise UserError(f"{where}: this checkpoint is of another model: give another --out, or --fresh")
     with torch.no_grad():
@@ -246,7 +251,7 @@ class Checkpointer:
                 **own,
             }
             tensors = {
-                "model": {name: parameter.detach() for name, parameter in self.model.named_parameters()},
+                "model": {name: parameter.detach() for name, parameter in trained_parameters(self.model).items()},
                 "optimizer": optimizer_tensors(self.optimizer, self.model),
             }
             folder = self.folder / CHECKPOINTS

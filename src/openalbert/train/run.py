@@ -369,7 +369,7 @@ class TrainingRun(ABC, Generic[Settings, Batch]):
         if "estimate" in self.run_info:
             self.log(estimate_table(self.run_info["estimate"], self.run_info["actual"]))
 
-    def time_dry_run(self) -> None:
+    def time_dry_run(self) -> Needs:
         """Take a few steps at full depth, the last of them timed, and log what the whole run would take."""
         depth = self.model.config.num_layers
         budget = Budget(steps=min(DRY_STEPS, self.loop_config.budget.steps or DRY_STEPS))
@@ -388,4 +388,6 @@ class TrainingRun(ABC, Generic[Settings, Batch]):
                 self.log(f"step {step.number}: loss {step.loss:.3f}, {times.add(self.train_state.seconds):.2f} s")
                 if times.are_enough:
                     break
-        self.log(estimate_table(self.estimate(times.median, depth).as_dict()))
+        needs = self.estimate(times.median, depth)
+        self.log(estimate_table(needs.as_dict()))
+        return needs
