@@ -582,11 +582,7 @@ def with_depths(
     """The predictions with the layers computed for each: of several windows, the most."""
     most = np.zeros(len(predictions), np.int64)
     np.maximum.at(most, sequences.example, depths)
-<<<<<<< HEAD
-    return [replace(one, depth=int(depth)) for one, depth in zip(predictions, most, strict=True)]  # type: ignore[type-var]
-=======
     return [replace(cast(Any, one), depth=int(depth)) for one, depth in zip(predictions, most, strict=True)]
->>>>>>> main
 
 
 def _task(kind: Kind, labels: tuple[str, ...], may_have_no_answer: bool = False) -> Task:
