@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 import requests
 import schemathesis
@@ -113,6 +114,20 @@ def test_mutated_requests_are_answered_or_refused_with_a_reason(server: Running)
     statuses = Counter(send(server.client, first + number) for number in range(NUM_MUTATED))
     assert {200, 422} <= set(statuses), statuses
     assert statuses[200] > NUM_MUTATED / 20, statuses
+    assert server.client.get("/health").json() == {"status": "ok"}
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_mutated_requests_get_no_500_and_leave_no_memory_behind(server: Running) -> None:
+    process, first = psutil.Process(), 1_000_000
+    statuses = Counter(send(server.client, first + number) for number in range(5000))
+    before = process.memory_info().rss
+    for number in range(5000, 100_000):
+        statuses[send(server.client, first + number)] += 1
+    grown = process.memory_info().rss / before
+    print(dict(statuses), f"memory x {grown:.3f}")
+    assert statuses.total() == 100_000
+    assert grown < 1.05
     assert server.client.get("/health").json() == {"status": "ok"}
 
 

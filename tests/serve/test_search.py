@@ -11,6 +11,8 @@ import pytest
 import openalbert
 from openalbert import cli
 from openalbert.errors import UserError
+from openalbert.interop import huggingface
+from openalbert.interop.onnx import write_export
 from openalbert.serve import search, search_file
 from openalbert.serve.search import SearchIndex, make_index, nearest, nearest_by_index
 
@@ -97,6 +99,20 @@ def test_a_file_is_searched_as_in_python(tiny: Path, file: Path, capsys: pytest.
     out = capsys.readouterr().out.splitlines()
     assert out[0] == "school water"
     assert out[1].endswith("notes.csv, line 3: school and water")
+
+
+def test_an_exported_model_searches_as_its_original_does(
+    tiny: Path, file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for int8 in (False, True):
+        write_export(huggingface.load(tiny), tmp_path / f"export-{int8}", source=tiny, int8=int8)
+    expected, _ = searched(capsys, tiny, file, "school water")
+    found, said = searched(capsys, tmp_path / "export-False", file, "school water")
+    assert "changed: the file is embedded again" in said
+    for one, other in zip(expected[0]["hits"], found[0]["hits"], strict=True):
+        assert (one["row"], one["score"]) == (other["row"], pytest.approx(other["score"], abs=1e-4))
+    assert "embedded again" not in searched(capsys, tmp_path / "export-False", file, "school water")[1]
+    assert "embedded again" in searched(capsys, tmp_path / "export-True", file, "school water")[1]
 
 
 def test_embeddings_are_kept_until_file_or_model_change(

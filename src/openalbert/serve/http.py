@@ -50,7 +50,9 @@ ERRORS: dict[type[UserError], tuple[int, str]] = {
     ClosedError: (503, "Unavailable"),
     LateError: (503, "Timeout"),
 }
-PAGE_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src 'self'"
+PAGE_POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src 'self'"
+)
 
 
 def make_app(
@@ -263,7 +265,7 @@ def _add_client_routes(app: FastAPI, service: Service) -> None:
         texts = [one if isinstance(one, str) else tokenizer.decode(one) for one in given]
         rows = await service.run(request, body, partial(service.embed, model, texts))
         count = sum(len(tokenizer.encode(text)) + 2 for text in texts)
-        as_given = _in_base64 if body.encoding_format == "base64" else np.ndarray.tolist
+        as_given = _in_base64 if body.encoding_format == "base64" else _as_list
         data = [{"object": "embedding", "index": number, "embedding": as_given(row)} for number, row in enumerate(rows)]
         usage = {"prompt_tokens": count, "total_tokens": count}
         return {"object": "list", "data": data, "model": model.name, "usage": usage}
@@ -278,6 +280,11 @@ def _texts(inputs: Any) -> list[str]:
 
 def _are_ids(given: Any) -> bool:
     return isinstance(given, list) and bool(given) and isinstance(given[0], int)
+
+
+def _as_list(row: np.ndarray) -> list[float]:
+    found: list[float] = row.tolist()
+    return found
 
 
 def _in_base64(row: np.ndarray) -> str:

@@ -40,16 +40,16 @@ class Metrics:
 
     def __init__(self, num_layers: int) -> None:
         self.registry = CollectorRegistry()
-        named = {"registry": self.registry}
-        self.requests = Counter("openalbert_requests", "Requests.", ["route", "status"], **named)
-        self.in_flight = Gauge("openalbert_requests_in_flight", "Requests being answered.", **named)
-        self.seconds = Histogram("openalbert_request_seconds", "Time to answer.", ["route"], buckets=SECONDS, **named)
-        self.queue = Histogram("openalbert_queue_seconds", "Time before computing.", buckets=SECONDS, **named)
-        self.compute = Histogram("openalbert_compute_seconds", "Time of computing.", buckets=SECONDS, **named)
-        self.tokens = Histogram("openalbert_batch_tokens", "Tokens computed together.", buckets=TOKENS, **named)
+        new: Any = {"registry": self.registry}
+        self.requests = Counter("openalbert_requests", "Requests.", ["route", "status"], **new)
+        self.in_flight = Gauge("openalbert_requests_in_flight", "Requests being answered.", **new)
+        self.seconds = Histogram("openalbert_request_seconds", "Time to answer.", ["route"], buckets=SECONDS, **new)
+        self.queue = Histogram("openalbert_queue_seconds", "Time before computing.", buckets=SECONDS, **new)
+        self.compute = Histogram("openalbert_compute_seconds", "Time of computing.", buckets=SECONDS, **new)
+        self.tokens = Histogram("openalbert_batch_tokens", "Tokens computed together.", buckets=TOKENS, **new)
         depths = tuple(range(1, num_layers + 1))
-        self.depth = Histogram("openalbert_exit_depth", "Layers computed for a sequence.", buckets=depths, **named)
-        self.waiting = Gauge("openalbert_requests_waiting", "Requests not yet computed.", ["model"], **named)
+        self.depth = Histogram("openalbert_exit_depth", "Layers computed for a sequence.", buckets=depths, **new)
+        self.waiting = Gauge("openalbert_requests_waiting", "Requests not yet computed.", ["model"], **new)
 
     def take(self, served: Served) -> None:
         """Count a computation."""

@@ -17,6 +17,7 @@ def _encodable(text: str) -> str:
 Text = Annotated[str, AfterValidator(_encodable)]
 Pair = Annotated[list[Text], Field(min_length=1, max_length=2)]
 Ids = list[Annotated[int, Field(ge=0, strict=True)]]
+Top = Annotated[int, Field(ge=1, le=1000)]
 RawScores = Literal[False]
 """Scores are probabilities, values or cosines; logits are not given."""
 
@@ -25,14 +26,14 @@ class Body(BaseModel):
     """What all requests may have. Fields that are not known are ignored, as clients send many."""
 
     model_config = ConfigDict(extra="ignore", allow_inf_nan=False)
-    model: Text | None = Field(None, description="The model's name; not given: the first that can do it.")
+    model: Annotated[Text | None, Field(description="Its name; not given: the first that can do it.")] = None
 
 
 class Effort(Body):
     """How much may be computed for an input of a classifier or a regressor."""
 
-    max_depth: int | None = Field(None, ge=1, description="The most layers that are computed.")
-    deadline_ms: float | None = Field(None, ge=0, description="After so many milliseconds it leaves as it is.")
+    max_depth: Annotated[int | None, Field(ge=1, description="The most layers that are computed.")] = None
+    deadline_ms: Annotated[float | None, Field(ge=0, description="It leaves as it is after so long.")] = None
 
 
 class EmbedBody(Body):
@@ -93,7 +94,7 @@ class FillBody(Body):
     """POST /fill-mask."""
 
     inputs: Text | list[Text]
-    top_k: int = Field(5, ge=1, le=1000)
+    top_k: Top = 5
 
 
 class Question(BaseModel):
@@ -110,7 +111,7 @@ class AnswerBody(Body, Question):
 class Parameters(BaseModel):
     """Of those that InferenceClient sends, the ones that change something here."""
 
-    top_k: int | None = Field(None, ge=1, le=1000)
+    top_k: Top | None = None
     normalize: bool | None = None
 
 
@@ -135,7 +136,7 @@ class Scored(BaseModel):
 
     label: str
     score: float
-    depth: int | None = Field(None, description="The layers that were computed, where inputs may leave early.")
+    depth: Annotated[int | None, Field(description="Layers that were computed, where inputs leave early.")] = None
 
 
 class Ranked(BaseModel):

@@ -19,7 +19,7 @@ from openalbert.serve.predictor import Predictor
 from openalbert.train.device import Device, Speed, open_device
 
 if TYPE_CHECKING:
-    from openalbert.serve.http import ServedModel
+    from openalbert.serve.service import ServedModel
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -105,7 +105,7 @@ def load_model(name: str, settings: Serve, device: Device) -> "ServedModel":
         leaving.rule if leaving is not None else None,
         tokens_at_a_time=settings.tokens_at_a_time,
         max_waiting=settings.limits.max_requests,
-        max_tokens=settings.limits.max_inputs * predictor.config.max_positions,
+        max_tokens=(1 + settings.limits.max_inputs) * predictor.config.max_positions,
     )
     served = Predictor(BatchingBackend(batcher), predictor.tokenizer, predictor.task, name=name)
     short = folder.parent.name if folder.name == "model" else folder.name

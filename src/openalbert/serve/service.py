@@ -88,7 +88,7 @@ class ServedModel:
             return [given.model_dump()], False
         if len(given) == 2 and reads_pairs and all(isinstance(one, str) for one in given):
             return [tuple(given)], False
-        inputs = []
+        inputs: list[Any] = []
         for one in given:
             if isinstance(one, Choice):
                 inputs.append(one.model_dump())
