@@ -21,7 +21,7 @@ test-full: $(ENVIRONMENT)  ## every test, the long campaigns among them
 
 test-page: $(ENVIRONMENT)  ## the page of `openalbert serve` in a real browser; needs Debian's chromium, or another
 	$(RUN)/pip install --quiet --constraint constraints.txt --editable ".[page]"
-	OPENALBERT_TEST_PAGE=1 $(RUN)/python -m pytest tests/serve/test_page.py
+	OPENALBERT_TEST_PAGE=1 $(RUN)/python -m pytest tests/serve/http_api/test_page.py
 
 faults: $(ENVIRONMENT)  ## 100 kills and other faults, counted; about ten minutes; writes results/faults/
 	$(RUN)/python -m tests.faults.campaign

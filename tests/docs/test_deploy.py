@@ -10,8 +10,8 @@ import yaml
 from tests.docs.test_guides import ROOT
 
 from openalbert import cli
-from openalbert.serve.http_guard import Metrics
-from openalbert.serve.server import Serve
+from openalbert.serve.http_api.guard import Metrics
+from openalbert.serve.http_api.server import Serve
 
 DEPLOY = ROOT / "deploy"
 

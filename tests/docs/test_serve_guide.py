@@ -9,7 +9,7 @@ from tests.docs.test_guides import commands, run
 from tests.serve.test_server import Process
 
 from openalbert import cli
-from openalbert.serve.server import Serve
+from openalbert.serve.http_api.server import Serve
 
 
 def test_the_server_of_the_guide_answers_its_requests(tmp_path: Path) -> None:

@@ -20,10 +20,10 @@ from openalbert.model.pooling import Pooling
 from openalbert.progress import Work
 from openalbert.serve.backend import Advance, not_shown
 from openalbert.serve.embeddings import NpyWriter
+from openalbert.serve.files.row_writers import JsonRows
+from openalbert.serve.files.rows import Chunk, Rows, TextLines, first_table
 from openalbert.serve.predict import open_given, open_output
 from openalbert.serve.predictor import Embedded, Predictor
-from openalbert.serve.row_writers import JsonRows
-from openalbert.serve.rows import Chunk, Rows, TextLines, first_table
 from openalbert.tasks.custom.columns import Layout
 from openalbert.tasks.custom.text import find_text_columns
 from openalbert.tasks.data.source import TaskSource

@@ -19,20 +19,9 @@ from openalbert.formatting import counted, percent_of, were
 from openalbert.interop.huggingface import find_folder
 from openalbert.progress import Work
 from openalbert.serve.backend import Advance, not_shown
-from openalbert.serve.inputs import Input
-from openalbert.serve.predictions import (
-    PROBABILITIES,
-    PROBABILITY,
-    TAGS,
-    CellKind,
-    Prediction,
-    Unpredictable,
-    added_columns,
-)
-from openalbert.serve.predictor import TOP, Predictor
-from openalbert.serve.roles import InputColumns, RowReader, find_roles, lines_for, words_for
-from openalbert.serve.row_writers import Cells, open_writer
-from openalbert.serve.rows import (
+from openalbert.serve.files.roles import InputColumns, RowReader, find_roles, lines_for, words_for
+from openalbert.serve.files.row_writers import Cells, open_writer
+from openalbert.serve.files.rows import (
     ENDINGS,
     Chunk,
     Format,
@@ -44,6 +33,17 @@ from openalbert.serve.rows import (
     input_rows,
     open_rows,
 )
+from openalbert.serve.inputs import Input
+from openalbert.serve.predictions import (
+    PROBABILITIES,
+    PROBABILITY,
+    TAGS,
+    CellKind,
+    Prediction,
+    Unpredictable,
+    added_columns,
+)
+from openalbert.serve.predictor import TOP, Predictor
 from openalbert.tasks.data.tables import Exclusions
 from openalbert.text.readers import STANDARD_INPUT
 from openalbert.train.device import Speed, open_device

@@ -22,9 +22,9 @@ from openalbert.errors import UserError
 from openalbert.formatting import counted
 from openalbert.serve.embed import LINES, HowToEmbed, Job, log, open_model, progress, read_text
 from openalbert.serve.embeddings import NpyWriter
+from openalbert.serve.files.rows import Rows, open_rows
 from openalbert.serve.onnx_backend import OnnxBackend
 from openalbert.serve.predictor import Predictor
-from openalbert.serve.rows import Rows, open_rows
 from openalbert.serve.search import BLOCK, LARGE, TOP, make_index, nearest, nearest_by_index
 from openalbert.settings import to_dict
 from openalbert.tasks.data.tables import Row

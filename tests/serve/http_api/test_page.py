@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.serve.serving import Running, running
+from tests.serve.http_api.serving import Running, running
 
 import openalbert
 

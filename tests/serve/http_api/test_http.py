@@ -11,7 +11,7 @@ import numpy as np
 import openai
 import pytest
 from huggingface_hub import InferenceClient
-from tests.serve.serving import Running, running
+from tests.serve.http_api.serving import Running, running
 
 import openalbert
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import IO, Any, Protocol, runtime_checkable
 
 from openalbert.errors import UserError
+from openalbert.serve.files.rows import Chunk, Format, Record, Rows
 from openalbert.serve.predictions import TAGS, CellKind
-from openalbert.serve.rows import Chunk, Format, Record, Rows
 from openalbert.tasks.data.conll import ConllLines
 
 Cells = Mapping[str, Any]

@@ -17,9 +17,17 @@ from prometheus_client import generate_latest
 from starlette.exceptions import HTTPException
 
 from openalbert.errors import UserError
-from openalbert.serve.batcher import ClosedError, LateError, OverloadedError, TooLargeError
-from openalbert.serve.http_guard import RETRY_SECONDS, App, Guard, Metrics, error_body
-from openalbert.serve.http_types import (
+from openalbert.serve.http_api.batcher import ClosedError, LateError, OverloadedError, TooLargeError
+from openalbert.serve.http_api.guard import RETRY_SECONDS, App, Guard, Metrics, error_body
+from openalbert.serve.http_api.limits import Limits
+from openalbert.serve.http_api.service import (
+    ClientGoneError,
+    ServedModel,
+    Service,
+    TooManyInputsError,
+    UnknownModelError,
+)
+from openalbert.serve.http_api.types import (
     AnswerBody,
     Answered,
     AnyBody,
@@ -37,9 +45,7 @@ from openalbert.serve.http_types import (
     Token,
     TokenizeBody,
 )
-from openalbert.serve.limits import Limits
 from openalbert.serve.masks import MASK
-from openalbert.serve.service import ClientGoneError, ServedModel, Service, TooManyInputsError, UnknownModelError
 from openalbert.version import __version__
 
 ERRORS: dict[type[UserError], tuple[int, str]] = {
@@ -110,7 +116,7 @@ def _add_errors(app: FastAPI) -> None:
 
 
 def _add_pages(app: FastAPI, service: Service) -> None:
-    html = resources.files("openalbert.serve").joinpath("page.html").read_text(encoding="utf-8")
+    html = resources.files("openalbert.serve.http_api").joinpath("page.html").read_text(encoding="utf-8")
 
     @app.get("/", include_in_schema=False)
     async def page() -> HTMLResponse:

@@ -6,10 +6,10 @@ from typing import Any
 
 from openalbert.errors import UserError
 from openalbert.formatting import counted, were
+from openalbert.serve.files.rows import TextLines
 from openalbert.serve.inputs import Input, roles_of
 from openalbert.serve.masks import MASK
 from openalbert.serve.predictor import Predictor
-from openalbert.serve.rows import TextLines
 from openalbert.tasks.custom.columns import SETTINGS, Columns, Layout, flag
 from openalbert.tasks.custom.multiple_choice import find_choice_columns, read_options
 from openalbert.tasks.custom.question_answering import find_question_columns

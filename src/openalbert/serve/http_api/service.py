@@ -11,9 +11,10 @@ from fastapi import Request
 from jaxtyping import Float32
 
 from openalbert.errors import UserError, suggestion
-from openalbert.serve.batcher import Batcher, Ticket, ticket
-from openalbert.serve.http_guard import Metrics
-from openalbert.serve.http_types import (
+from openalbert.serve.http_api.batcher import Batcher, Ticket, ticket
+from openalbert.serve.http_api.guard import Metrics
+from openalbert.serve.http_api.limits import Limits
+from openalbert.serve.http_api.types import (
     Answered,
     Body,
     Choice,
@@ -28,7 +29,6 @@ from openalbert.serve.http_types import (
     Token,
 )
 from openalbert.serve.inputs import as_inputs
-from openalbert.serve.limits import Limits
 from openalbert.serve.masks import MASK
 from openalbert.serve.predictions import (
     AnswerPrediction,

@@ -19,8 +19,8 @@ from typing import Any, TypeAlias
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from openalbert.serve.batcher import Served
-from openalbert.serve.limits import Limits
+from openalbert.serve.http_api.batcher import Served
+from openalbert.serve.http_api.limits import Limits
 
 Message: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]

@@ -16,15 +16,15 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.serve.serving import running, until
+from tests.serve.http_api.serving import running, until
 from tests.serve.test_http_errors import Gate, address
 
 from openalbert import cli
 from openalbert.errors import UserError
 from openalbert.interop import huggingface
 from openalbert.interop.onnx import write_export
-from openalbert.serve.server import Serve, serve
-from openalbert.serve.uvicorn_server import allow_many_connections
+from openalbert.serve.http_api.server import Serve, serve
+from openalbert.serve.http_api.uvicorn_server import allow_many_connections
 
 
 class Process:
@@ -149,7 +149,7 @@ def test_without_the_packages_for_it_the_extra_is_named(tiny: Path, monkeypatch:
     usual = builtins.__import__
 
     def missing(name: str, *rest: Any) -> Any:
-        if name == "openalbert.serve.http":
+        if name == "openalbert.serve.http_api.app":
             raise ModuleNotFoundError("No module named 'fastapi'", name="fastapi")
         return usual(name, *rest)
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 import uvicorn
 
 from openalbert.errors import UserError
-from openalbert.serve.http_guard import App
-from openalbert.serve.limits import Limits
+from openalbert.serve.http_api.guard import App
+from openalbert.serve.http_api.limits import Limits
 
 KEEP_ALIVE = 5  # seconds until an idle connection is closed
 

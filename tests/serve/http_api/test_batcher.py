@@ -17,7 +17,8 @@ from openalbert.interop.exits import ExitRule
 from openalbert.model.config import Head, HeadKind
 from openalbert.model.pooling import Pooling
 from openalbert.serve.backend import TorchBackend
-from openalbert.serve.batcher import (
+from openalbert.serve.early_exit import TorchPool
+from openalbert.serve.http_api.batcher import (
     Batcher,
     BatchingBackend,
     ClosedError,
@@ -27,7 +28,6 @@ from openalbert.serve.batcher import (
     TooLargeError,
     ticket,
 )
-from openalbert.serve.early_exit import TorchPool
 from openalbert.tasks.task import Sequences
 
 RULE = ExitRule("confidence", 0.75)

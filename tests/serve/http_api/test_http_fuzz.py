@@ -15,7 +15,7 @@ import requests
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis import GenerationMode
-from tests.serve.serving import Running, running
+from tests.serve.http_api.serving import Running, running
 
 NUM_MUTATED = 1800
 NUM_FROM_SCHEMA = 25  # for each route that takes a body

@@ -11,11 +11,11 @@ from typing import Any
 import httpx
 import torch
 
-from openalbert.serve.http import make_app
-from openalbert.serve.limits import Limits
-from openalbert.serve.server import Serve, load_model
-from openalbert.serve.service import ServedModel
-from openalbert.serve.uvicorn_server import Server, bind
+from openalbert.serve.http_api.app import make_app
+from openalbert.serve.http_api.limits import Limits
+from openalbert.serve.http_api.server import Serve, load_model
+from openalbert.serve.http_api.service import ServedModel
+from openalbert.serve.http_api.uvicorn_server import Server, bind
 from openalbert.train.device import Device
 
 CPU = Device(torch.device("cpu"), "fp32")

@@ -12,14 +12,14 @@ from openalbert.finetuning.predict import TOKENS_AT_A_TIME
 from openalbert.interop.huggingface import find_folder
 from openalbert.model.heads import EXIT_KINDS
 from openalbert.serve.backend import TorchBackend
-from openalbert.serve.batcher import Batcher, BatchingBackend
-from openalbert.serve.limits import Limits
+from openalbert.serve.http_api.batcher import Batcher, BatchingBackend
+from openalbert.serve.http_api.limits import Limits
 from openalbert.serve.onnx_backend import OnnxBackend
 from openalbert.serve.predictor import Predictor
 from openalbert.train.device import Device, Speed, open_device
 
 if TYPE_CHECKING:
-    from openalbert.serve.service import ServedModel
+    from openalbert.serve.http_api.service import ServedModel
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -59,8 +59,8 @@ class Serve:
 def serve(settings: Serve) -> None:
     """Load the models, answer until told to stop, and end when all is answered."""
     try:
-        from openalbert.serve.http import make_app
-        from openalbert.serve.uvicorn_server import Server, allow_many_connections, bind
+        from openalbert.serve.http_api.app import make_app
+        from openalbert.serve.http_api.uvicorn_server import Server, allow_many_connections, bind
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("openalbert"):
             raise
@@ -89,7 +89,7 @@ def serve(settings: Serve) -> None:
 
 def load_model(name: str, settings: Serve, device: Device) -> "ServedModel":
     """A model whose predictor computes through a batcher."""
-    from openalbert.serve.service import ServedModel
+    from openalbert.serve.http_api.service import ServedModel
 
     folder = find_folder(name)
     predictor = Predictor.load(name)

@@ -14,10 +14,10 @@ from typing import Any
 import httpx
 import openai
 import pytest
-from tests.serve.serving import Running, running, until
+from tests.serve.http_api.serving import Running, running, until
 
-from openalbert.serve.batcher import Batcher
-from openalbert.serve.limits import Limits
+from openalbert.serve.http_api.batcher import Batcher
+from openalbert.serve.http_api.limits import Limits
 
 LIMITS = Limits(max_body=5000, max_inputs=4, max_requests=3, seconds=1.0)
 

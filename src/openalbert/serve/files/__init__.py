@@ -1,0 +1,1 @@
+"""Rows of files: read in chunks, and written with what was predicted."""

@@ -1,0 +1,1 @@
+"""Models behind HTTP: continuous batching, the routes, the page."""
