@@ -53,7 +53,7 @@ def part_of(parameter: str) -> Part:
 def quantize(matrix: Float32[np.ndarray, "rows columns"]) -> tuple[Int8[np.ndarray, "rows columns"], np.ndarray]:
     """Signed 8-bit integers and the scale of each row. Symmetric, so that there is no zero point."""
     scale = np.abs(matrix).max(1, keepdims=True) / np.float32(127)
-    scale[scale == 0] = 1
+    scale[scale < np.finfo(np.float32).tiny] = 1  # a row of zeros, or of numbers too small to divide by
     return np.rint(matrix / scale).astype(np.int8), scale[:, 0]
 
 
