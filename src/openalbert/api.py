@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from openalbert.finetuning.evaluate import Evaluate, score_models
-from openalbert.finetuning.run import finetune as run_finetuning
+from openalbert.finetuning.finetune import finetune as run_finetuning
 from openalbert.finetuning.settings import Finetune
 from openalbert.model.config import Head
 from openalbert.model.presets import is_preset_or_recipe

@@ -59,7 +59,7 @@ VERBS = {
     ),
     "finetune": Verb(
         "a model learns a task: GLUE, SQuAD, RACE, your own files",
-        "openalbert.finetuning.run",
+        "openalbert.finetuning.finetune",
         "Finetune",
         "finetune",
         recipes="openalbert.recipes.finetuning",

@@ -11,7 +11,7 @@ from tests.finetuning.made_lessons import command, learned, lesson, weights
 from tests.report.parsed_page import Page
 
 from openalbert import cli
-from openalbert.finetuning import run
+from openalbert.finetuning import finetune
 from openalbert.finetuning.early_stopping import EarlyStopping
 from openalbert.finetuning.seeds import seeds_sentence, seeds_table, summarize
 from openalbert.report.model_card import one_line
@@ -30,8 +30,8 @@ def test_seeds_are_runs_of_their_own_that_share_tokenized_data_and_more_can_be_a
 ) -> None:
     file, out = lesson("classification", tmp_path), tmp_path / "runs"
     gathered = []
-    load_data = run.load_data
-    monkeypatch.setattr(run, "load_data", lambda settings: gathered.append(1) or load_data(settings))  # type: ignore[func-returns-value]
+    load_data = finetune.load_data
+    monkeypatch.setattr(finetune, "load_data", lambda settings: gathered.append(1) or load_data(settings))  # type: ignore[func-returns-value]
     two = several(tiny, file, out, "--seeds 2 --seed 5")
     assert len(gathered) == 1
     first_seed = (out / "seed-5" / "metrics.jsonl").read_bytes()

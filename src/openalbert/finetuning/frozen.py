@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from openalbert.finetuning.predict import Outputs, batches_by_length, pack
+from openalbert.finetuning.predict import Outputs, batches_by_length, combine_windows, pack
 from openalbert.model.albert import AlbertModel
 from openalbert.model.encoder import Encoded
 from openalbert.progress import Work
@@ -48,7 +48,7 @@ class FrozenStates:
                 head.kind: model.scores(head.kind, encoded).float().cpu().numpy() for head in model.head_list
             }
         model.train(was_training)
-        return Outputs(logits)
+        return Outputs({kind: combine_windows(sequences, rows) for kind, rows in logits.items()})
 
     @torch.no_grad()
     def _encode(self, name: str, sequences: Sequences) -> Float[Tensor, "sequences hidden"]:

@@ -26,7 +26,7 @@ from openalbert import atomic_io
 from openalbert.errors import UserError
 from openalbert.finetuning.data import load_data
 from openalbert.finetuning.evaluation import Evaluation, evaluate_split
-from openalbert.finetuning.run import finetune
+from openalbert.finetuning.finetune import finetune
 from openalbert.finetuning.settings import Finetune
 from openalbert.interop import huggingface
 from openalbert.pretraining.run import PretrainingRun, pretrain
