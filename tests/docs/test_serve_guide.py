@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.docs.test_guides import commands, run
-from tests.serve.test_server import Process
+from tests.serve.http_api.test_server import Process
 
 from openalbert import cli
 from openalbert.serve.http_api.server import Serve

@@ -18,7 +18,6 @@ from openalbert.finetuning.predict import Outputs, batches_by_length, pack, sigm
 from openalbert.interop.exits import ExitInfo, ExitPoint, ExitRule
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import HeadKind
-from openalbert.tasks.metrics import LOSS
 from openalbert.tasks.task import Sequences, Task
 from openalbert.train.device import Device
 
@@ -101,6 +100,12 @@ class FittedExits:
             f"(full depth: {one['full_score']:.1f})"
             for split, one in self.scores.items()
         ]
+        if not parts:
+            point = self.info.chosen
+            parts = [
+                f"{self.info.metric} {point.score:.1f} at {point.mean_depth:.1f} of {layers} layers on held-out training "
+                "examples"
+            ]
         return f"early exit at {rule}: " + "; ".join(parts)
 
 
@@ -146,8 +151,7 @@ def measure_rule(task: Task, data: EncodedSplit, head: HeadKind, rule: ExitRule,
     depths = np.full(by_depth.shape[1], len(by_depth)) if rule == NEVER else exit_depths(head, rule, by_depth)
     chosen = by_depth[depths - 1, np.arange(len(depths))]
     evaluation = evaluate_outputs(task, data, Outputs({head: chosen}))
-    score = -evaluation.loss if task.main_metric == LOSS else evaluation.metrics[task.main_metric]
-    return ExitPoint(rule, float(depths.mean()), float(score))
+    return ExitPoint(rule, float(depths.mean()), float(evaluation.metrics[task.main_metric]))
 
 
 def candidate_rules(head: HeadKind, by_depth: np.ndarray) -> Iterator[ExitRule]:

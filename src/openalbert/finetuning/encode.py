@@ -78,10 +78,11 @@ def encode(
         raise UserError(f"max_length is {max_length}: an input needs {MIN_LENGTH} tokens at least")
     if stride < 1:
         raise UserError(f"stride is {stride}: a window begins at least 1 token after the one before")
-    if long_texts != "truncate" and task.kind in ("question_answering", "multiple_choice"):
+    if long_texts != "truncate" and task.kind not in ("classification", "regression", "multi_label"):
         raise UserError(
             f"--long-texts {long_texts} is for a label or a value of a text, but {task.name} is of the kind {task.kind}"
             + (", whose passages are always read in windows" if task.kind == "question_answering" else "")
+            + (", whose texts are always read in windows" if task.kind == "tagging" else "")
             + ": leave it out"
         )
     if task.kind == "question_answering":

@@ -214,7 +214,9 @@ def _finetune_folds(settings: Finetune, device: Device, stop: Stop) -> None:
         with atomic_io.new_folder(settings.out / MODEL) as aside:
             shutil.copytree(on_all.out / MODEL, aside, dirs_exist_ok=True)
             card = aside / "README.md"
-            note = f"This model was trained on all {len(whole.examples):,} examples. {folds_sentence(scores)}."
+            learned, total = len(task_data.train.examples), len(whole.examples)
+            on = f"all {total:,}" if learned == total else f"{learned:,} of the {total:,}"
+            note = f"This model was trained on {on} examples. {folds_sentence(scores)}."
             atomic_io.write_text(card, with_note(card.read_text(encoding="utf-8"), note))
         for path in write_out_of_fold(settings.out, pooled, whole, fold_of):
             _log(device, f"out-of-fold predictions: {path}")
@@ -222,8 +224,9 @@ def _finetune_folds(settings: Finetune, device: Device, stop: Stop) -> None:
         atomic_io.write_text(settings.out / SCORES, json.dumps(scores, indent=2) + "\n")
         atomic_io.write_text(settings.out / FOLDS, json.dumps(summary, indent=2) + "\n")
         write_report([settings.out], settings.out / REPORT)
-        _log(device, f"the model trained on all examples is in {settings.out / MODEL}")
+        _log(device, f"the model trained on {on} examples is in {settings.out / MODEL}")
         print(folds_table(summary, scores))
+        _log(device, how_to_predict(settings.out, task_data))
     device.wait_for_all()
 
 

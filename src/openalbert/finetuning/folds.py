@@ -131,11 +131,20 @@ def summarize_folds(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
     for metrics in summary["metrics"].values():
         for name, one in metrics.items():
             values = [next(iter(result["scores"].values()))[name] for result in results]
-            one["interval_between_folds"] = corrected_interval(values, highest=math.inf if name == LOSS else 100.0)
+            one["interval_between_folds"] = corrected_interval(values, *bounds(name))
     return summary
 
 
-def corrected_interval(values: Sequence[float], highest: float = math.inf) -> tuple[float, float] | None:
+def bounds(metric: str) -> tuple[float, float]:
+    """The lowest and the highest value that a metric can have, in percent."""
+    if metric in (LOSS, "r2"):
+        return (0.0, math.inf) if metric == LOSS else (-math.inf, 100.0)
+    return (-100.0 if metric in ("matthews", "pearson", "spearman") else 0.0), 100.0
+
+
+def corrected_interval(
+    values: Sequence[float], lowest: float = -math.inf, highest: float = math.inf
+) -> tuple[float, float] | None:
     """The 95 % interval of a mean over folds; None where all are equal.
 
     Folds are not independent: any two share most of their training examples. Nadeau and Bengio (2003) therefore add the
@@ -148,7 +157,7 @@ def corrected_interval(values: Sequence[float], highest: float = math.inf) -> tu
         return None
     reach = float(stdtrit(k - 1, 0.975)) * spread * math.sqrt(1 / k + 1 / (k - 1))
     mean = statistics.fmean(values)
-    return mean - reach, min(highest, mean + reach)
+    return max(lowest, mean - reach), min(highest, mean + reach)
 
 
 def estimate(
@@ -218,7 +227,7 @@ def _mean_baselines(results: Sequence[dict[str, Any]], split: str) -> list[dict[
     found = []
     for place, name in enumerate(names):
         values = {metric: [of_fold[place].scores[metric] for of_fold in rows] for metric in rows[0][place].scores}
-        ends = {metric: corrected_interval(each, highest=100.0) for metric, each in values.items()}
+        ends = {metric: corrected_interval(each, *bounds(metric)) for metric, each in values.items()}
         found.append(
             {
                 "name": name,

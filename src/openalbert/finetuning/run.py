@@ -284,7 +284,8 @@ class FinetuningRun(TrainingRun[Finetune, PackedBatch]):
 
     def _evaluation_seconds(self, step_seconds: float, steps: int) -> float:
         """What the evaluations take, at a third of the time of a step for each token: there is no backward pass."""
-        scored = [self.early_stopping.data, *([self.task_data.threshold] if self.task_data.threshold else [])]
+        threshold = self.task_data.threshold if self.task_data.task.may_have_no_answer else None
+        scored = [self.early_stopping.data, *([threshold] if threshold else [])]
         tokens = sum(len(split.encoding.sequences.ids) for split in scored)
         evaluations = -(-steps // self.plan.evaluate_every)
         return evaluations * tokens * step_seconds / 3 / (self.train_state.tokens / max(1, self.train_state.step))
@@ -310,7 +311,8 @@ class FinetuningRun(TrainingRun[Finetune, PackedBatch]):
         data = self.task_data
         if not data.has_exits or data.threshold is None:
             return None
-        return fit_and_score(self.model, data.task, data.threshold, data.scored, self.device, self.settings.exit_drop)
+        scored = {} if self.cross_validated else data.scored  # the last run after folds has seen all of its examples
+        return fit_and_score(self.model, data.task, data.threshold, scored, self.device, self.settings.exit_drop)
 
     def _save(self) -> None:
         """Write a checkpoint."""

@@ -12,6 +12,7 @@ from openalbert.optim.schedule import Budget, Schedule
 from openalbert.optim.settings import OptimizerSettings
 from openalbert.run_files import FINAL, FOLD_PREFIX
 from openalbert.tasks.data.source import TaskSource
+from openalbert.tasks.metrics import LOSS
 from openalbert.tasks.task import MAX_ANSWER_TOKENS, LongTexts
 from openalbert.train.device import Speed
 
@@ -195,6 +196,10 @@ class Finetune:
             raise UserError(f"temperature is {self.temperature}: give a number above 0")
         if self.exits and self.long_texts != "truncate":
             raise UserError("--exits is for texts of one window: leave it out, or leave out --long-texts")
+        if self.exits and self.metric == LOSS:
+            raise UserError(
+                "--exits allows a drop in points of a metric in percent, not of the loss: choose another --metric"
+            )
         if self.exit_drop < 0:
             raise UserError(f"exit_drop is {self.exit_drop}: give the points that may be lost, 0 or more")
         given = [name for name in ("epochs", "steps", "minutes") if getattr(self, name) is not None]

@@ -10,6 +10,7 @@ from openalbert.finetuning.data import TaskData
 from openalbert.finetuning.settings import LEARNING_RATES, Finetune, Trainable, plan
 from openalbert.model.albert import AlbertModel
 from openalbert.model.averaging import with_depth
+from openalbert.model.config import TOKEN_HEADS
 from openalbert.model.cost import training_flops_per_token
 from openalbert.model.lora import add_adapters, merge_adapters
 from openalbert.tasks.task import Kind
@@ -40,6 +41,8 @@ def resolve(settings: Finetune, task_data: TaskData, device: Device) -> tuple[Fi
             f"--head-depth {settings.head_depth} is for --trainable head, with 1 to {layers} layers of this model, but "
             f"--trainable is {chosen}: leave it out or change it"
         )
+    if settings.head_depth is not None and task_data.has_known_head:
+        raise UserError("--head-depth is for a new head, but that of --from is trained further: leave it out")
     rate = settings.optimizer.learning_rate
     if chosen in LEARNING_RATES and rate == settings.recipe.learning_rate:
         rate = LEARNING_RATES[chosen]
@@ -95,7 +98,7 @@ def make_model(task_data: TaskData, settings: Finetune) -> AlbertModel:
     if settings.trainable == "lora":
         torch.manual_seed(settings.seed)
         add_adapters(model.encoder, settings.lora_rank)
-    if settings.trainable == "head" or "span" not in model.heads or len(model.heads) > 1:
+    if any(head.kind not in TOKEN_HEADS for head in model.head_list):
         model.encoder.pooler.requires_grad_(True)
     return model
 

@@ -3,7 +3,7 @@
 import importlib.util
 import math
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -12,12 +12,11 @@ from rich.table import Table
 from torch import Tensor
 from tyro.conf import Positional, arg
 
-from openalbert import atomic_io
 from openalbert.errors import InputWarning, UserError
 from openalbert.interop.config_json import write_config
+from openalbert.interop.exits import read_exit_info, weights_of, write_exit_info
 from openalbert.interop.google_checkpoint import is_checkpoint, read_config, read_tensors
 from openalbert.interop.huggingface import (
-    TASK,
     Precision,
     TensorReport,
     build,
@@ -29,6 +28,7 @@ from openalbert.interop.huggingface import (
 )
 from openalbert.interop.names import family_of
 from openalbert.interop.pretraining_json import read_pretraining
+from openalbert.interop.task_json import read_task_info, write_task_info
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import PRETRAINING_HEADS
 from openalbert.model.presets import PRESETS
@@ -82,8 +82,10 @@ def convert(settings: Convert) -> None:
         model, report, folder = read_source(settings)
     tokenizer = find_tokenizer(folder)
     save(model, settings.out, tokenizer, settings.precision, pretraining=read_pretraining(folder))
-    if (folder / TASK).is_file():
-        atomic_io.write_bytes(settings.out / TASK, (folder / TASK).read_bytes())
+    if (task := read_task_info(folder)) is not None:
+        write_task_info(settings.out, task)
+    if (exits := read_exit_info(folder)) is not None:
+        write_exit_info(settings.out, replace(exits, weights=weights_of(settings.out)))
     check_reading_back(model, settings.out, settings.precision)
     differences = {}
     if family_of(model.config) is not None and importlib.util.find_spec("transformers") is not None:

@@ -151,8 +151,8 @@ def read_model(folder: Path) -> tuple[AlbertModel, TensorReport]:
     """Read a model folder, openalbert's or Hugging Face's, with a report on its tensors."""
     if (folder / EXPORT).is_file():
         raise UserError(
-            f"{folder} is an exported model, for `openalbert predict` and `openalbert.load`: here the model is needed "
-            "that it was made of"
+            f"{folder} is an exported model, for `openalbert predict`, `embed`, `search` and `serve`: here the model is "
+            "needed that it was made of"
         )
     values = _read_config_file(folder)
     weights = folder / (WEIGHTS if (folder / WEIGHTS).exists() else INDEX)
@@ -168,6 +168,8 @@ def read_folder_config(folder: Path) -> AlbertConfig:
 
 def read_folder_heads(folder: Path) -> tuple[Head, ...]:
     """The heads of a model folder by the names of its tensors; the pretraining heads where it has no weights."""
+    if (folder / EXPORT).is_file():
+        raise UserError(f"{folder} is an exported model: name the model that it was made of")
     values, names = _read_config_file(folder), read_tensor_names(folder)
     if not names and OWN_SECTION not in values:
         return PRETRAINING_HEADS

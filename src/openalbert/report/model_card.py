@@ -448,6 +448,8 @@ def _finetuning_table(run: RunRecord, settings: Any, max_length: int) -> str:
         ),
         ("dropout", f"encoder {settings.dropout:g}, classifier {settings.classifier_dropout:g}"),
         ("weights kept", one_line(best) if settings.keep == "best" else "those of the last step"),
+        *([("weights trained", settings.trainable)] if settings.trainable in ("head", "lora") else []),
+        *([("early exit", "a head after every layer")] if settings.exits else []),
         *([("class weights", one_line(settings.class_weights))] if settings.class_weights != "none" else []),
         *_run_rows(run, settings),
     ]

@@ -130,7 +130,8 @@ def describe(manifest: Manifest) -> str:
 def _scores(settings: Export, model: AlbertModel, exported: OnnxBackend, folder: Path) -> list[Score]:
     if not settings.source.is_given:
         return []
-    if task_heads(model):
+    task_info = read_task_info(folder)
+    if task_heads(model) or (task_info is not None and task_info.kind == "similarity"):
         return score_task(model, exported, folder, settings.task, settings.source)
     if settings.source.dev is None or "masked_lm" not in model.heads:
         raise UserError(f"{settings.model} has no head for a task: give a text file with --dev, for MLM accuracy")

@@ -114,11 +114,16 @@ def score_task(
             max_length=options.max_length,
             stride=options.stride,
             max_answer_tokens=options.max_answer_tokens,
+            long_texts=options.long_texts,
         )
         backends: tuple[Backend, Backend] = (TorchBackend(model, cpu()), export)
         values = []
         for backend in backends:
-            outputs = backend.logits(data.encoding.sequences, kinds)
+            sequences = data.encoding.sequences
+            is_similarity = task.kind == "similarity"
+            outputs = (
+                Outputs({"similarity": backend.embed(sequences)}) if is_similarity else backend.logits(sequences, kinds)
+            )
             evaluation = evaluate_outputs(task, data, outputs, null_threshold=options.null_threshold)
             values.append(evaluation.metrics[task.main_metric])
         name = f"{task.name} {split}, {task.main_metric}"

@@ -517,7 +517,8 @@ class Predictor:
 
     def _embedded(self, sequences: Sequences, how: "Computing") -> Outputs:
         with self._work(sequences, how.shows) as advance:
-            embeddings = self.backend.embed(sequences, tokens_at_a_time=how.tokens_at_a_time, advance=advance)
+            backend = self._backend(how)
+            embeddings = backend.embed(sequences, tokens_at_a_time=how.tokens_at_a_time, advance=advance)
         return Outputs({"similarity": embeddings})
 
     @contextlib.contextmanager

@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 import pytest
 from tests.serve.http_api.serving import running, until
-from tests.serve.test_http_errors import Gate, address
+from tests.serve.http_api.test_http_errors import Gate, address
 
 from openalbert import cli
 from openalbert.errors import UserError
