@@ -103,8 +103,8 @@ class FittedExits:
         if not parts:
             point = self.info.chosen
             parts = [
-                f"{self.info.metric} {point.score:.1f} at {point.mean_depth:.1f} of {layers} layers on held-out training "
-                "examples"
+                f"{self.info.metric} {point.score:.1f} at {point.mean_depth:.1f} of {layers} layers on held-out "
+                "training examples"
             ]
         return f"early exit at {rule}: " + "; ".join(parts)
 

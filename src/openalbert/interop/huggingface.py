@@ -151,8 +151,8 @@ def read_model(folder: Path) -> tuple[AlbertModel, TensorReport]:
     """Read a model folder, openalbert's or Hugging Face's, with a report on its tensors."""
     if (folder / EXPORT).is_file():
         raise UserError(
-            f"{folder} is an exported model, for `openalbert predict`, `embed`, `search` and `serve`: here the model is "
-            "needed that it was made of"
+            f"{folder} is an exported model, for `openalbert predict`, `embed`, `search` and `serve`: here the "
+            "model is needed that it was made of"
         )
     values = _read_config_file(folder)
     weights = folder / (WEIGHTS if (folder / WEIGHTS).exists() else INDEX)

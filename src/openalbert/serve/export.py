@@ -20,6 +20,7 @@ from openalbert.interop import huggingface
 from openalbert.interop.onnx import Manifest, check_replaceable, size_of, write_export
 from openalbert.interop.onnx_graph import PARTS, Part
 from openalbert.interop.onnx_runtime import ExportedModel
+from openalbert.interop.task_json import read_task_info
 from openalbert.model.albert import AlbertModel
 from openalbert.progress import plain_console
 from openalbert.serve.export_scores import (
