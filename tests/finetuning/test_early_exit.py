@@ -180,3 +180,22 @@ def test_patience_counts_equal_decisions_in_a_row() -> None:
 def test_only_rules_that_none_beats_are_kept() -> None:
     points = [ExitPoint(NEVER, depth, score) for depth, score in ((3.0, 80.0), (2.0, 70.0), (2.5, 69.0), (4.0, 80.0))]
     assert [(one.mean_depth, one.score) for one in pareto(points)] == [(2.0, 70.0), (3.0, 80.0)]
+
+
+def test_a_converted_model_keeps_its_exits_and_their_rule(deeper: Path, tmp_path: Path) -> None:
+    learn(deeper, "classification", lesson("classification", tmp_path), tmp_path / "run", "--exits --steps 2")
+    cli.main(["convert", str(tmp_path / "run" / "model"), "--out", str(tmp_path / "other")])
+    before, after = read_exit_info(tmp_path / "run" / "model"), read_exit_info(tmp_path / "other")
+    assert before is not None
+    assert after is not None
+    assert (after.chosen, after.points) == (before.chosen, before.points)
+
+
+@pytest.mark.parametrize("words", ["--metric loss", "--long-texts mean", "--trainable lora"])
+def test_exits_are_refused_together_with_what_they_do_not_fit(
+    words: str, deeper: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = lesson("classification", tmp_path)
+    with pytest.raises(SystemExit):
+        cli.main(command(deeper, "classification", file, tmp_path / "run", f"--exits {words}"))
+    assert "exits" in capsys.readouterr().err

@@ -20,7 +20,7 @@ from openalbert import cli
 from openalbert.errors import UserError
 from openalbert.finetuning import evaluation
 from openalbert.finetuning import run as run_module
-from openalbert.finetuning.folds import corrected_interval
+from openalbert.finetuning.folds import bounds, corrected_interval
 from openalbert.finetuning.settings import Finetune
 from openalbert.interop.task_json import read_task_info
 from openalbert.tasks.data.source import TaskSource
@@ -238,3 +238,5 @@ def test_the_interval_of_a_mean_over_folds_is_nadeau_and_bengios() -> None:
     assert low < naive[0] < naive[1] < high
     assert corrected_interval([99.0, 100.0], highest=100.0)[1] == 100.0  # type: ignore[index]
     assert corrected_interval([90.0, 90.0]) is None
+    assert corrected_interval([10.0, 90.0], *bounds("accuracy")) == (0.0, 100.0)
+    assert corrected_interval([10.0, 90.0], *bounds("matthews")) == (-100.0, 100.0)
