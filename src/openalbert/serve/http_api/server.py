@@ -57,7 +57,7 @@ class Serve:
 
 
 def serve(settings: Serve) -> None:
-    """Load the models, answer until told to stop, and end when all is answered."""
+    """Load the models, answer until stopped, and end when all is answered."""
     try:
         from openalbert.serve.http_api.app import make_app
         from openalbert.serve.http_api.uvicorn_server import Server, allow_many_connections, bind
