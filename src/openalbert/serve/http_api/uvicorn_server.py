@@ -12,7 +12,7 @@ from openalbert.errors import UserError
 from openalbert.serve.http_api.guard import App
 from openalbert.serve.http_api.limits import Limits
 
-KEEP_ALIVE = 5  # seconds until an idle connection is closed
+KEEP_ALIVE = 75  # seconds until an idle connection is closed: later than clients and proxies close theirs, mostly at 60
 
 
 class Server(uvicorn.Server):
