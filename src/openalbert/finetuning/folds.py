@@ -24,7 +24,7 @@ from openalbert.finetuning.predict import Outputs, probabilities
 from openalbert.finetuning.seeds import summarize
 from openalbert.finetuning.settings import Finetune
 from openalbert.finetuning.submission import format_prediction, prediction_record
-from openalbert.formatting import NOTHING, counted
+from openalbert.formatting import NOTHING, aligned, counted
 from openalbert.model.config import TOKEN_HEADS
 from openalbert.report.baselines import baseline_rows, describe_gain
 from openalbert.report.error_analysis import ErrorAnalysis, with_interval
@@ -266,15 +266,7 @@ def folds_table(summary: dict[str, Any], final: dict[str, Any]) -> str:
         means = [row.scores.get(metric) for metric in metrics]
         cells = [NOTHING if value is None else f"{value:.2f}" for value in means]
         rows.append([row.name, "", "", *cells, "baseline"])
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [
-        "  ".join(
-            word.ljust(width) if place in (0, len(widths) - 1) else word.rjust(width)
-            for place, (word, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
-    lines.append(folds_sentence(final))
+    lines = [aligned(rows, (0, -1)), folds_sentence(final)]
     return "\n".join([*lines, *([describe_gain(final["gain"])] if final["gain"] else [])])
 
 

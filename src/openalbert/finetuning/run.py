@@ -3,7 +3,7 @@
 import json
 import math
 import shutil
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,26 +18,19 @@ from openalbert.finetuning.early_exit import FittedExits, fit_and_score
 from openalbert.finetuning.early_stopping import EarlyStopping, EvaluationHistory
 from openalbert.finetuning.error_analysis import analyze_errors
 from openalbert.finetuning.evaluation import evaluate_split, write_outcome
-from openalbert.finetuning.folds import (
-    save_logits,
-)
+from openalbert.finetuning.folds import save_logits
 from openalbert.finetuning.frozen import FrozenStates, standardize_pooler
 from openalbert.finetuning.losses import finetuning
 from openalbert.finetuning.settings import Finetune, plan
 from openalbert.finetuning.similarity import similarity_training
 from openalbert.finetuning.trainable import describe, make_model, merge
-from openalbert.interop.exits import weights_of, write_exit_info
+from openalbert.interop.exits import write_exit_info
 from openalbert.model.cost import training_flops_per_token
 from openalbert.optim.optimizer import make_optimizer
 from openalbert.optim.schedule import DepthSchedule, DepthStage
 from openalbert.report.error_analysis import ErrorAnalysis
 from openalbert.report.report import write_report
-from openalbert.run_files import (
-    CHECKPOINTS,
-    MODEL,
-    REPORT,
-    SCORES,
-)
+from openalbert.run_files import CHECKPOINTS, MODEL, REPORT, SCORES
 from openalbert.settings import to_dict
 from openalbert.tasks.label_checks import describe_never_predicted
 from openalbert.train import checkpoint
@@ -392,7 +385,7 @@ class FinetuningRun(TrainingRun[Finetune, PackedBatch]):
                 save_logits(self.folder, kept.outputs)
             write_outcome(self.folder, self.model, self.task_data, self.settings.stride, scores, analyses)
             if exits is not None:
-                write_exit_info(self.folder / MODEL, replace(exits.info, weights=weights_of(self.folder / MODEL)))
+                write_exit_info(self.folder / MODEL, exits.info)
                 self.log(exits.sentence())
             self.write_actual()
             write_report([self.folder], self.folder / REPORT)

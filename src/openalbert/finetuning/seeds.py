@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from openalbert.formatting import NOTHING
+from openalbert.formatting import NOTHING, aligned
 from openalbert.report.baselines import BaselineRow, baseline_rows
 from openalbert.report.error_analysis import explain_intervals, written_scores
 from openalbert.tasks.metrics import rank_of
@@ -76,17 +76,9 @@ def seeds_table(summary: dict[str, Any]) -> str:
     baselines = baseline_rows(summary["runs"][0], split)
     for row in baselines:
         rows.append([row.name, "", "", *(_written(row.scores.get(metric)) for metric in metrics), "baseline"])
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = [
-        "  ".join(
-            word.ljust(width) if column in (0, len(widths) - 1) else word.rjust(width)
-            for column, (word, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
     return "\n".join(
         [
-            *lines,
+            aligned(rows, (0, -1)),
             *_interval(summary),
             *_gain(summary, baselines),
             *(["all runs collapsed: there is no result"] if num_collapsed == num_runs else []),

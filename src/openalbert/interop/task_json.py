@@ -9,6 +9,7 @@ from openalbert.interop.names import family_of
 from openalbert.interop.sentence_transformers import write_sentence_transformers_files
 from openalbert.model.pooling import Pooling
 from openalbert.settings import from_json, to_json
+from openalbert.tasks.registry import GLUE
 from openalbert.tasks.task import MAX_ANSWER_TOKENS, AnswerFormat, Kind, LongTexts
 
 
@@ -46,6 +47,11 @@ class TaskInfo:
     """For similarity: how the embedding of a text is made from those of its tokens."""
     long_texts: LongTexts = "truncate"
     """Whether texts beyond `max_length` are cut, or read in windows whose logits are combined by mean or maximum."""
+
+    @property
+    def reads_pairs(self) -> bool | None:
+        """`of_pairs`, where it is not noted that of the GLUE task."""
+        return bool(GLUE[self.task].second) if self.of_pairs is None and self.task in GLUE else self.of_pairs
 
 
 def write_task_info(folder: Path, info: TaskInfo) -> None:

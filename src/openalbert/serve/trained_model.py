@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,7 +12,7 @@ from torch import Tensor
 from openalbert.errors import UserError
 from openalbert.finetuning.predict import PRETRAINING
 from openalbert.interop import huggingface
-from openalbert.interop.exits import ExitInfo, read_exit_info, weights_of, write_exit_info
+from openalbert.interop.exits import ExitInfo, read_exit_info, write_exit_info
 from openalbert.interop.onnx import is_exported
 from openalbert.interop.onnx_runtime import ExportedModel
 from openalbert.interop.pretraining_json import Pretraining, read_pretraining
@@ -25,7 +24,6 @@ from openalbert.model.presets import PRESETS
 from openalbert.serve.backend import Backend, TorchBackend
 from openalbert.serve.onnx_backend import OnnxBackend
 from openalbert.serve.predictions import IN_ORDER, SWAPPED
-from openalbert.tasks.registry import GLUE
 from openalbert.tasks.task import Kind
 from openalbert.text.tokenizer import MODEL_FILE, Tokenizer
 from openalbert.train.device import Device, usable_device
@@ -141,9 +139,7 @@ class TrainedModel:
             return True
         if self.task is None or self.kind not in ("classification", "regression", "multi_label"):
             return None
-        if self.task.of_pairs is None and self.task.task in GLUE:
-            return bool(GLUE[self.task.task].second)
-        return self.task.of_pairs
+        return self.task.reads_pairs
 
     @property
     def max_length(self) -> int:
@@ -182,7 +178,7 @@ class TrainedModel:
         if self.task is not None:
             write_task_info(target, self.task)
         if self.exits is not None:
-            write_exit_info(target, replace(self.exits, weights=weights_of(target)))
+            write_exit_info(target, self.exits)
 
     def to(self: Model, device: str) -> Model:
         """Compute on another device from now on: cpu, cuda, cuda:1 or mps. On a CUDA device it is in bf16."""

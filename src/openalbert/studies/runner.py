@@ -16,7 +16,7 @@ from typing import Any
 
 from openalbert import atomic_io
 from openalbert.errors import UserError, suggestion
-from openalbert.formatting import count, counted, duration
+from openalbert.formatting import aligned, count, counted, duration
 from openalbert.model.config import AlbertConfig
 from openalbert.model.cost import training_flops_per_token
 from openalbert.pretraining.run import PretrainingRun
@@ -351,17 +351,9 @@ def estimate_study(plan: Plan, measure: Callable[[Unit], tuple[float, float]] | 
         cells = [name, str(len(own)), count(tokens), f"{tokens * per_token:.2e}"]
         rows.append([*cells, f"{minutes:.2f}", f"{minutes * len(own):.2f}"])
     rows.append(["in total", str(len(waiting)), "", "", "", f"{total:.2f}"])
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = [
-        "  ".join(
-            cell.rjust(width) if number else cell.ljust(width)
-            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        for row in rows
-    ]
     measured_on = f"{flops_per_second:.2e} model FLOP/s, measured on '{waiting[0].variant}'"
     note = f"pretraining alone, one run at a time, at {measured_on}"
-    return "\n".join([*lines, note, *_measured_stages(plan)])
+    return "\n".join([aligned(rows), note, *_measured_stages(plan)])
 
 
 def measure_first(unit: Unit) -> tuple[float, float]:
