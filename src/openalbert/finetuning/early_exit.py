@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Float32, Float64, Int64
 
 from openalbert.finetuning.data import EncodedSplit
-from openalbert.finetuning.evaluation import evaluate_outputs
+from openalbert.finetuning.evaluation.split import evaluate_outputs
 from openalbert.finetuning.predict import (
     TOKENS_AT_A_TIME,
     Outputs,

@@ -17,13 +17,14 @@ from jaxtyping import Int64
 
 from openalbert import atomic_io
 from openalbert.errors import UserError
-from openalbert.finetuning.baselines import read_predictions
 from openalbert.finetuning.data import EncodedSplit, TaskData, encode_split
-from openalbert.finetuning.evaluation import Evaluation, Interval, evaluate_outputs, intervals, paired_interval
+from openalbert.finetuning.evaluation.baselines import read_predictions
+from openalbert.finetuning.evaluation.intervals import Interval, intervals, paired_interval
+from openalbert.finetuning.evaluation.split import Evaluation, evaluate_outputs
+from openalbert.finetuning.evaluation.submission import format_prediction, prediction_record
 from openalbert.finetuning.predict import Outputs, probabilities
 from openalbert.finetuning.seeds import summarize
 from openalbert.finetuning.settings import Finetune
-from openalbert.finetuning.submission import format_prediction, prediction_record
 from openalbert.formatting import NOTHING, aligned, counted
 from openalbert.model.config import TOKEN_HEADS
 from openalbert.report.baselines import baseline_rows, describe_gain

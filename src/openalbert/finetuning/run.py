@@ -10,17 +10,18 @@ from typing import Any
 import torch
 
 from openalbert.errors import UserError
-from openalbert.finetuning.baselines import gain_over, without_predictions
 from openalbert.finetuning.batches import PackedBatch, Packing, num_units, tokens_in_memory
 from openalbert.finetuning.collapse import FROM_PROGRESS, RATE_FACTOR, baseline_loss
 from openalbert.finetuning.data import TaskData
 from openalbert.finetuning.early_exit import FittedExits, fit_and_score
 from openalbert.finetuning.early_stopping import EarlyStopping, EvaluationHistory
-from openalbert.finetuning.error_analysis import analyze_errors
-from openalbert.finetuning.evaluation import evaluate_split, write_outcome
+from openalbert.finetuning.evaluation.baselines import gain_over, without_predictions
+from openalbert.finetuning.evaluation.error_analysis import analyze_errors
+from openalbert.finetuning.evaluation.split import evaluate_split
 from openalbert.finetuning.folds import save_logits
 from openalbert.finetuning.frozen import FrozenStates, standardize_pooler
 from openalbert.finetuning.losses import finetuning
+from openalbert.finetuning.outcome import write_outcome
 from openalbert.finetuning.settings import Finetune, plan
 from openalbert.finetuning.similarity import similarity_training
 from openalbert.finetuning.trainable import describe, make_model, merge
@@ -180,7 +181,7 @@ class FinetuningRun(TrainingRun[Finetune, PackedBatch]):
         try:
             for step in () if history.has_ended else steps:
                 done = self.loop_config.budget.progress(self.train_state.spent)
-                self.metrics_log.take(step, self.train_state, done)
+                self.metrics_log.add_step(step, self.train_state, done)
                 self.estimate_from(step)
                 if step.every(self.settings.log_every) or done == 1:
                     self.metrics_log.write_window(step, self.train_state)

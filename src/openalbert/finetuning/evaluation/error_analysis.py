@@ -7,7 +7,8 @@ from typing import cast
 
 import numpy as np
 
-from openalbert.finetuning.evaluation import Evaluation, intervals
+from openalbert.finetuning.evaluation.intervals import intervals
+from openalbert.finetuning.evaluation.split import Evaluation
 from openalbert.finetuning.predict import by_example, sigmoid, softmax, tagged_words
 from openalbert.finetuning.span_decoding import Answers
 from openalbert.finetuning.words import NO_TOKEN

@@ -3,7 +3,6 @@
 import json as json_text
 import re
 import shlex
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,14 +15,14 @@ from openalbert import atomic_io
 from openalbert.errors import UserError
 from openalbert.finetuning.data import describe_windows, encode_split
 from openalbert.finetuning.encode import STRIDE
-from openalbert.finetuning.error_analysis import analyze_errors
-from openalbert.finetuning.evaluation import Evaluation, evaluate_split
+from openalbert.finetuning.evaluation.error_analysis import analyze_errors
+from openalbert.finetuning.evaluation.split import Evaluation, evaluate_split
+from openalbert.finetuning.evaluation.submission import write_files
 from openalbert.finetuning.predict import TOKENS_AT_A_TIME, Ensemble, load_models, task_heads
 from openalbert.finetuning.span_decoding import N_BEST
-from openalbert.finetuning.submission import write_files
 from openalbert.formatting import aligned, counted, percent_of, were
 from openalbert.interop.task_json import TaskInfo
-from openalbert.progress import Work
+from openalbert.progress import Work, log
 from openalbert.report.error_analysis import ErrorAnalysis, explain_intervals, with_interval
 from openalbert.report.report import evaluation_page
 from openalbert.report.run_reader import examples_of
@@ -402,8 +401,3 @@ def _labels_for(ensemble: Ensemble, name: str) -> tuple[str, ...] | None:
         f"{ensemble.names[0]} has the classes {', '.join(labels)}, but {name} has {', '.join(known)}: "
         "is it fine-tuned for another task?"
     )
-
-
-def log(sentence: str) -> None:
-    """Write a message to standard error."""
-    print(sentence, file=sys.stderr, flush=True)
