@@ -117,6 +117,16 @@ def aligned(rows: Sequence[Sequence[str]], left: Sequence[int] = (0,)) -> str:
     )
 
 
+def listed(names: Sequence[str], most: int) -> str:
+    """The first names, and how many there are more: `a, b and 3 more`."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most:,} more" if len(names) > most else "")
+
+
+def two_decimals(value: float | None) -> str:
+    """A metric as tables have it."""
+    return NOTHING if value is None else f"{value:.2f}"
+
+
 def counted(number: int, noun: str) -> str:
     """A count with its noun, whose plural ends in s."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"

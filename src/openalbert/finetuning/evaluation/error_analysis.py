@@ -12,7 +12,7 @@ from openalbert.finetuning.evaluation.split import Evaluation
 from openalbert.finetuning.predict import by_example, sigmoid, softmax, tagged_words
 from openalbert.finetuning.span_decoding import Answers
 from openalbert.finetuning.words import NO_TOKEN
-from openalbert.formatting import counted
+from openalbert.formatting import counted, listed
 from openalbert.report.error_analysis import ErrorAnalysis, Group, Mark, Mistake, Shown
 from openalbert.tasks.label_checks import never_predicted
 from openalbert.tasks.metrics import Retrieved
@@ -302,9 +302,7 @@ def _named_spans(example: TaggingExample, entities: Sequence[Entity]) -> str:
     named = [
         f"{example.text[example.words[one.start][0] : example.words[one.end - 1][1]]} ({one.label})" for one in entities
     ]
-    return ", ".join(named[:MAX_NAMED]) + (
-        f" and {len(named) - MAX_NAMED:,} more" if len(named) > MAX_NAMED else ""
-    ) or ("(none)")
+    return listed(named, MAX_NAMED) or "(none)"
 
 
 def _cropped(name: str, text: str, marks: tuple[Mark, ...]) -> tuple[Shown, ...]:
