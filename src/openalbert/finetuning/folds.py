@@ -260,8 +260,8 @@ def folds_table(summary: dict[str, Any], final: dict[str, Any]) -> str:
         number, size = f"fold {result['fold']}", f"{result['num_examples'][split]:,}"
         rows.append([number, size, str(result["step"]), *values, "collapsed" if result["collapsed"] else ""])
     for line in ("mean", "spread"):
-        values = [summary["metrics"].get(split, {}).get(metric, {}).get(line) for metric in metrics]
-        rows.append([line, "", "", *map(two_decimals, values), ""])
+        of_folds = summary["metrics"].get(split, {})
+        rows.append([line, "", "", *(two_decimals(of_folds.get(metric, {}).get(line)) for metric in metrics), ""])
     for row in baseline_rows(final, CROSS_VALIDATION):
         rows.append([row.name, "", "", *(two_decimals(row.scores.get(metric)) for metric in metrics), "baseline"])
     lines = [aligned(rows, (0, -1)), folds_sentence(final)]
