@@ -30,7 +30,7 @@ from finetune_sides import LABELS, SHAPES, WARM_STEPS, Clock, made_up, our_steps
 
 from openalbert.errors import UserError
 from openalbert.finetuning.data import EncodedSplit, load_data
-from openalbert.finetuning.evaluation import evaluate_split
+from openalbert.finetuning.evaluation.split import evaluate_split
 from openalbert.finetuning.settings import Finetune
 from openalbert.interop import huggingface
 from openalbert.model.albert import AlbertModel

@@ -229,15 +229,15 @@ def test_a_folder_without_a_run_is_refused_but_shown(tmp_path: Path) -> None:
 def test_an_interrupt_leaves_a_checkpoint_raises_keyboard_interrupt_and_the_same_call_resumes(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pretrained: openalbert.Run
 ) -> None:
-    take, before = MetricsLog.take, signal.getsignal(signal.SIGINT)
+    add_step, before = MetricsLog.add_step, signal.getsignal(signal.SIGINT)
 
     def interrupted(log: MetricsLog, step: Any, *others: Any) -> None:
-        take(log, step, *others)
+        add_step(log, step, *others)
         if step.number == 3:
             os.kill(os.getpid(), signal.SIGINT)
 
     with monkeypatch.context() as patched:
-        patched.setattr(MetricsLog, "take", interrupted)
+        patched.setattr(MetricsLog, "add_step", interrupted)
         with pytest.raises(KeyboardInterrupt, match="the same call resumes it"):
             openalbert.pretrain("albert-micro", home / "shards", tmp_path / "run", steps=10, **PRETRAINING)
     assert signal.getsignal(signal.SIGINT) == before
@@ -249,13 +249,13 @@ def test_an_interrupt_leaves_a_checkpoint_raises_keyboard_interrupt_and_the_same
 
 
 def test_sigterm_ends_the_process_with_its_code(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    take = MetricsLog.take
+    add_step = MetricsLog.add_step
 
     def ended(log: MetricsLog, *others: Any) -> None:
-        take(log, *others)
+        add_step(log, *others)
         os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr(MetricsLog, "take", ended)
+    monkeypatch.setattr(MetricsLog, "add_step", ended)
     with pytest.raises(SystemExit) as end:
         openalbert.pretrain("albert-micro", home / "shards", tmp_path / "run", steps=10, **PRETRAINING)
     assert end.value.code == 143

@@ -49,3 +49,20 @@ from openalbert import formatting
 def test_a_figure_is_written_for_people(write: object, value: object, expected: str) -> None:
     assert callable(write)
     assert write(value) == expected
+
+
+def test_a_table_of_text_is_aligned_at_both_sides_as_asked() -> None:
+    rows = [["run", "score", "note"], ["seed 1", "97.44", "collapsed"], ["median", "3.10", ""]]
+    assert formatting.aligned(rows).splitlines() == [
+        "run     score       note",
+        "seed 1  97.44  collapsed",
+        "median   3.10",
+    ]
+    assert formatting.aligned(rows, (0, -1)).splitlines()[0] == "run     score  note"
+
+
+@pytest.mark.parametrize(
+    ("count", "expected"), [(0, ""), (1, "n0"), (3, "n0, n1, n2"), (1204, "n0, n1, n2 and 1,201 more")]
+)
+def test_of_many_names_the_first_are_listed_and_the_others_counted(count: int, expected: str) -> None:
+    assert formatting.listed([f"n{number}" for number in range(count)], 3) == expected

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from openalbert.finetuning.evaluate import Evaluate, score_models
+from openalbert.finetuning.evaluation.evaluate import Evaluate, score_models
 from openalbert.finetuning.finetune import finetune as run_finetuning
 from openalbert.finetuning.settings import Finetune
 from openalbert.model.config import Head

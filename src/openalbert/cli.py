@@ -30,9 +30,9 @@ class Verb:
     recipes: str = ""
     """The module whose `defaults_for` gives the settings that a recipe's name, or none, stands for."""
     named_by: str = ""
-    """The option whose value is the recipe's name; not given: the first word after the verb is."""
+    """The option whose value is the recipe's name; not given: the first argument after the verb is."""
     first: str = "model"
-    """The setting that is the first word after the verb, where an option has the recipe's name."""
+    """The setting that is the first argument after the verb, where an option has the recipe's name."""
     effective: str = ""
     """The function of that module that gives what a run uses for settings that are not given, for the help."""
 
@@ -68,7 +68,7 @@ VERBS = {
     ),
     "evaluate": Verb(
         "scores of a model, or of several together, on a task",
-        "openalbert.finetuning.evaluate",
+        "openalbert.finetuning.evaluation.evaluate",
         "Evaluate",
         "evaluate",
     ),
@@ -121,14 +121,14 @@ GROUPS = {
 }
 
 
-def main(words: list[str] | None = None) -> None:
+def main(arguments: list[str] | None = None) -> None:
     """Run one command line and exit with its code."""
-    words = sys.argv[1:] if words is None else words
+    arguments = sys.argv[1:] if arguments is None else arguments
     if isinstance(sys.stdout, io.TextIOWrapper):
         # Where both streams go into one pipe or file, results stay in order with what is said on standard error.
         sys.stdout.reconfigure(line_buffering=True)
     try:
-        verb, rest = find_verb(words)
+        verb, rest = find_verb(arguments)
         with warnings_as_sentences():
             run_verb(verb, rest)
         sys.stdout.flush()
@@ -185,13 +185,13 @@ def warnings_as_sentences() -> Iterator[None]:
         yield
 
 
-def find_verb(words: list[str]) -> tuple[str, list[str]]:
+def find_verb(arguments: list[str]) -> tuple[str, list[str]]:
     """Split a command line into its verb, of one word or two, and the rest."""
     for length in (2, 1):
-        verb = " ".join(words[:length])
-        if len(words) >= length and verb in VERBS:
-            return verb, words[length:]
-    asked = words[0] if words else "--help"
+        verb = " ".join(arguments[:length])
+        if len(arguments) >= length and verb in VERBS:
+            return verb, arguments[length:]
+    asked = arguments[0] if arguments else "--help"
     family = {verb: VERBS[verb] for verb in VERBS if verb.split()[0] == asked}
     if asked in (*HELP, HELP_ALL, "help"):
         print_help(VERBS)
@@ -201,12 +201,12 @@ def find_verb(words: list[str]) -> tuple[str, list[str]]:
 
         print(f"openalbert {__version__}")
         sys.exit(0)
-    if family and (len(words) == 1 or words[1] in (*HELP, HELP_ALL)):
+    if family and (len(arguments) == 1 or arguments[1] in (*HELP, HELP_ALL)):
         print_help(family)
-        sys.exit(0 if len(words) > 1 else 2)
+        sys.exit(0 if len(arguments) > 1 else 2)
     if family:
         known = [verb.split()[1] for verb in family]
-        usage_error(f"'{asked} {words[1]}' is not a verb: {suggestion(words[1], known)}")
+        usage_error(f"'{asked} {arguments[1]}' is not a verb: {suggestion(arguments[1], known)}")
     usage_error(f"'{asked}' is not a verb: {suggestion(asked, sorted({verb.split()[0] for verb in VERBS}))}")
 
 
@@ -231,24 +231,24 @@ def print_help(verbs: dict[str, Verb]) -> None:
     print("`openalbert --version` prints the version.")
 
 
-def run_verb(name: str, words: list[str]) -> None:
+def run_verb(name: str, arguments: list[str]) -> None:
     """Read the verb's settings from the command line and carry it out, or print the verb's help."""
     verb = VERBS[name]
     module = importlib.import_module(verb.module)
     kind = getattr(module, verb.settings)
-    if HELP_ALL in words:
-        words = [word for word in words if word not in (*HELP, HELP_ALL)] + ["--help"]
-    elif any(word in HELP for word in words):
-        print(short_help(kind, name, [word for word in words if word not in HELP]))
+    if HELP_ALL in arguments:
+        arguments = [argument for argument in arguments if argument not in (*HELP, HELP_ALL)] + ["--help"]
+    elif any(argument in HELP for argument in arguments):
+        print(short_help(kind, name, [argument for argument in arguments if argument not in HELP]))
         sys.exit(0)
-    settings = parse(kind, name, words)
+    settings = parse(kind, name, arguments)
     getattr(module, verb.function)(settings)
 
 
-def parse(kind: Any, name: str, words: list[str]) -> Any:
+def parse(kind: Any, name: str, arguments: list[str]) -> Any:
     """Fill a settings class from the command line.
 
-    Where the defaults depend on a model, its name is the first word after the verb, and the line is read over the
+    Where the defaults depend on a model, its name is the first argument after the verb, and the line is read over the
     defaults that follow from it; so it is where they depend on an option.
     """
     import tyro
@@ -256,60 +256,60 @@ def parse(kind: Any, name: str, words: list[str]) -> Any:
     from openalbert.cli_options import registry
     from openalbert.cli_pages import PAGES
 
-    found = defaults_of(name, words)
+    found = defaults_of(name, arguments)
     default = {} if found is None else {"default": found}
     settings = tyro.cli(
         kind,
         prog=f"openalbert {name}",
-        args=words,
+        args=arguments,
         description=PAGES[name].about,
         # A switch that is off has only `--switch`, one that is on only `--no-switch`.
         config=(tyro.conf.FlagCreatePairsOff,),
         registry=registry,
         **default,
     )
-    if default and not VERBS[name].named_by and settings.preset != first_word(words):
+    if default and not VERBS[name].named_by and settings.preset != first_positional(arguments):
         usage_error(f"name the model right after the verb: openalbert {name} {settings.preset} …")
     return settings
 
 
-def short_help(kind: Any, name: str, words: list[str]) -> str:
-    """The verb's page, with the values that follow from the model or the task that these words name."""
+def short_help(kind: Any, name: str, arguments: list[str]) -> str:
+    """The verb's page, with the values that follow from the model or the task that these arguments name."""
     from openalbert.cli_help import verb_page
     from openalbert.settings import Effective
 
-    verb, settings = VERBS[name], defaults_of(name, words)
+    verb, settings = VERBS[name], defaults_of(name, arguments)
     if settings is None:
         return verb_page(name, kind)
-    first, option = first_word(words), verb.named_by
+    first, option = first_positional(arguments), verb.named_by
     if option and first:
         settings = replace(settings, **{verb.first: first})
-    given = [first, *([option, value_of(option, words)] if option and value_of(option, words) else [])]
+    given = [first, *([option, value_of(option, arguments)] if option and value_of(option, arguments) else [])]
     recipes, heading = importlib.import_module(verb.recipes), f"Settings, as {first} has them" if first else "Settings"
     used = getattr(recipes, verb.effective)(settings) if verb.effective else Effective(settings, {}, heading)
-    return verb_page(name, kind, used, shlex.join(word for word in given if word))
+    return verb_page(name, kind, used, shlex.join(argument for argument in given if argument))
 
 
-def defaults_of(name: str, words: list[str]) -> Any:
+def defaults_of(name: str, arguments: list[str]) -> Any:
     """The settings that follow from the model or the task that a command line names; None where nothing does."""
     verb = VERBS[name]
     if not verb.recipes:
         return None
-    recipe = value_of(verb.named_by, words) if verb.named_by else first_word(words)
+    recipe = value_of(verb.named_by, arguments) if verb.named_by else first_positional(arguments)
     return importlib.import_module(verb.recipes).defaults_for(recipe)
 
 
-def first_word(words: list[str]) -> str:
-    """The word after the verb, where it is no option."""
-    return words[0] if words and not words[0].startswith("-") else ""
+def first_positional(arguments: list[str]) -> str:
+    """The argument after the verb, where it is no option."""
+    return arguments[0] if arguments and not arguments[0].startswith("-") else ""
 
 
-def value_of(option: str, words: list[str]) -> str:
+def value_of(option: str, arguments: list[str]) -> str:
     """The value that a command line gives an option, the last one where there are several; empty if it has none."""
     value = ""
-    for number, word in enumerate(words):
-        if word == option:
-            value = "".join(words[number + 1 : number + 2])
-        elif word.startswith(f"{option}="):
-            value = word.removeprefix(f"{option}=")
+    for number, argument in enumerate(arguments):
+        if argument == option:
+            value = "".join(arguments[number + 1 : number + 2])
+        elif argument.startswith(f"{option}="):
+            value = argument.removeprefix(f"{option}=")
     return value

@@ -17,7 +17,7 @@ HEADING = "Settings"
 
 
 def verb_page(verb: str, kind: type, effective: Effective | None = None, given: str = "") -> str:
-    """The help of a verb; `given` are the words after it that the defaults depend on."""
+    """The help of a verb; `given` are the arguments after it that the defaults depend on."""
     page = PAGES[verb]
     width = min(WIDEST, shutil.get_terminal_size((WIDEST, 24)).columns)
     settings, in_words, heading = effective or Effective(REQUIRED, {}, HEADING)

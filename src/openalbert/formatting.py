@@ -1,6 +1,7 @@
-"""Human-readable numbers: counts, percentages, durations, sizes. A missing value is a dash."""
+"""Human-readable numbers: counts, percentages, durations, sizes, and tables of them. A missing value is a dash."""
 
 import math
+from collections.abc import Sequence
 from datetime import datetime
 
 NOTHING = "–"
@@ -101,6 +102,29 @@ def moment(text: object) -> str:
     except ValueError:
         return text
     return f"{time.day} {time:%B %Y, %H:%M}" + (f" {time:%Z}" if time.tzinfo else "")
+
+
+def aligned(rows: Sequence[Sequence[str]], left: Sequence[int] = (0,)) -> str:
+    """A table as lines of text: these columns are aligned at the left, the others at the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    at_left = [range(len(widths))[column] for column in left]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if column in at_left else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    )
+
+
+def listed(names: Sequence[str], most: int) -> str:
+    """The first names, and how many there are more: `a, b and 3 more`."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most:,} more" if len(names) > most else "")
+
+
+def two_decimals(value: float | None) -> str:
+    """A metric as tables have it."""
+    return NOTHING if value is None else f"{value:.2f}"
 
 
 def counted(number: int, noun: str) -> str:

@@ -18,6 +18,11 @@ def plain_console(*, stderr: bool = False, soft_wrap: bool = False, width: int |
     return Console(stderr=stderr, markup=False, emoji=False, highlight=False, soft_wrap=soft_wrap, width=width)
 
 
+def log(sentence: str) -> None:
+    """Print a line for the user to standard error; results go to standard output."""
+    print(sentence, file=sys.stderr, flush=True)
+
+
 def _is_notebook() -> bool:
     """Whether this runs in a notebook; IPython in a terminal has no kernel."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
@@ -51,7 +56,7 @@ class ProgressLine:
             return
         self._shown_at = time.monotonic()
         if not _is_notebook():
-            print(line, file=sys.stderr, flush=True)
+            log(line)
         elif self._cell is None:
             from IPython.display import display
 
@@ -64,7 +69,7 @@ class ProgressLine:
         if self._bar is not None:
             self._bar.console.print(sentence)
         else:
-            print(sentence, file=sys.stderr, flush=True)
+            log(sentence)
 
     def close(self) -> None:
         """Stop the bar."""

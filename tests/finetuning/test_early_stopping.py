@@ -15,9 +15,10 @@ from tests.finetuning.made_lessons import imbalanced, learn, lesson, records
 from tests.report.parsed_page import Page
 from tests.tasks.made_tasks import made_task
 
-from openalbert.finetuning import early_stopping, evaluation
+from openalbert.finetuning import early_stopping
 from openalbert.finetuning.early_stopping import EarlyStopping, EvaluationHistory
-from openalbert.finetuning.evaluation import Evaluation, evaluate_split
+from openalbert.finetuning.evaluation import split
+from openalbert.finetuning.evaluation.split import Evaluation, evaluate_split
 from openalbert.finetuning.predict import predict
 from openalbert.tasks.task import TextExample
 
@@ -37,7 +38,7 @@ def test_a_run_predicts_once_for_each_evaluation_and_no_more(
         times.append(1)
         return predict(*given, **more)
 
-    monkeypatch.setattr(evaluation, "predict", counted)
+    monkeypatch.setattr(split, "predict", counted)
     file = lesson("classification", tmp_path)
     scores = learn(tiny, "classification", file, tmp_path / "run", f"{RISING_AND_FALLING} --keep {keep}")
     evaluations = records(tmp_path / "run", "evaluation")

@@ -18,8 +18,8 @@ from tests.report.parsed_page import Page
 import openalbert
 from openalbert import cli
 from openalbert.errors import UserError
-from openalbert.finetuning import evaluation
 from openalbert.finetuning import run as run_module
+from openalbert.finetuning.evaluation import intervals
 from openalbert.finetuning.folds import bounds, corrected_interval
 from openalbert.finetuning.settings import Finetune
 from openalbert.interop.task_json import read_task_info
@@ -31,7 +31,7 @@ QUICK = "--steps 20 --evaluate-every 10 --folds 3"
 @pytest.fixture(autouse=True)
 def few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every run has intervals, whose bootstrap is tested elsewhere."""
-    monkeypatch.setattr(evaluation, "RESAMPLES", 20)
+    monkeypatch.setattr(intervals, "RESAMPLES", 20)
 
 
 def validate(tiny: Path, kind: str, file: Path, out: Path, words: str = "", baselines: bool = False) -> dict[str, Any]:

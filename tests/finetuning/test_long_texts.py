@@ -18,7 +18,7 @@ from openalbert import cli
 from openalbert.errors import UserError
 from openalbert.finetuning.data import encode_split
 from openalbert.finetuning.encode import encode
-from openalbert.finetuning.evaluation import evaluate_split
+from openalbert.finetuning.evaluation.split import evaluate_split
 from openalbert.finetuning.predict import predict
 from openalbert.finetuning.windows import spread_windows
 from openalbert.interop.task_json import read_task_info

@@ -16,8 +16,9 @@ import openalbert
 from openalbert.cli import main
 from openalbert.finetuning.collapse import describe_constant_predictions
 from openalbert.finetuning.data import encode_split
-from openalbert.finetuning.error_analysis import analyze_errors
-from openalbert.finetuning.evaluation import evaluate_outputs, intervals
+from openalbert.finetuning.evaluation.error_analysis import analyze_errors
+from openalbert.finetuning.evaluation.intervals import intervals
+from openalbert.finetuning.evaluation.split import evaluate_outputs
 from openalbert.finetuning.predict import Outputs
 from openalbert.finetuning.words import NO_TOKEN
 from openalbert.interop import huggingface

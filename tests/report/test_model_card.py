@@ -17,7 +17,7 @@ from tests.finetuning.made_lessons import KINDS, MADE_PRETRAINING, learn, lesson
 from tests.pretraining.made_runs import make_run, metrics, run_info
 from tests.pretraining.made_shards import made_shards
 
-from openalbert.finetuning.evaluate import open_for
+from openalbert.finetuning.evaluation.evaluate import open_for
 from openalbert.finetuning.predict import load_models
 from openalbert.interop import huggingface
 from openalbert.interop.names import family_of

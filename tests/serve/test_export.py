@@ -9,7 +9,7 @@ import pytest
 from tests.text.varied_lines import plain_lines
 
 from openalbert.errors import UserError
-from openalbert.finetuning.evaluate import Evaluate, score_models
+from openalbert.finetuning.evaluation.evaluate import Evaluate, score_models
 from openalbert.interop import huggingface
 from openalbert.interop.onnx_runtime import ExportedModel
 from openalbert.serve import export as module

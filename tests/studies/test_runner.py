@@ -438,7 +438,7 @@ def test_a_ray_cluster_trains_the_units_and_gives_the_same_numbers(
 
 
 def test_a_process_that_dies_is_a_failure_and_one_that_was_stopped_is_not(easy_shards: Path, tmp_path: Path) -> None:
-    from openalbert.studies.runner import _take_end
+    from openalbert.studies.runner import _log_exit
 
     unit = make_plan(settings(easy_shards, tmp_path, study="layers"), STUDIES["layers"]).units[0]
     unit.folder.mkdir(parents=True)
@@ -448,6 +448,6 @@ def test_a_process_that_dies_is_a_failure_and_one_that_was_stopped_is_not(easy_s
         )
         process.send_signal(number)
         process.wait()
-        _take_end(process, unit, 1.0)
+        _log_exit(process, unit, 1.0)
         assert bool(failures(unit)) == is_failure
     assert failures(unit) == {"pretraining": "its process was ended by SIGKILL"}

@@ -36,7 +36,7 @@ def test_a_record_holds_the_means_since_the_one_before(tmp_path: Path) -> None:
     train_state = TrainState()
     for number, loss in enumerate((3.0, 1.0, 8.0, 5.0), 1):
         train_state.step, train_state.tokens, train_state.seconds = number, 1000 * number, 0.5 * number
-        metrics_log.take(step(number, loss, is_skipped=number == 3, right=number), train_state, number / 10)
+        metrics_log.add_step(step(number, loss, is_skipped=number == 3, right=number), train_state, number / 10)
         if number in (2, 4):
             metrics_log.write_window(step(number, loss), train_state)
     first, second = records(tmp_path, "train")
@@ -58,7 +58,7 @@ def test_a_window_whose_steps_were_all_skipped_has_no_loss_norm_or_accuracy(
     train_state = TrainState()
     for number in range(1, 7):
         train_state.step, train_state.tokens, train_state.seconds = number, 1000 * number, 0.5 * number
-        metrics_log.take(step(number, 2.0, is_skipped=number in (3, 4)), train_state, number / 10)
+        metrics_log.add_step(step(number, 2.0, is_skipped=number in (3, 4)), train_state, number / 10)
         if number % 2 == 0:
             metrics_log.write_window(step(number), train_state)
     metrics_log.close()
@@ -103,7 +103,7 @@ def test_the_depth_is_reported_only_where_it_changes(
     deepens: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     metrics_log = MetricsLog(tmp_path, True, False, lambda depth: 1.0, 1.0, deepens)
-    metrics_log.take(step(1), TrainState(step=1, tokens=10, seconds=1.0), 0.1)
+    metrics_log.add_step(step(1), TrainState(step=1, tokens=10, seconds=1.0), 0.1)
     line = capsys.readouterr().err
     assert "step 1  loss 2.7" in line
     assert ("depth 2" in line) == deepens
@@ -128,7 +128,7 @@ def test_the_fraction_of_the_peak_is_reported_where_the_peak_is_known(
 ) -> None:
     for peak in (400.0, None):
         metrics_log = MetricsLog(tmp_path, True, False, lambda depth: 10.0, peak)
-        metrics_log.take(step(1), TrainState(step=1, tokens=10, seconds=1.0), 0.1)
+        metrics_log.add_step(step(1), TrainState(step=1, tokens=10, seconds=1.0), 0.1)
         metrics_log.write_window(step(1), TrainState(step=1, tokens=10, seconds=1.0))
     known, unknown = capsys.readouterr().err.splitlines()
     assert "10 tok/s  MFU 25 %  lr" in known
@@ -138,7 +138,7 @@ def test_the_fraction_of_the_peak_is_reported_where_the_peak_is_known(
 
 def test_only_the_main_process_speaks_and_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     metrics_log = MetricsLog(tmp_path, False, True, lambda depth: 1.0, 1.0)
-    metrics_log.take(step(1), TrainState(step=1, tokens=10, seconds=1.0), 0.1)
+    metrics_log.add_step(step(1), TrainState(step=1, tokens=10, seconds=1.0), 0.1)
     metrics_log.write_window(step(1), TrainState(step=1, tokens=10, seconds=1.0))
     metrics_log.log("something")
     said = capsys.readouterr()

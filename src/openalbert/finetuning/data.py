@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float64
 
 from openalbert.errors import UserError
 from openalbert.finetuning.batches import fingerprint
-from openalbert.finetuning.encode import Encoding, encode
+from openalbert.finetuning.encode import STRIDE, Encoding, encode
 from openalbert.finetuning.losses import Standardization, balanced_weights
 from openalbert.finetuning.settings import Finetune
 from openalbert.finetuning.span_decoding import few_questions_note
@@ -120,7 +120,7 @@ def encode_split(
     tokenizer: Tokenizer,
     *,
     max_length: int,
-    stride: int = 128,
+    stride: int = STRIDE,
     max_answer_tokens: int = MAX_ANSWER_TOKENS,
     long_texts: LongTexts = "truncate",
 ) -> EncodedSplit:

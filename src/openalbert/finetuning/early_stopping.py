@@ -13,7 +13,7 @@ from openalbert.finetuning.collapse import (
     describe_constant_predictions,
 )
 from openalbert.finetuning.data import TaskData
-from openalbert.finetuning.evaluation import Evaluation, evaluate_split, fit_null_threshold
+from openalbert.finetuning.evaluation.split import Evaluation, evaluate_split, fit_null_threshold
 from openalbert.finetuning.frozen import FrozenStates
 from openalbert.model.albert import AlbertModel
 from openalbert.tasks.metrics import LOSS, ranking

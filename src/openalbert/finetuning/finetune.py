@@ -4,17 +4,16 @@ import json
 import shlex
 import shutil
 import statistics
-import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from openalbert import atomic_io
 from openalbert.errors import UserError
-from openalbert.finetuning.baselines import measure_baselines
 from openalbert.finetuning.data import TaskData, load_data
-from openalbert.finetuning.error_analysis import analyze_errors
-from openalbert.finetuning.evaluation import final_scores
+from openalbert.finetuning.evaluation.baselines import measure_baselines
+from openalbert.finetuning.evaluation.error_analysis import analyze_errors
 from openalbert.finetuning.folds import (
     check_folds,
     estimate,
@@ -25,10 +24,12 @@ from openalbert.finetuning.folds import (
     write_out_of_fold,
 )
 from openalbert.finetuning.frozen import FrozenStates
+from openalbert.finetuning.outcome import final_scores
 from openalbert.finetuning.run import CrossValidated, FinetuningRun
 from openalbert.finetuning.seeds import seeds_sentence, seeds_table, summarize
 from openalbert.finetuning.settings import FREE_TO_CHANGE, Finetune, of_fold, of_seed
 from openalbert.finetuning.trainable import make_model, resolve
+from openalbert.progress import log
 from openalbert.report.baselines import baseline_lines
 from openalbert.report.error_analysis import write_error_analyses
 from openalbert.report.model_card import with_note, with_seeds
@@ -108,9 +109,7 @@ def _finetune_seeds(
     results = []
     for number in range(settings.seeds):
         one = replace(of_seed(settings, number), fresh=False)
-        if device.is_main:
-            one.out.mkdir(exist_ok=True)
-        claim_folder(one, device, FREE_TO_CHANGE, (SCORES,))
+        _claim_subfolder(one, device)
         run = FinetuningRun(one, task_data, device, peak, baselines=baselines, reason=reason, frozen=frozen)
         results.append(run.train(stop))
         run.log_done()
@@ -118,10 +117,8 @@ def _finetune_seeds(
         summary = summarize(results)
         # Where all have collapsed, a model is saved for inspection, but it is not the best of anything.
         kept = max(results, key=rank_of)["seed"] if summary["best_seed"] is None else summary["best_seed"]
-        with atomic_io.new_folder(settings.out / MODEL) as aside:
-            shutil.copytree(settings.out / f"{SEED_PREFIX}{kept}" / MODEL, aside, dirs_exist_ok=True)
-            card = aside / "README.md"
-            atomic_io.write_text(card, with_seeds(card.read_text(encoding="utf-8"), seeds_sentence(summary), kept))
+        best = settings.out / f"{SEED_PREFIX}{kept}"
+        _copy_model(best, settings.out, lambda card: with_seeds(card, seeds_sentence(summary), kept))
         atomic_io.write_text(settings.out / SEEDS, json.dumps(summary, indent=2) + "\n")
         write_report([settings.out], settings.out / REPORT)
         if summary["best_seed"] is None:
@@ -141,19 +138,20 @@ def _finetune_seeds(
 
 def how_to_predict(folder: Path, task_data: TaskData) -> str:
     """The command and the line of Python that predict with the model of a run."""
-    kind, words = task_data.task.kind, ["a text"]
+    kind, inputs = task_data.task.kind, ["a text"]
     if kind == "question_answering":
-        words = ["a question", "the passage that answers it"]
+        inputs = ["a question", "the passage that answers it"]
     elif kind == "multiple_choice":
-        words = ["a question", "an option", "another option"]
+        inputs = ["a question", "an option", "another option"]
     elif are_pairs(task_data.train.examples):
-        words = ["the first text", "the second text"]
-    call = f"predict({json.dumps(words[0])})" if len(words) == 1 else f"predict(({', '.join(map(json.dumps, words))}))"
+        inputs = ["the first text", "the second text"]
+    quoted = [json.dumps(text) for text in inputs]
+    call = f"predict({quoted[0]})" if len(inputs) == 1 else f"predict(({', '.join(quoted)}))"
     if kind == "question_answering":
-        call = f"answer({', '.join(map(json.dumps, words))})"
+        call = f"answer({', '.join(quoted)})"
     elif kind == "multiple_choice":
-        call = f"predict({json.dumps({'question': words[0], 'options': words[1:]})})"
-    command = f"openalbert predict {shlex.quote(str(folder))} {' '.join(map(json.dumps, words))}"
+        call = f"predict({json.dumps({'question': inputs[0], 'options': inputs[1:]})})"
+    command = f"openalbert predict {shlex.quote(str(folder))} {' '.join(quoted)}"
     return f"to predict: {command}\nin Python:  openalbert.load({json.dumps(str(folder))}).{call}"
 
 
@@ -184,16 +182,10 @@ def _finetune_folds(settings: Finetune, device: Device, stop: Stop) -> None:
         return
     claim_folder(settings, device, FREE_TO_CHANGE, RESULTS)
     peak = measure_matmul_peak(device) if device.is_cuda else None
-
-    def claim(one: Finetune) -> None:
-        if device.is_main:
-            one.out.mkdir(exist_ok=True)
-        claim_folder(one, device, FREE_TO_CHANGE, (SCORES,))
-
     results = []
     for number in folds:
         one = of_fold(settings, number)
-        claim(one)
+        _claim_subfolder(one, device)
         of_one = load(one)
         baselines = find_baselines(one, of_one, device)
         run = FinetuningRun(one, of_one, device, peak, baselines=baselines, reason=reason, frozen=frozen)
@@ -201,7 +193,7 @@ def _finetune_folds(settings: Finetune, device: Device, stop: Stop) -> None:
         run.log_done()
     summary = summarize_folds(results)
     pooled, fold_of = pool_folds(settings, task_data, whole, results)
-    claim(on_all)
+    _claim_subfolder(on_all, device)
     analysis = analyze_errors(pooled)
     outcome = CrossValidated(
         estimate(settings, summary, pooled, analysis, fold_of),
@@ -211,13 +203,10 @@ def _finetune_folds(settings: Finetune, device: Device, stop: Stop) -> None:
     final = FinetuningRun(on_all, task_data, device, peak, cross_validated=outcome, reason=reason, frozen=frozen)
     scores = final.train(stop)
     if device.is_main:
-        with atomic_io.new_folder(settings.out / MODEL) as aside:
-            shutil.copytree(on_all.out / MODEL, aside, dirs_exist_ok=True)
-            card = aside / "README.md"
-            learned, total = len(task_data.train.examples), len(whole.examples)
-            on = f"all {total:,}" if learned == total else f"{learned:,} of the {total:,}"
-            note = f"This model was trained on {on} examples. {folds_sentence(scores)}."
-            atomic_io.write_text(card, with_note(card.read_text(encoding="utf-8"), note))
+        learned, total = len(task_data.train.examples), len(whole.examples)
+        on = f"all {total:,}" if learned == total else f"{learned:,} of the {total:,}"
+        note = f"This model was trained on {on} examples. {folds_sentence(scores)}."
+        _copy_model(on_all.out, settings.out, lambda card: with_note(card, note))
         for path in write_out_of_fold(settings.out, pooled, whole, fold_of):
             _log(device, f"out-of-fold predictions: {path}")
         write_error_analyses(settings.out, [outcome.analysis])
@@ -228,6 +217,21 @@ def _finetune_folds(settings: Finetune, device: Device, stop: Stop) -> None:
         print(folds_table(summary, scores))
         _log(device, how_to_predict(settings.out, task_data))
     device.wait_for_all()
+
+
+def _claim_subfolder(settings: Finetune, device: Device) -> None:
+    """Claim the folder of one of several runs, within the folder that was claimed for all of them."""
+    if device.is_main:
+        settings.out.mkdir(exist_ok=True)
+    claim_folder(settings, device, FREE_TO_CHANGE, (SCORES,))
+
+
+def _copy_model(run: Path, out: Path, change_card: Callable[[str], str]) -> None:
+    """Copy the model of one of several runs to the folder of all of them, with a note in its card."""
+    with atomic_io.new_folder(out / MODEL) as aside:
+        shutil.copytree(run / MODEL, aside, dirs_exist_ok=True)
+        card = aside / "README.md"
+        atomic_io.write_text(card, change_card(card.read_text(encoding="utf-8")))
 
 
 def find_baselines(settings: Finetune, task_data: TaskData, device: Device) -> dict[str, Any] | None:
@@ -248,4 +252,4 @@ def find_baselines(settings: Finetune, task_data: TaskData, device: Device) -> d
 def _log(device: Device, sentence: str) -> None:
     """Print a line for the user where there is no metrics log, from the main process."""
     if device.is_main:
-        print(sentence, file=sys.stderr, flush=True)
+        log(sentence)

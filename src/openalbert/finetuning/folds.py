@@ -17,14 +17,15 @@ from jaxtyping import Int64
 
 from openalbert import atomic_io
 from openalbert.errors import UserError
-from openalbert.finetuning.baselines import read_predictions
 from openalbert.finetuning.data import EncodedSplit, TaskData, encode_split
-from openalbert.finetuning.evaluation import Evaluation, Interval, evaluate_outputs, intervals, paired_interval
+from openalbert.finetuning.evaluation.baselines import read_predictions
+from openalbert.finetuning.evaluation.intervals import Interval, intervals, paired_interval
+from openalbert.finetuning.evaluation.split import Evaluation, evaluate_outputs
+from openalbert.finetuning.evaluation.submission import format_prediction, prediction_record
 from openalbert.finetuning.predict import Outputs, probabilities
 from openalbert.finetuning.seeds import summarize
 from openalbert.finetuning.settings import Finetune
-from openalbert.finetuning.submission import format_prediction, prediction_record
-from openalbert.formatting import NOTHING, counted
+from openalbert.formatting import aligned, counted, listed, two_decimals
 from openalbert.model.config import TOKEN_HEADS
 from openalbert.report.baselines import baseline_rows, describe_gain
 from openalbert.report.error_analysis import ErrorAnalysis, with_interval
@@ -64,9 +65,8 @@ def check_folds(settings: Finetune, task: Task, whole: Reading) -> list[str]:
     rare = [number for number in np.argsort(counts, kind="stable") if counts[number] < settings.folds]
     if not rare:
         return []
-    named = ", ".join(f"{task.labels[number]} {counts[number]}" for number in rare[:MOST_NAMED])
-    more = f" and {len(rare) - MOST_NAMED:,} more" if len(rare) > MOST_NAMED else ""
-    return [f"WARNING: fewer examples than the {settings.folds} folds, so that some folds have none: {named}{more}"]
+    named = listed([f"{task.labels[number]} {counts[number]}" for number in rare], MOST_NAMED)
+    return [f"WARNING: fewer examples than the {settings.folds} folds, so that some folds have none: {named}"]
 
 
 def save_logits(folder: Path, outputs: Outputs) -> None:
@@ -260,21 +260,11 @@ def folds_table(summary: dict[str, Any], final: dict[str, Any]) -> str:
         number, size = f"fold {result['fold']}", f"{result['num_examples'][split]:,}"
         rows.append([number, size, str(result["step"]), *values, "collapsed" if result["collapsed"] else ""])
     for line in ("mean", "spread"):
-        values = [summary["metrics"].get(split, {}).get(metric, {}).get(line) for metric in metrics]
-        rows.append([line, "", "", *(NOTHING if value is None else f"{value:.2f}" for value in values), ""])
+        of_folds = summary["metrics"].get(split, {})
+        rows.append([line, "", "", *(two_decimals(of_folds.get(metric, {}).get(line)) for metric in metrics), ""])
     for row in baseline_rows(final, CROSS_VALIDATION):
-        means = [row.scores.get(metric) for metric in metrics]
-        cells = [NOTHING if value is None else f"{value:.2f}" for value in means]
-        rows.append([row.name, "", "", *cells, "baseline"])
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [
-        "  ".join(
-            word.ljust(width) if place in (0, len(widths) - 1) else word.rjust(width)
-            for place, (word, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
-    lines.append(folds_sentence(final))
+        rows.append([row.name, "", "", *(two_decimals(row.scores.get(metric)) for metric in metrics), "baseline"])
+    lines = [aligned(rows, (0, -1)), folds_sentence(final)]
     return "\n".join([*lines, *([describe_gain(final["gain"])] if final["gain"] else [])])
 
 

@@ -107,10 +107,7 @@ def classification_loss(
 ) -> Score:
     """Cross entropy, each example weighted by the weight of its class."""
     labels = batch.targets["classification"]
-    plain = score(scores, labels)
-    if class_weights is None:
-        return plain
-    return plain._replace(loss_sum=F.cross_entropy(scores.float(), labels, class_weights, reduction="sum"))
+    return _weighted(score(scores, labels), scores, labels, class_weights)
 
 
 def regression_loss(scores: Float[Tensor, "sequences 1"], batch: PackedBatch) -> Score:
@@ -162,7 +159,11 @@ def tagging_loss(
 ) -> Score:
     """Cross entropy of the first piece of each word; the other tokens are ignored."""
     labels = batch.targets["tagging"]
-    plain = score(scores, labels, labels != UNLABELLED)
+    return _weighted(score(scores, labels, labels != UNLABELLED), scores, labels, class_weights)
+
+
+def _weighted(plain: Score, scores: Tensor, labels: Tensor, class_weights: Float[Tensor, "classes"] | None) -> Score:
+    """The score with the loss of each prediction weighted by the weight of its class, where there are weights."""
     if class_weights is None:
         return plain
     return plain._replace(loss_sum=F.cross_entropy(scores.float(), labels, class_weights, reduction="sum"))

@@ -204,9 +204,7 @@ def embed(
     for model in models:
         size = model.config.hidden_size
         embeddings = np.empty((len(sequences.example), size), np.float32)
-        was_training = model.training
-        model.eval()
-        with torch.inference_mode():
+        with inference(model):
             for chosen in batches_by_length(sequences.lengths, tokens_at_a_time):
                 packed = pack(sequences, chosen, device)
                 with device.autocast():
@@ -223,7 +221,6 @@ def embed(
                     pooled = torch.nn.functional.normalize(pooled, dim=1) / len(models) ** 0.5
                 embeddings[chosen] = pooled.cpu().numpy()
                 advance(float(len(packed.tokens)))
-        model.train(was_training)
         found.append(embeddings)
     return found[0] if len(found) == 1 else np.concatenate(found, axis=1)
 

@@ -3,41 +3,35 @@
 import json
 import math
 import shutil
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from openalbert.errors import UserError
-from openalbert.finetuning.baselines import gain_over, without_predictions
 from openalbert.finetuning.batches import PackedBatch, Packing, num_units, tokens_in_memory
 from openalbert.finetuning.collapse import FROM_PROGRESS, RATE_FACTOR, baseline_loss
-from openalbert.finetuning.data import TaskData
+from openalbert.finetuning.data import EncodedSplit, TaskData
 from openalbert.finetuning.early_exit import FittedExits, fit_and_score
 from openalbert.finetuning.early_stopping import EarlyStopping, EvaluationHistory
-from openalbert.finetuning.error_analysis import analyze_errors
-from openalbert.finetuning.evaluation import evaluate_split, write_outcome
-from openalbert.finetuning.folds import (
-    save_logits,
-)
+from openalbert.finetuning.evaluation.baselines import gain_over, without_predictions
+from openalbert.finetuning.evaluation.error_analysis import analyze_errors
+from openalbert.finetuning.evaluation.split import Evaluation, evaluate_split
+from openalbert.finetuning.folds import save_logits
 from openalbert.finetuning.frozen import FrozenStates, standardize_pooler
 from openalbert.finetuning.losses import finetuning
+from openalbert.finetuning.outcome import write_outcome
 from openalbert.finetuning.settings import Finetune, plan
 from openalbert.finetuning.similarity import similarity_training
 from openalbert.finetuning.trainable import describe, make_model, merge
-from openalbert.interop.exits import weights_of, write_exit_info
+from openalbert.interop.exits import write_exit_info
 from openalbert.model.cost import training_flops_per_token
 from openalbert.optim.optimizer import make_optimizer
 from openalbert.optim.schedule import DepthSchedule, DepthStage
 from openalbert.report.error_analysis import ErrorAnalysis
 from openalbert.report.report import write_report
-from openalbert.run_files import (
-    CHECKPOINTS,
-    MODEL,
-    REPORT,
-    SCORES,
-)
+from openalbert.run_files import CHECKPOINTS, MODEL, REPORT, SCORES
 from openalbert.settings import to_dict
 from openalbert.tasks.label_checks import describe_never_predicted
 from openalbert.train import checkpoint
@@ -187,7 +181,7 @@ class FinetuningRun(TrainingRun[Finetune, PackedBatch]):
         try:
             for step in () if history.has_ended else steps:
                 done = self.loop_config.budget.progress(self.train_state.spent)
-                self.metrics_log.take(step, self.train_state, done)
+                self.metrics_log.add_step(step, self.train_state, done)
                 self.estimate_from(step)
                 if step.every(self.settings.log_every) or done == 1:
                     self.metrics_log.write_window(step, self.train_state)
@@ -314,6 +308,19 @@ class FinetuningRun(TrainingRun[Finetune, PackedBatch]):
         scored = {} if self.cross_validated else data.scored  # the last run after folds has seen all of its examples
         return fit_and_score(self.model, data.task, data.threshold, scored, self.device, self.settings.exit_drop)
 
+    def _evaluate_like(self, decisive: Evaluation, data: EncodedSplit) -> Evaluation:
+        """Evaluate another split with the null threshold of the one that selected the weights."""
+        return evaluate_split(
+            [self.model],
+            self.task_data.task,
+            data,
+            self.device,
+            null_threshold=decisive.null_threshold,
+            threshold_origin=decisive.threshold_origin,
+            class_weights=self.task_data.class_weights,
+            frozen=self.frozen,
+        )
+
     def _save(self) -> None:
         """Write a checkpoint."""
         history = self.early_stopping.history
@@ -326,7 +333,7 @@ class FinetuningRun(TrainingRun[Finetune, PackedBatch]):
 
     def _finish(self, collapsed: str | None) -> dict[str, Any]:
         """Score the best weights on every split; write model folder, scores and what the run took."""
-        step, decisive, task = self.train_state.step, self.early_stopping.split, self.task_data.task
+        step, task = self.train_state.step, self.task_data.task
         best = checkpoint.best(self.folder / CHECKPOINTS) if self.settings.keep != "last" else None
         if best is not None and best.step != step:
             checkpoint.load_weights(self.model, best.read()[0]["model"], str(best.folder))
@@ -335,25 +342,11 @@ class FinetuningRun(TrainingRun[Finetune, PackedBatch]):
         merge(self.model)
         if self.task_data.standardization is not None:
             self.task_data.standardization.fold_into(self.model)
-        evaluations = (
-            {}
-            if self.cross_validated
-            else {
-                split: kept
-                if split == decisive
-                else evaluate_split(
-                    [self.model],
-                    task,
-                    data,
-                    self.device,
-                    null_threshold=kept.null_threshold,
-                    threshold_origin=kept.threshold_origin,
-                    class_weights=self.task_data.class_weights,
-                    frozen=self.frozen,
-                )
-                for split, data in self.task_data.scored.items()
-            }
-        )
+        scored = {} if self.cross_validated else self.task_data.scored
+        evaluations = {
+            split: kept if split == self.early_stopping.split else self._evaluate_like(kept, data)
+            for split, data in scored.items()
+        }
         exits = self._fit_exits()
         analyses = [analyze_errors(one) for one in evaluations.values()] if self.device.is_main else []
         if self.cross_validated:
@@ -392,7 +385,7 @@ class FinetuningRun(TrainingRun[Finetune, PackedBatch]):
                 save_logits(self.folder, kept.outputs)
             write_outcome(self.folder, self.model, self.task_data, self.settings.stride, scores, analyses)
             if exits is not None:
-                write_exit_info(self.folder / MODEL, replace(exits.info, weights=weights_of(self.folder / MODEL)))
+                write_exit_info(self.folder / MODEL, exits.info)
                 self.log(exits.sentence())
             self.write_actual()
             write_report([self.folder], self.folder / REPORT)

@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from openalbert.formatting import NOTHING
+from openalbert.formatting import aligned, two_decimals
 from openalbert.report.baselines import BaselineRow, baseline_rows
 from openalbert.report.error_analysis import explain_intervals, written_scores
 from openalbert.tasks.metrics import rank_of
@@ -67,26 +67,18 @@ def seeds_table(summary: dict[str, Any]) -> str:
             ]
         )
     for line in ("median", "mean", "spread") if num_collapsed < num_runs else ():
-        values = [_written(summary["metrics"][split][metric][line]) for metric in metrics]
+        values = [two_decimals(summary["metrics"][split][metric][line]) for metric in metrics]
         of = f"of all {num_runs} runs, {num_collapsed} of which collapsed" if num_collapsed else ""
         rows.append([line, "", "", *values, of if line == "median" else ""])
     if 0 < num_collapsed < num_runs:
-        values = [_written(summary["metrics_without_collapsed"][split][metric]["median"]) for metric in metrics]
+        values = [two_decimals(summary["metrics_without_collapsed"][split][metric]["median"]) for metric in metrics]
         rows.append(["median", "", "", *values, f"of the {num_runs - num_collapsed} that did not collapse"])
     baselines = baseline_rows(summary["runs"][0], split)
     for row in baselines:
-        rows.append([row.name, "", "", *(_written(row.scores.get(metric)) for metric in metrics), "baseline"])
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = [
-        "  ".join(
-            word.ljust(width) if column in (0, len(widths) - 1) else word.rjust(width)
-            for column, (word, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
+        rows.append([row.name, "", "", *(two_decimals(row.scores.get(metric)) for metric in metrics), "baseline"])
     return "\n".join(
         [
-            *lines,
+            aligned(rows, (0, -1)),
             *_interval(summary),
             *_gain(summary, baselines),
             *(["all runs collapsed: there is no result"] if num_collapsed == num_runs else []),
@@ -133,10 +125,6 @@ def seeds_sentence(summary: dict[str, Any]) -> str:
 
 def _signed(value: float) -> str:
     return f"{value:+.2f}".replace("-", "−")
-
-
-def _written(value: float | None) -> str:
-    return NOTHING if value is None else f"{value:.2f}"
 
 
 def _retries(count: int) -> str:

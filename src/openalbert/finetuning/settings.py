@@ -10,7 +10,7 @@ from tyro.conf import OmitArgPrefixes, Positional, Suppress, arg
 from openalbert.errors import UserError
 from openalbert.optim.schedule import Budget, Schedule
 from openalbert.optim.settings import OptimizerSettings
-from openalbert.run_files import FINAL, FOLD_PREFIX
+from openalbert.run_files import FINAL, FOLD_PREFIX, SEED_PREFIX
 from openalbert.tasks.data.source import TaskSource
 from openalbert.tasks.metrics import LOSS
 from openalbert.tasks.task import MAX_ANSWER_TOKENS, LongTexts
@@ -290,7 +290,7 @@ FREE_TO_CHANGE = ("out", "seeds", "baselines", "save_every", "log_every", "tenso
 def of_seed(settings: Finetune, number: int) -> Finetune:
     """The settings of one of several runs."""
     seed = settings.seed + number
-    return replace(settings, seed=seed, seeds=1, out=settings.out / f"seed-{seed}")
+    return replace(settings, seed=seed, seeds=1, out=settings.out / f"{SEED_PREFIX}{seed}")
 
 
 def of_fold(settings: Finetune, number: int) -> Finetune:

@@ -3,7 +3,7 @@
 import importlib.util
 import math
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -14,7 +14,7 @@ from tyro.conf import Positional, arg
 
 from openalbert.errors import InputWarning, UserError
 from openalbert.interop.config_json import write_config
-from openalbert.interop.exits import read_exit_info, weights_of, write_exit_info
+from openalbert.interop.exits import read_exit_info, write_exit_info
 from openalbert.interop.google_checkpoint import is_checkpoint, read_config, read_tensors
 from openalbert.interop.huggingface import (
     Precision,
@@ -85,7 +85,7 @@ def convert(settings: Convert) -> None:
     if (task := read_task_info(folder)) is not None:
         write_task_info(settings.out, task)
     if (exits := read_exit_info(folder)) is not None:
-        write_exit_info(settings.out, replace(exits, weights=weights_of(settings.out)))
+        write_exit_info(settings.out, exits)
     check_reading_back(model, settings.out, settings.precision)
     differences = {}
     if family_of(model.config) is not None and importlib.util.find_spec("transformers") is not None:

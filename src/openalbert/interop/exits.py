@@ -122,12 +122,12 @@ def copy_exits(source: Path, target: Path) -> None:
     info = read_exit_info(source)
     if info is not None:
         shutil.copyfile(source / HEADS, target / HEADS)
-        write_exit_info(target, replace(info, weights=weights_of(target)))
+        write_exit_info(target, info)
 
 
 def write_exit_info(folder: Path, info: ExitInfo) -> None:
-    """Write exits.json into a model folder."""
-    atomic_io.write_text(folder / RULE, to_json(info))
+    """Write exits.json into a model folder, for the weights that are there."""
+    atomic_io.write_text(folder / RULE, to_json(replace(info, weights=_weights_of(folder))))
 
 
 def read_exit_info(folder: Path) -> ExitInfo | None:
@@ -136,11 +136,11 @@ def read_exit_info(folder: Path) -> ExitInfo | None:
     if not path.is_file():
         return None
     info = from_json(path.read_text(encoding="utf-8"), ExitInfo, str(path))
-    if info.weights != weights_of(folder):
+    if info.weights != _weights_of(folder):
         raise UserError(f"{path}: the rule was fitted for other weights: copy the folder again, or remove the file")
     return info
 
 
-def weights_of(folder: Path) -> str:
+def _weights_of(folder: Path) -> str:
     """What identifies the weights of a folder and of its exits."""
     return f"{read_checksum(folder / WEIGHTS)} {read_checksum(folder / HEADS)}"

@@ -1,15 +1,18 @@
 """task.json of a fine-tuned model's folder: its task, and how its inputs are prepared."""
 
+import json
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from openalbert import atomic_io
 from openalbert.interop.huggingface import TASK, read_folder_config
 from openalbert.interop.names import family_of
-from openalbert.interop.sentence_transformers import write_sentence_transformers_files
 from openalbert.model.pooling import Pooling
 from openalbert.settings import from_json, to_json
+from openalbert.tasks.registry import GLUE
 from openalbert.tasks.task import MAX_ANSWER_TOKENS, AnswerFormat, Kind, LongTexts
+
+SENTENCE_TRANSFORMERS = (("0", "", "Transformer"), ("1", "1_Pooling", "Pooling"), ("2", "2_Normalize", "Normalize"))
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,11 @@ class TaskInfo:
     long_texts: LongTexts = "truncate"
     """Whether texts beyond `max_length` are cut, or read in windows whose logits are combined by mean or maximum."""
 
+    @property
+    def reads_pairs(self) -> bool | None:
+        """`of_pairs`, where it is not noted that of the GLUE task."""
+        return bool(GLUE[self.task].second) if self.of_pairs is None and self.task in GLUE else self.of_pairs
+
 
 def write_task_info(folder: Path, info: TaskInfo) -> None:
     """Write task.json into a model folder, and the files of sentence-transformers for a model of similarity."""
@@ -54,7 +62,31 @@ def write_task_info(folder: Path, info: TaskInfo) -> None:
     if info.kind == "similarity":
         config = read_folder_config(folder)
         if family_of(config) is not None:
-            write_sentence_transformers_files(folder, config.hidden_size, info.max_length)
+            _write_sentence_transformers_files(folder, config.hidden_size, info.max_length)
+
+
+def _write_sentence_transformers_files(folder: Path, hidden_size: int, max_length: int) -> None:
+    """Make a model folder one of sentence-transformers: encoder, mean over tokens, normalization."""
+    modules = [
+        {"idx": int(number), "name": number, "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for number, path, kind in SENTENCE_TRANSFORMERS
+    ]
+    pooling = {
+        "word_embedding_dimension": hidden_size,
+        "pooling_mode_cls_token": False,
+        "pooling_mode_mean_tokens": True,
+        "pooling_mode_max_tokens": False,
+        "pooling_mode_mean_sqrt_len_tokens": False,
+    }
+    for _, path, _ in SENTENCE_TRANSFORMERS[1:]:
+        (folder / path).mkdir(exist_ok=True)
+    for name, values in (
+        ("1_Pooling/config.json", pooling),
+        ("sentence_bert_config.json", {"max_seq_length": max_length, "do_lower_case": False}),
+        ("config_sentence_transformers.json", {"similarity_fn_name": "cosine"}),
+        ("modules.json", modules),
+    ):
+        atomic_io.write_text(folder / name, json.dumps(values, indent=2) + "\n")
 
 
 def read_task_info(folder: Path) -> TaskInfo | None:

@@ -149,7 +149,9 @@ class PretrainingRun(TrainingRun[Pretrain, PretrainingBatch]):
         self._compile()
         try:
             for step in self.steps(stop):
-                self.metrics_log.take(step, self.train_state, self.loop_config.budget.progress(self.train_state.spent))
+                self.metrics_log.add_step(
+                    step, self.train_state, self.loop_config.budget.progress(self.train_state.spent)
+                )
                 if self.estimate_from(step):
                     self.log(estimate_table(self.run_info["estimate"]))
                 if step.every(settings.log_every):

@@ -12,7 +12,7 @@ import numpy as np
 
 from openalbert import atomic_io
 from openalbert.errors import UserError
-from openalbert.formatting import NOTHING, counted, percent_of, were
+from openalbert.formatting import NOTHING, counted, listed, percent_of, were
 from openalbert.report.charts import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, scale_for, ticks
 from openalbert.report.html import Markup, element, joined, table
 from openalbert.run_files import ERROR_ANALYSIS
@@ -171,9 +171,8 @@ def never_predicted_sentences(analysis: ErrorAnalysis) -> list[str]:
     missing = sorted(analysis.never_predicted.items(), key=lambda one: -one[1])
     if len(missing) <= 3:
         return describe_never_predicted(analysis.kind, analysis.never_predicted, analysis.num_examples)
-    named = ", ".join(f"{name} ({count:,})" for name, count in missing[:MOST_NAMED])
-    more = f" and {len(missing) - MOST_NAMED:,} more" if len(missing) > MOST_NAMED else ""
-    return [f"{len(missing):,} of {len(analysis.labels):,} classes were never predicted (examples): {named}{more}"]
+    named = listed([f"{name} ({count:,})" for name, count in missing], MOST_NAMED)
+    return [f"{len(missing):,} of {len(analysis.labels):,} classes were never predicted (examples): {named}"]
 
 
 def error_section(analysis: ErrorAnalysis) -> Markup:

@@ -5,7 +5,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from openalbert.formatting import NOTHING, count, counted, duration, moment, number, percent_of, present
+from openalbert.formatting import NOTHING, count, counted, duration, moment, number, percent_of, present, two_decimals
 from openalbert.model.presets import PAPER_TOKENS
 from openalbert.report import charts
 from openalbert.report.baselines import baseline_rows, describe_gain, is_worth_it
@@ -258,9 +258,9 @@ def _fold_rows(summary: Mapping[str, Any], outcome: Mapping[str, Any], metrics: 
     mean, spread = ([of_split.get(metric, {}).get(line) for metric in metrics] for line in ("mean", "spread"))
     ends = [intervals.get(metric) for metric in metrics]
     lines = {
-        "mean": [NOTHING if value is None else f"{value:.2f}" for value in mean],
+        "mean": [*map(two_decimals, mean)],
         "95 % interval": [NOTHING if one is None else f"{one[0]:.2f} to {one[1]:.2f}" for one in ends],
-        "spread": [NOTHING if value is None else f"{value:.2f}" for value in spread],
+        "spread": [*map(two_decimals, spread)],
     }
     return [[element("b", line), "", *cells, "", "", "", ""] for line, cells in lines.items()]
 
@@ -275,9 +275,8 @@ def _seed_rows(runs: Sequence[RunRecord], summary: Mapping[str, Any], metrics: S
     for key, line, note in lines:
         of_split: Mapping[str, Any] = next(iter(summary.get(key, {}).values()), {})
         values = [of_split.get(metric, {}).get(line) for metric in metrics]
-        cells = [NOTHING if value is None else f"{value:.2f}" for value in values]
         if of_split:
-            rows.append([element("b", line), "", *cells, "", "", "", note])
+            rows.append([element("b", line), "", *map(two_decimals, values), "", "", "", note])
     return rows
 
 

@@ -12,7 +12,19 @@ from string import Template
 from typing import Any
 
 from openalbert.errors import UserError
-from openalbert.formatting import NOTHING, count, duration, moment, number, percent, percent_of, present, rate
+from openalbert.formatting import (
+    NOTHING,
+    count,
+    counted,
+    duration,
+    listed,
+    moment,
+    number,
+    percent,
+    percent_of,
+    present,
+    rate,
+)
 from openalbert.interop.huggingface import NOT_IN_TRANSFORMERS, size_table
 from openalbert.interop.names import family_of
 from openalbert.model.albert import AlbertModel
@@ -288,9 +300,7 @@ def _inputs(folder: Path) -> str:
         inputs = [Path(name).name for name in read_manifest(folder).inputs]
     except (UserError, OSError):
         return f"The shards were {as_code(folder.name)}; they are gone, so the names of the texts are unknown."
-    named = ", ".join(map(as_code, inputs[:MOST_INPUTS]))
-    more = f" and {len(inputs) - MOST_INPUTS:,} more" if len(inputs) > MOST_INPUTS else ""
-    return f"The texts came from {len(inputs):,} file{'s' if len(inputs) != 1 else ''}: {named}{more}."
+    return f"The texts came from {counted(len(inputs), 'file')}: {listed([*map(as_code, inputs)], MOST_INPUTS)}."
 
 
 def _pretraining_limits(run: RunRecord, settings: Any) -> str:
@@ -337,9 +347,9 @@ def finetuned_card(
     name = f"{folder.parent.name}, {folder.name}" if is_one_of_several else run.name
     if folder.name == FINAL and CROSS_VALIDATION in scores:
         name = folder.parent.name
-    named = ", ".join(map(as_code, task.labels[:MOST_LABELS]))
-    more = f" and {len(task.labels) - MOST_LABELS:,} more, see config.json" if len(task.labels) > MOST_LABELS else ""
-    labels = f"Its {len(task.labels):,} classes, in the order of its outputs: {named}{more}."
+    named = listed([*map(as_code, task.labels)], MOST_LABELS)
+    see = ", see config.json" if len(task.labels) > MOST_LABELS else ""
+    labels = f"Its {len(task.labels):,} classes, in the order of its outputs: {named}{see}."
     warning = f"\n\n**This run collapsed, and its scores are no result:** {one_line(collapsed)}." if collapsed else ""
     pair = '{"text": "the first text", "text_pair": "the second"}'
     answerability = ANSWERABILITY if task.may_have_no_answer else ""

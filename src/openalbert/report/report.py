@@ -47,21 +47,16 @@ def report(settings: Report) -> None:
     if any(kinds) and not all(kinds):
         one, other = settings.runs[kinds.index(True)], settings.runs[kinds.index(False)]
         raise UserError(f"{one} is a fine-tuning run and {other} is not: only runs of one kind can be compared")
-    write = write_report if all(kinds) else _write_pretraining_report
-    write(settings.runs, settings.target)
+    write_report(settings.runs, settings.target)
     print(settings.target)
 
 
-def _write_pretraining_report(folders: Sequence[Path], target: Path) -> None:
-    page = pretraining_page(read_runs(folders), now())
+def write_report(folders: Sequence[Path], target: Path) -> None:
+    """Write the page of runs of one kind."""
+    is_of_tasks = is_finetuning(folders[0])
+    page = finetuning_page(folders, now()) if is_of_tasks else pretraining_page(read_runs(folders), now())
     atomic_io.make_folder(target.parent)
     atomic_io.write_text(target, page)
-
-
-def write_report(folders: Sequence[Path], target: Path) -> None:
-    """Write the page of fine-tuning runs."""
-    atomic_io.make_folder(target.parent)
-    atomic_io.write_text(target, finetuning_page(folders, now()))
 
 
 def evaluation_page(names: Sequence[str], shape: str, analyses: Sequence[ErrorAnalysis], pretraining: str = "") -> str:

@@ -1,17 +1,22 @@
-"""From the logits of a fine-tuned model to its predictions, one for each example; every kind of task has a function."""
+"""From examples to predictions: their tokens, the logits of the heads, and what these mean for each kind of task."""
 
 from collections.abc import Sequence
-from typing import cast
+from dataclasses import replace
+from typing import Any, NoReturn, cast
 
 import numpy as np
-from jaxtyping import Float64
+from jaxtyping import Float64, Int64
 
-from openalbert.finetuning.encode import Encoding
-from openalbert.finetuning.predict import Outputs, decide, probabilities, tagged_words
+from openalbert.errors import UserError
+from openalbert.finetuning.encode import STRIDE, Encoding, encode
+from openalbert.finetuning.predict import PRETRAINING, Outputs, decide, probabilities, softmax, tagged_words
 from openalbert.finetuning.span_decoding import best_answers
 from openalbert.finetuning.words import TaggedWords
 from openalbert.interop.task_json import TaskInfo
+from openalbert.serve.compute import Computation
 from openalbert.serve.predictions import (
+    IN_ORDER,
+    SWAPPED,
     AnswerPrediction,
     ChoicePrediction,
     ClassPrediction,
@@ -21,7 +26,71 @@ from openalbert.serve.predictions import (
     ValuePrediction,
 )
 from openalbert.tasks.tags import mark_entities
-from openalbert.tasks.task import MAX_ANSWER_TOKENS, ChoiceExample, Example, QuestionExample, TaggingExample, Task
+from openalbert.tasks.task import (
+    MAX_ANSWER_TOKENS,
+    ChoiceExample,
+    Example,
+    Kind,
+    QuestionExample,
+    Sequences,
+    TaggingExample,
+    Task,
+)
+from openalbert.text.tokenizer import Tokenizer
+
+
+def predict_task(
+    kind: Kind,
+    labels: tuple[str, ...],
+    info: TaskInfo | None,
+    examples: Sequence[Example],
+    tokenizer: Tokenizer,
+    max_length: int,
+    compute: Computation,
+) -> tuple[list[Prediction], int]:
+    """The predictions of a fine-tuned model, and how many examples were truncated; `info` is its task.json, if any."""
+    heads = [head.kind for head in compute.backend.heads if head.kind not in PRETRAINING]
+    task = _task(kind, labels, may_have_no_answer="answerability" in heads)
+    stride = info.stride if info is not None else STRIDE
+    long_texts = info.long_texts if info is not None else "truncate"
+    encoding = encode(task, examples, tokenizer, max_length, stride=stride, long_texts=long_texts)
+    sequences = encoding.sequences
+    if kind == "similarity":
+        outputs = Outputs({"similarity": compute.embed(sequences)})
+    else:
+        outputs = compute.logits(sequences, heads)
+    predictions = predictions_of(task, info, examples, encoding, outputs)
+    if outputs.depths is not None:
+        predictions = _with_depths(predictions, sequences, outputs.depths)
+    return predictions, sequences.num_truncated
+
+
+def predict_order(
+    pairs: Sequence[Example], tokenizer: Tokenizer, max_length: int, compute: Computation
+) -> tuple[list[ClassPrediction], int]:
+    """Whether the texts of each pair are in order, by the sentence-order head (paper, section 3.1)."""
+    labels = (IN_ORDER, SWAPPED)
+    sequences = encode(_task("classification", labels), pairs, tokenizer, max_length).sequences
+    likely = softmax(compute.logits(sequences, ["sentence_order"]).logits["sentence_order"]).tolist()
+    return [_most_probable(dict(zip(labels, one, strict=True))) for one in likely], sequences.num_truncated
+
+
+def _task(kind: Kind, labels: tuple[str, ...], may_have_no_answer: bool = False) -> Task:
+    """The task of a model that is given its inputs: it has no examples of its own to read or to measure."""
+
+    def no_examples(*_: object) -> NoReturn:
+        raise UserError(f"a model of {kind} has no examples of its own: evaluate it with `openalbert evaluate`")
+
+    return Task(kind, kind, labels, (), no_examples, no_examples, "", may_have_no_answer)
+
+
+def _with_depths(
+    predictions: Sequence[Prediction], sequences: Sequences, depths: Int64[np.ndarray, "sequences"]
+) -> list[Prediction]:
+    """The predictions with the layers computed for each: of several windows, the most."""
+    most = np.zeros(len(predictions), np.int64)
+    np.maximum.at(most, sequences.example, depths)
+    return [replace(cast(Any, one), depth=int(depth)) for one, depth in zip(predictions, most, strict=True)]
 
 
 def predictions_of(
@@ -46,7 +115,7 @@ def predictions_of(
     if task.kind == "multi_label":
         sets = [tuple(task.labels[number] for number in cast(tuple[int, ...], one)) for one in decided]
         return [LabelsPrediction(labels, of_one) for labels, of_one in zip(sets, by_label, strict=True)]
-    return [most_probable(of_one) for of_one in by_label]
+    return [_most_probable(of_one) for of_one in by_label]
 
 
 def _tags(task: Task, example: TaggingExample, found: TaggedWords) -> TagsPrediction:
@@ -55,7 +124,7 @@ def _tags(task: Task, example: TaggingExample, found: TaggedWords) -> TagsPredic
     return TagsPrediction(words, found.tags, tuple(map(float, found.probabilities)), entities)
 
 
-def most_probable(probabilities: dict[str, float]) -> ClassPrediction:
+def _most_probable(probabilities: dict[str, float]) -> ClassPrediction:
     """The class with the highest probability."""
     label = max(probabilities, key=lambda name: probabilities[name])
     return ClassPrediction(label, probabilities[label], probabilities)

@@ -9,8 +9,8 @@ import torch
 
 from openalbert.errors import UserError
 from openalbert.finetuning.data import encode_split
-from openalbert.finetuning.evaluate import Evaluate, open_for, resolve_options, with_trained_metric
-from openalbert.finetuning.evaluation import evaluate_outputs
+from openalbert.finetuning.evaluation.evaluate import Evaluate, open_for, resolve_options, with_trained_metric
+from openalbert.finetuning.evaluation.split import evaluate_outputs
 from openalbert.finetuning.predict import Ensemble, Outputs, task_heads
 from openalbert.interop.task_json import read_task_info
 from openalbert.model.albert import AlbertModel

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 from openalbert.errors import UserError
 from openalbert.serve.predictions import Unpredictable
+from openalbert.tasks.custom.multiple_choice import strip_options
 from openalbert.tasks.custom.tagging import join_words, split_words
 from openalbert.tasks.data.tables import as_text, visible_characters
 from openalbert.tasks.task import (
@@ -136,7 +137,4 @@ def _options(given: Any) -> tuple[str, ...]:
     """The options of a choice, without empty ones at the end."""
     if not isinstance(given, Sequence) or isinstance(given, str):
         return ()
-    options = [as_text(one, "whose option").strip() for one in given]
-    while options and not options[-1]:
-        options.pop()
-    return tuple(options)
+    return strip_options([as_text(one, "whose option") for one in given])

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from jaxtyping import Float64, Int64
 
-from openalbert.finetuning.evaluation import RESAMPLES, resample
+from openalbert.finetuning.evaluation.intervals import RESAMPLES, resample
 from openalbert.studies.study import AVERAGE
 
 LEAST_MLM_ACCURACY = 25.0  # percent: below it a model has hardly left the plateau, and nothing is compared

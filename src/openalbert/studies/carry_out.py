@@ -25,7 +25,7 @@ import torch
 from openalbert import atomic_io
 from openalbert.errors import UserError
 from openalbert.finetuning.data import load_data
-from openalbert.finetuning.evaluation import Evaluation, evaluate_split
+from openalbert.finetuning.evaluation.split import Evaluation, evaluate_split
 from openalbert.finetuning.finetune import finetune
 from openalbert.finetuning.settings import Finetune
 from openalbert.interop import huggingface
@@ -51,7 +51,7 @@ from openalbert.train.device import open_device
 from openalbert.train.run import is_done as is_run_done
 
 TASKS = "tasks"
-TAKEN = 75  # exit code: another process has this unit
+LOCKED = 75  # exit code: another process is at work on this unit
 SENTENCE_TASKS: tuple[SentenceTask, ...] = ("sop", "nsp")
 
 
@@ -274,7 +274,7 @@ def main() -> None:
         carry_out(unit, lambda sentence: print(sentence, flush=True))
     except UserError as error:  # another process is at work on it
         print(error, file=sys.stderr)
-        sys.exit(TAKEN)
+        sys.exit(LOCKED)
 
 
 if __name__ == "__main__":

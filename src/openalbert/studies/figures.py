@@ -79,13 +79,13 @@ def _chart(title: str, unit: str, lines: Mapping[int, Sequence[float]], names: S
         places = [f"{x.place(float(layer)):.1f} {y.place(value):.1f}" for layer, value in enumerate(line, 1)]
         paths.append(element("path", class_=f"{look(number)} held-out", d="M" + "L".join(places)))
         paths.append(element("path", class_=f"{look(number)} dots", d="".join(f"M{place}h0" for place in places)))
-    words = "; ".join(f"{names[number]}, from {line[0]:.3g} to {line[-1]:.3g}" for number, line in lines.items())
+    ends = "; ".join(f"{names[number]}, from {line[0]:.3g} to {line[-1]:.3g}" for number, line in lines.items())
     svg = element(
         "svg",
         element("g", *axis, class_="axis"),
         *paths,
         viewBox=f"0 0 {WIDTH:g} {HEIGHT:g}",
         role="img",
-        aria_label=f"{title}: {words}.",
+        aria_label=f"{title}: {ends}.",
     )
     return element("figure", element("figcaption", element("b", title), f" {unit}" if unit else ""), svg)

@@ -16,15 +16,16 @@ from typing import Any
 
 from openalbert import atomic_io
 from openalbert.errors import UserError, suggestion
-from openalbert.formatting import count, counted, duration
+from openalbert.formatting import aligned, count, counted, duration
 from openalbert.model.config import AlbertConfig
 from openalbert.model.cost import training_flops_per_token
 from openalbert.pretraining.run import PretrainingRun
 from openalbert.pretraining.settings import Pretrain
+from openalbert.progress import log
 from openalbert.run_files import CHECKPOINTS, MODEL
 from openalbert.settings import from_dict, to_dict, to_json
 from openalbert.studies.budgets import Budget
-from openalbert.studies.carry_out import TAKEN, carry_out, record_failure
+from openalbert.studies.carry_out import LOCKED, carry_out, record_failure
 from openalbert.studies.page import write_reports
 from openalbert.studies.registry import find_study, list_studies
 from openalbert.studies.results import Results, read_results
@@ -76,7 +77,7 @@ def run_study(settings: RunStudy, own: Study | None = None) -> Results | None:
         return None
     for elsewhere in settings.merge:
         copied = merge(elsewhere, settings.variants_folder)
-        _log(f"{elsewhere}: the results of {counted(copied, 'run')} were copied")
+        log(f"{elsewhere}: the results of {counted(copied, 'run')} were copied")
     atomic_io.make_folder(settings.folder)
     record = {"study": plan.study.name, "budget": settings.budget, "units": [to_dict(unit) for unit in plan.units]}
     atomic_io.write_text(settings.folder / PLAN, json.dumps(record, indent=1) + "\n")
@@ -146,7 +147,7 @@ def train_units(units: Sequence[Unit], settings: RunStudy) -> None:
     subset = _subset(list({unit.key: unit for unit in units}.values()), settings.subset)
     waiting = [unit for unit in subset if not is_done(unit)]
     if len(subset) > len(waiting):
-        _log(f"{len(subset) - len(waiting)} of {counted(len(subset), 'run')} are done already")
+        log(f"{len(subset) - len(waiting)} of {counted(len(subset), 'run')} are done already")
     together = [replace(unit, speed=None) for unit in waiting if not unit.is_timed]
     alone = [unit for unit in waiting if unit.is_timed or unit.speed is not None]
     if settings.engine == "ray":
@@ -161,9 +162,9 @@ def train_units(units: Sequence[Unit], settings: RunStudy) -> None:
         for unit in [*together, *alone]:
             started = time.perf_counter()
             try:
-                carry_out(unit, _log)
+                carry_out(unit, log)
             except UserError as error:  # another process is at work on it
-                _log(f"{unit.variant}, seed {unit.seed}: left out: {error}")
+                log(f"{unit.variant}, seed {unit.seed}: left out: {error}")
                 continue
             _log_end(unit, time.perf_counter() - started)
 
@@ -187,7 +188,7 @@ def _train_in_processes(units: Sequence[Unit], at_once: int, stop: Stop) -> None
                 running[_start(unit)] = unit, time.perf_counter()
             for process in [process for process in running if process.poll() is not None]:
                 unit, started = running.pop(process)
-                _take_end(process, unit, time.perf_counter() - started)
+                _log_exit(process, unit, time.perf_counter() - started)
             if stop.asked():
                 sys.exit(stop.exit_code)
             time.sleep(SECONDS_BETWEEN_LOOKS)
@@ -202,16 +203,16 @@ def _start(unit: Unit) -> "subprocess.Popen[str]":
     atomic_io.make_folder(unit.folder)
     request = unit.folder / f"request-{UNIT}"
     atomic_io.write_text(request, to_json(unit))
-    words = [sys.executable, "-m", "openalbert.studies.carry_out", str(request)]
+    command = [sys.executable, "-m", "openalbert.studies.carry_out", str(request)]
     return subprocess.Popen(
-        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8"
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8"
     )
 
 
-def _take_end(process: "subprocess.Popen[str]", unit: Unit, seconds: float) -> None:
+def _log_exit(process: "subprocess.Popen[str]", unit: Unit, seconds: float) -> None:
     out, error = process.communicate()
     for line in out.splitlines():
-        _log(line)
+        log(line)
     if process.returncode == 0:
         _log_end(unit, seconds)
         return
@@ -219,9 +220,9 @@ def _take_end(process: "subprocess.Popen[str]", unit: Unit, seconds: float) -> N
         reason = f"its process was ended by {signal.Signals(-process.returncode).name}"
     else:
         reason = ([line for line in error.splitlines() if line.strip()] or ["its process failed"])[-1]
-    _log(f"{unit.variant}, seed {unit.seed}: not done: {reason}")
+    log(f"{unit.variant}, seed {unit.seed}: not done: {reason}")
     was_stopped = process.returncode in (-signal.SIGTERM, -signal.SIGINT, 128 + signal.SIGTERM, 128 + signal.SIGINT)
-    if process.returncode != TAKEN and not was_stopped:
+    if process.returncode != LOCKED and not was_stopped:
         record_failure(unit, reason)
 
 
@@ -244,11 +245,11 @@ def _train_on_ray(units: Sequence[Unit], ray: ModuleType, at_once: int) -> None:
         try:
             for unit, seconds, sentences in ray.get(done):
                 for sentence in sentences:
-                    _log(sentence)
+                    log(sentence)
                 _log_end(unit, seconds)
         except ray.exceptions.RayError as error:
             names = ", ".join(f"{unit.variant}, seed {unit.seed}" for unit in chain_of[done])
-            _log(f"{names}: not done: {str(error).splitlines()[0]}")
+            log(f"{names}: not done: {str(error).splitlines()[0]}")
 
 
 def _absolute(unit: Unit) -> Unit:
@@ -289,11 +290,7 @@ def _carry_out_chain(units: Sequence[Unit]) -> list[tuple[Unit, float, list[str]
 def _log_end(unit: Unit, seconds: float) -> None:
     reasons = failures(unit)
     outcome = "; ".join(f"{stage} FAILED: {reason}" for stage, reason in reasons.items()) or "done"
-    _log(f"{unit.variant}, seed {unit.seed}: {outcome} ({duration(seconds)}); {unit.folder}")
-
-
-def _log(sentence: str) -> None:
-    print(sentence, file=sys.stderr, flush=True)
+    log(f"{unit.variant}, seed {unit.seed}: {outcome} ({duration(seconds)}); {unit.folder}")
 
 
 # Results from elsewhere.
@@ -351,17 +348,9 @@ def estimate_study(plan: Plan, measure: Callable[[Unit], tuple[float, float]] | 
         cells = [name, str(len(own)), count(tokens), f"{tokens * per_token:.2e}"]
         rows.append([*cells, f"{minutes:.2f}", f"{minutes * len(own):.2f}"])
     rows.append(["in total", str(len(waiting)), "", "", "", f"{total:.2f}"])
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = [
-        "  ".join(
-            cell.rjust(width) if number else cell.ljust(width)
-            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        for row in rows
-    ]
     measured_on = f"{flops_per_second:.2e} model FLOP/s, measured on '{waiting[0].variant}'"
     note = f"pretraining alone, one run at a time, at {measured_on}"
-    return "\n".join([*lines, note, *_measured_stages(plan)])
+    return "\n".join([aligned(rows), note, *_measured_stages(plan)])
 
 
 def measure_first(unit: Unit) -> tuple[float, float]:

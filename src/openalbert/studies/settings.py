@@ -94,16 +94,16 @@ class RunStudy:
     @property
     def command_line(self) -> str:
         """The command that gives the same numbers, with the names of folders alone; how fast it goes is left out."""
-        words = ["openalbert", "study", self.study, "--budget", self.budget]
+        command = ["openalbert", "study", self.study, "--budget", self.budget]
         for name in ("data", "heldout", "more_data", "seeds", "tasks", "task_data", "only", "set"):
             value = getattr(self, name)
             if value is not None and value != ():
                 several = value if isinstance(value, tuple) else (value,)
-                words += [
+                command += [
                     f"--{name.replace('_', '-')}",
                     *(one.name if isinstance(one, Path) else str(one) for one in several),
                 ]
-        return shlex.join(words)
+        return shlex.join(command)
 
 
 def defaults_for(budget: str) -> RunStudy:

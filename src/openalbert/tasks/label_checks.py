@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Float64
 
 from openalbert.errors import UserError
-from openalbert.formatting import counted
+from openalbert.formatting import counted, listed
 from openalbert.tasks.data.tables import Row, visible_characters
 from openalbert.tasks.tags import Tags, count_by_type, gold_tags, mark_entities
 from openalbert.tasks.task import Example, Kind, Reading, Task, TextExample
@@ -133,13 +133,12 @@ def describe_classes(task: Task, examples: Sequence[Example]) -> list[str]:
     order = list(range(len(task.labels)))
     if len(order) > MAX_NAMES:
         order.sort(key=lambda number: -frequency[number])
-    shown = ", ".join(f"{_short(task.labels[number])} {frequency[number]:,}" for number in order[:MAX_NAMES])
-    more = f" and {len(order) - MAX_NAMES:,} more" if len(order) > MAX_NAMES else ""
+    shown = listed([f"{_short(task.labels[number])} {frequency[number]:,}" for number in order], MAX_NAMES)
     without = sum(not numbers for numbers in sets)
     rest = f"; {counted(without, 'example')} with none" if without else ""
     what = "class" if task.kind == "classification" else "label"
     plural = "" if len(order) == 1 else "es" if what == "class" else "s"
-    return [f"{len(order):,} {what}{plural}: {shown}{more}{rest}", *_describe_similar_names(task.labels)]
+    return [f"{len(order):,} {what}{plural}: {shown}{rest}", *_describe_similar_names(task.labels)]
 
 
 def _describe_tags(task: Task, examples: Sequence[Example]) -> str:
@@ -148,10 +147,9 @@ def _describe_tags(task: Task, examples: Sequence[Example]) -> str:
     marks_entities = mark_entities(task.labels)
     counts = {name: wanted for name, (_, wanted, _) in count_by_type(tags, tags, marks_entities).items()}
     order = sorted(counts, key=lambda name: -counts[name])
-    shown = ", ".join(f"{_short(name)} {counts[name]:,}" for name in order[:MAX_NAMES])
-    more = f" and {len(order) - MAX_NAMES:,} more" if len(order) > MAX_NAMES else ""
+    shown = listed([f"{_short(name)} {counts[name]:,}" for name in order], MAX_NAMES)
     entities = f"{sum(counts.values()):,} entities in " if marks_entities else ""
-    return f"{entities}{counted(sum(map(len, tags)), 'word')}: {shown}{more}"
+    return f"{entities}{counted(sum(map(len, tags)), 'word')}: {shown}"
 
 
 def describe_absent_classes(task: Task, train: Sequence[Example], scored: Sequence[Example]) -> list[str]:
@@ -171,11 +169,8 @@ def describe_absent_classes(task: Task, train: Sequence[Example], scored: Sequen
 
 def describe_class_weights(task: Task, weights: Float64[np.ndarray, "classes"]) -> str:
     """A message with the weights of the classes in the loss."""
-    shown = ", ".join(
-        f"{_short(name)} {weight:.3g}" for name, weight in list(zip(task.labels, weights, strict=True))[:MAX_NAMES]
-    )
-    more = f" and {len(task.labels) - MAX_NAMES:,} more" if len(task.labels) > MAX_NAMES else ""
-    return f"class weights: {shown}{more}"
+    named = [f"{_short(name)} {weight:.3g}" for name, weight in zip(task.labels, weights, strict=True)]
+    return f"class weights: {listed(named, MAX_NAMES)}"
 
 
 def never_predicted(task: Task, examples: Sequence[Example], predictions: Sequence[object]) -> dict[str, int]:
@@ -274,11 +269,8 @@ def _describe_similar_names(labels: Sequence[str]) -> list[str]:
     similar = [" and ".join(names) for names in groups.values() if len(names) > 1]
     if not similar:
         return []
-    more = f" and {len(similar) - MAX_NAMES:,} more" if len(similar) > MAX_NAMES else ""
-    return [
-        f"{', '.join(similar[:MAX_NAMES])}{more} differ by case or white space only: if they mean the same, write "
-        "them in one way"
-    ]
+    named = listed(similar, MAX_NAMES)
+    return [f"{named} differ by case or white space only: if they mean the same, write them in one way"]
 
 
 def _short(name: str) -> str:

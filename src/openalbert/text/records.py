@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from openalbert.errors import UserError, suggestion
+from openalbert.formatting import listed
 from openalbert.text.readers import BLOCK, CorpusReading, CorpusSource, Counts, byte_blocks, decode, decoded_blocks
 
 LONGEST_JSON_LINE = 1 << 25  # bytes; a longer line is dropped, since a record is parsed in memory
@@ -108,12 +109,11 @@ def _delimited_rows(source: CorpusSource, reading: CorpusReading, counts: Counts
     if columns.count(reading.text_field) != 1:
         if not columns:
             return  # counted as a file without any text
-        named = ", ".join(f"'{name[:40]}'" for name in columns[:MOST_COLUMNS_NAMED])
-        more = f" and {len(columns) - MOST_COLUMNS_NAMED} more" if len(columns) > MOST_COLUMNS_NAMED else ""
+        named = listed([f"'{name[:40]}'" for name in columns], MOST_COLUMNS_NAMED)
         problem = "two columns" if reading.text_field in columns else "no column"
         raise UserError(
             f"{source.name} has {problem} '{reading.text_field}' (text_field): its first line names the columns "
-            f"{named}{more}; name the one that holds the text with --reading.text-field"
+            f"{named}; name the one that holds the text with --reading.text-field"
         )
     place = columns.index(reading.text_field)
     for number, fields in rows:

@@ -148,7 +148,7 @@ class MetricsLog:
         self.record({"kind": "event", "step": step, "what": kind, "text": text})
         self.log(text)
 
-    def take(self, step: Step, train_state: TrainState, done: float) -> None:
+    def add_step(self, step: Step, train_state: TrainState, done: float) -> None:
         """Count a step in, and log its events.
 
         `done` is the progress after this step; the step's own progress is the one before it, by which its learning rate

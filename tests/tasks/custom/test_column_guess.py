@@ -18,7 +18,8 @@ from openalbert.cli import main
 from openalbert.errors import UserError
 from openalbert.interop.task_json import read_task_info
 from openalbert.tasks.custom.column_guess import name_words, pairs_of
-from openalbert.tasks.custom.columns import normalize_name, profile
+from openalbert.tasks.custom.column_profile import profile
+from openalbert.tasks.custom.columns import normalize_name
 from openalbert.tasks.custom.text import find_text_columns
 from openalbert.tasks.data.tables import Row, Table
 from openalbert.tasks.registry import TaskSource, open_task

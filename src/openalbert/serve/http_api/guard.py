@@ -51,7 +51,7 @@ class Metrics:
         self.depth = Histogram("openalbert_exit_depth", "Layers computed for a sequence.", buckets=depths, **new)
         self.waiting = Gauge("openalbert_requests_waiting", "Requests not yet computed.", ["model"], **new)
 
-    def take(self, served: Served) -> None:
+    def add(self, served: Served) -> None:
         """Count a computation."""
         self.queue.observe(served.queue_seconds)
         self.compute.observe(served.compute_seconds)

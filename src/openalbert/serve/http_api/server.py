@@ -1,6 +1,5 @@
 """`openalbert serve`: models behind HTTP, until SIGTERM or Ctrl-C; what is under way is answered first."""
 
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,6 +10,7 @@ from openalbert.errors import UserError
 from openalbert.finetuning.predict import TOKENS_AT_A_TIME
 from openalbert.interop.huggingface import find_folder
 from openalbert.model.heads import EXIT_KINDS
+from openalbert.progress import log
 from openalbert.serve.backend import TorchBackend
 from openalbert.serve.http_api.batcher import Batcher, BatchingBackend
 from openalbert.serve.http_api.limits import Limits
@@ -75,16 +75,14 @@ def serve(settings: Serve) -> None:
             raise UserError(f"two of the models are called {max(names, key=names.count)}: rename the folder of one")
         app = make_app(models, settings.limits, key=key, cors=settings.cors, log_texts=settings.log_texts)
         if settings.host not in LOOPBACK and not key:
-            _log(f"everybody who reaches {settings.host} can ask: --api-key-file asks for a key")
+            log(f"everybody who reaches {settings.host} can ask: --api-key-file asks for a key")
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         where = f"http://{host}:{opened.getsockname()[1]}"
-        Server(app, settings.limits, lambda: _log(f"serving {', '.join(names)} at {where} (Ctrl-C stops)")).run(
-            [opened]
-        )
+        Server(app, settings.limits, lambda: log(f"serving {', '.join(names)} at {where} (Ctrl-C stops)")).run([opened])
         is_drained = [model.batcher.close(settings.limits.seconds) for model in models]
     if not all(is_drained):
         raise UserError("stopped, but some requests were not answered in time")
-    _log("stopped: every request was answered")
+    log("stopped: every request was answered")
 
 
 def load_model(name: str, settings: Serve, device: Device) -> "ServedModel":
@@ -119,7 +117,3 @@ def _read_key(path: Path | None) -> str:
     if not key or not key.isascii() or any(one.isspace() for one in key):
         raise UserError(f"{path}: the key must be one word of ASCII characters")
     return key
-
-
-def _log(sentence: str) -> None:
-    print(sentence, file=sys.stderr, flush=True)

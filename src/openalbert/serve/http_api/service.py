@@ -146,7 +146,7 @@ class Service:
         finally:
             leaving.cancel()
             for served in one.served:
-                self.metrics.take(served)
+                self.metrics.add(served)
 
     # Each of these runs in a thread.
 

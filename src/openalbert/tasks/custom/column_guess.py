@@ -11,7 +11,8 @@ from itertools import permutations
 from typing import Literal, TypeAlias
 
 from openalbert.errors import UserError
-from openalbert.tasks.custom.columns import Columns, Profile, hold_sets, normalize_name, option, sample
+from openalbert.tasks.custom.column_profile import Profile, hold_sets
+from openalbert.tasks.custom.columns import Columns, normalize_name, option, sample
 from openalbert.tasks.data.source import TaskSource
 
 Labelling: TypeAlias = Literal["classes", "values", "sets"]

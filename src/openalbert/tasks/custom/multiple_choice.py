@@ -189,7 +189,7 @@ def _questions(table: Table, source: TaskSource, seen: SeenFormat | None, layout
 def read_options(row: Row, names: tuple[str, ...], separator: str | None) -> tuple[str, ...]:
     """The options of a row, from a column for each or from one for all; empty ones at the end are left out."""
     if len(names) > 1:
-        return _strip_options([row.text(name) for name in names])
+        return strip_options([row.text(name) for name in names])
     given = row.values.get(names[0])
     if isinstance(given, dict) and isinstance(given.get("text"), list):
         given = given["text"]  # datasets with a list of texts and one of letters
@@ -199,10 +199,10 @@ def read_options(row: Row, names: tuple[str, ...], separator: str | None) -> tup
     used = separator or next((one for one in SEPARATORS if one in text), SEPARATORS[0])
     texts = text.strip().split(used)
     # A separator on both sides frames the options, as in a Markdown table.
-    return _strip_options(texts[1:] if len(texts) > 2 and texts[0] == texts[-1] == "" else texts)
+    return strip_options(texts[1:] if len(texts) > 2 and texts[0] == texts[-1] == "" else texts)
 
 
-def _strip_options(texts: Sequence[str]) -> tuple[str, ...]:
+def strip_options(texts: Sequence[str]) -> tuple[str, ...]:
     """Options without the empty ones at the end, as of a question that has fewer than others."""
     options = [text.strip() for text in texts]
     while options and not options[-1]:

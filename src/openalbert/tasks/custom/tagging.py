@@ -11,7 +11,8 @@ from typing import Any, Literal
 
 from openalbert.errors import UserError
 from openalbert.formatting import counted
-from openalbert.tasks.custom.columns import Columns, Layout, Profile, column_named, find_layout
+from openalbert.tasks.custom.column_profile import Profile
+from openalbert.tasks.custom.columns import Columns, Layout, column_named, find_layout
 from openalbert.tasks.custom.text import open_custom_splits, sort_labels
 from openalbert.tasks.data.conll import LINES, is_conll, is_conllu, read_conll
 from openalbert.tasks.data.source import TaskSource, build_task

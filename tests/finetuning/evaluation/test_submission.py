@@ -7,7 +7,7 @@ import pytest
 from tests.tasks.made_data import glue_files, made_source
 
 from openalbert.errors import UserError
-from openalbert.finetuning.submission import format_prediction, write_glue, write_lines, write_squad
+from openalbert.finetuning.evaluation.submission import format_prediction, write_glue, write_lines, write_squad
 from openalbert.tasks.metrics import Retrieved
 from openalbert.tasks.registry import GLUE, TASKS, TaskSource, open_task
 from openalbert.tasks.task import QuestionExample, TaskMetadata

@@ -7,7 +7,8 @@ from typing import Any
 
 from openalbert import atomic_io
 from openalbert.finetuning.data import TaskData
-from openalbert.finetuning.evaluation import Evaluation, intervals, paired_interval
+from openalbert.finetuning.evaluation.intervals import intervals, paired_interval
+from openalbert.finetuning.evaluation.split import Evaluation
 from openalbert.run_files import BASELINES
 from openalbert.tasks.baselines import fit_baselines, has_baselines
 from openalbert.tasks.metrics import LOSS

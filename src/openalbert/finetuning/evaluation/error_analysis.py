@@ -7,11 +7,12 @@ from typing import cast
 
 import numpy as np
 
-from openalbert.finetuning.evaluation import Evaluation, intervals
+from openalbert.finetuning.evaluation.intervals import intervals
+from openalbert.finetuning.evaluation.split import Evaluation
 from openalbert.finetuning.predict import by_example, sigmoid, softmax, tagged_words
 from openalbert.finetuning.span_decoding import Answers
 from openalbert.finetuning.words import NO_TOKEN
-from openalbert.formatting import counted
+from openalbert.formatting import counted, listed
 from openalbert.report.error_analysis import ErrorAnalysis, Group, Mark, Mistake, Shown
 from openalbert.tasks.label_checks import never_predicted
 from openalbert.tasks.metrics import Retrieved
@@ -69,10 +70,6 @@ def _classes(evaluation: Evaluation, analysis: ErrorAnalysis) -> tuple[ErrorAnal
     given = np.array(evaluation.predictions, np.int64)
     counts = np.zeros((len(labels), len(labels)), np.int64)
     np.add.at(counts, (gold, given), 1)
-    parts = [
-        Group(name, int(counts[number].sum()), _precision_and_recall(*_hits(counts, number)))
-        for number, name in enumerate(labels)
-    ]
     probabilities = softmax(evaluation.outputs.logits["classification"])
     wrong: list[Wrong] = []
     for number, example in enumerate(_texts(evaluation)):
@@ -84,7 +81,8 @@ def _classes(evaluation: Evaluation, analysis: ErrorAnalysis) -> tuple[ErrorAnal
             shown = partial(Mistake, example.id, _text_shown(example), *names, sure, row=example.row)
             wrong.append((wrongly - rightly, shown))
     confusion = _rows(counts) if len(labels) <= MAX_CLASSES else ()
-    return replace(analysis, labels=labels, confusion=confusion, grouped_by="class", groups=tuple(parts)), wrong
+    groups = _groups(counts, labels)
+    return replace(analysis, labels=labels, confusion=confusion, grouped_by="class", groups=groups), wrong
 
 
 def _values(evaluation: Evaluation, analysis: ErrorAnalysis) -> tuple[ErrorAnalysis, list[Wrong]]:
@@ -141,11 +139,8 @@ def _choices(evaluation: Evaluation, analysis: ErrorAnalysis) -> tuple[ErrorAnal
     for example, given in zip(examples, cast("Sequence[int]", evaluation.predictions), strict=True):
         counts[cast(int, example.label), given] += 1
     letters = tuple(map(letter, range(most)))
-    parts = [
-        Group(letter, int(counts[number].sum()), _precision_and_recall(*_hits(counts, number)))
-        for number, letter in enumerate(letters)
-    ]
-    return replace(analysis, labels=letters, confusion=_rows(counts), grouped_by="option", groups=tuple(parts)), wrong
+    groups = _groups(counts, letters)
+    return replace(analysis, labels=letters, confusion=_rows(counts), grouped_by="option", groups=groups), wrong
 
 
 def _questions(evaluation: Evaluation, analysis: ErrorAnalysis) -> tuple[ErrorAnalysis, list[Wrong]]:
@@ -301,9 +296,7 @@ def _named_spans(example: TaggingExample, entities: Sequence[Entity]) -> str:
     named = [
         f"{example.text[example.words[one.start][0] : example.words[one.end - 1][1]]} ({one.label})" for one in entities
     ]
-    return ", ".join(named[:MAX_NAMED]) + (
-        f" and {len(named) - MAX_NAMED:,} more" if len(named) > MAX_NAMED else ""
-    ) or ("(none)")
+    return listed(named, MAX_NAMED) or "(none)"
 
 
 def _cropped(name: str, text: str, marks: tuple[Mark, ...]) -> tuple[Shown, ...]:
@@ -345,8 +338,13 @@ def _rows(counts: np.ndarray) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(row) for row in counts.tolist())
 
 
-def _hits(counts: np.ndarray, number: int) -> tuple[int, int, int]:
-    return int(counts[number, number]), int(counts[number].sum()), int(counts[:, number].sum())
+def _groups(counts: np.ndarray, names: Sequence[str]) -> tuple[Group, ...]:
+    """The metrics of each class, from a confusion matrix."""
+    both, wanted, found = (one.tolist() for one in (counts.diagonal(), counts.sum(1), counts.sum(0)))
+    return tuple(
+        Group(name, wanted[number], _precision_and_recall(both[number], wanted[number], found[number]))
+        for number, name in enumerate(names)
+    )
 
 
 def _precision_and_recall(both: int, wanted: int, found: int) -> dict[str, float]:

@@ -3,7 +3,6 @@
 import json as json_text
 import re
 import shlex
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,14 +14,15 @@ from tyro.conf import OmitArgPrefixes, Positional, arg
 from openalbert import atomic_io
 from openalbert.errors import UserError
 from openalbert.finetuning.data import describe_windows, encode_split
-from openalbert.finetuning.error_analysis import analyze_errors
-from openalbert.finetuning.evaluation import Evaluation, evaluate_split
-from openalbert.finetuning.predict import Ensemble, load_models, task_heads
+from openalbert.finetuning.encode import STRIDE
+from openalbert.finetuning.evaluation.error_analysis import analyze_errors
+from openalbert.finetuning.evaluation.split import Evaluation, evaluate_split
+from openalbert.finetuning.evaluation.submission import write_files
+from openalbert.finetuning.predict import TOKENS_AT_A_TIME, Ensemble, load_models, task_heads
 from openalbert.finetuning.span_decoding import N_BEST
-from openalbert.finetuning.submission import write_files
-from openalbert.formatting import counted, percent_of, were
+from openalbert.formatting import aligned, counted, percent_of, were
 from openalbert.interop.task_json import TaskInfo
-from openalbert.progress import Work
+from openalbert.progress import Work, log
 from openalbert.report.error_analysis import ErrorAnalysis, explain_intervals, with_interval
 from openalbert.report.report import evaluation_page
 from openalbert.report.run_reader import examples_of
@@ -75,7 +75,7 @@ class Evaluate:
     """The longest answer to a question, in tokens. Not given: as in fine-tuning."""
     n_best: int = N_BEST
     """How many candidate answers are kept, and written with the predictions."""
-    tokens_at_a_time: int = 16384
+    tokens_at_a_time: int = TOKENS_AT_A_TIME
     """How many tokens are computed together: fewer need less memory."""
     json: bool = False
     """Print JSON for programs."""
@@ -208,12 +208,7 @@ def as_table(task: Task, results: Sequence[Result]) -> str:
         metrics, intervals = evaluation.metrics, analysis.intervals if analysis is not None else {}
         cells = [with_interval(metrics[name], intervals.get(name)) if name in metrics else "–" for name in names]
         rows.append([evaluation.split, f"{len(evaluation.data.examples):,}", *cells])
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = []
-    for row in rows:
-        cells = [cell.rjust(width) for cell, width in zip(row, widths, strict=True)]
-        lines.append("  ".join([row[0].ljust(widths[0]), *cells[1:]]))
-    return "\n".join(lines)
+    return aligned(rows)
 
 
 def as_json(ensemble: Ensemble, task: Task, results: Sequence[Result]) -> str:
@@ -262,7 +257,7 @@ def resolve_options(settings: Evaluate, ensemble: Ensemble) -> Options:
     if settings.max_length is not None and settings.max_length > positions:
         raise UserError(f"max_length is {settings.max_length}, but the model has {positions} positions: give no more")
     usual = min([positions, *(one.max_length for one in known)] if known else [positions, DEFAULT_MAX_LENGTH])
-    stride = settings.stride or (known[0].stride if known else 128)
+    stride = settings.stride or (known[0].stride if known else STRIDE)
     threshold = settings.null_threshold
     fitted = [one.null_threshold for one in known if one.null_threshold is not None]
     if threshold is None and len(fitted) == len(ensemble.models):
@@ -376,9 +371,7 @@ def _missing_examples(ensemble: Ensemble, task: str) -> UserError:
 def _check_pairs(ensemble: Ensemble, split: str, are_pairs: bool | None) -> None:
     """Refuse pairs of texts for a model that was trained on single ones, and the other way round, where it is known."""
     for name, info in zip(ensemble.names, ensemble.task_infos, strict=True):
-        wants = info.of_pairs if info is not None else None
-        if wants is None and info is not None and info.task in GLUE:
-            wants = bool(GLUE[info.task].second)
+        wants = info.reads_pairs if info is not None else None
         if wants is None or are_pairs is None or wants == are_pairs:
             continue
         if are_pairs:
@@ -408,8 +401,3 @@ def _labels_for(ensemble: Ensemble, name: str) -> tuple[str, ...] | None:
         f"{ensemble.names[0]} has the classes {', '.join(labels)}, but {name} has {', '.join(known)}: "
         "is it fine-tuned for another task?"
     )
-
-
-def log(sentence: str) -> None:
-    """Write a message to standard error."""
-    print(sentence, file=sys.stderr, flush=True)

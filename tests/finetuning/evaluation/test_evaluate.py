@@ -20,9 +20,9 @@ from tests.tasks.made_tasks import made_task
 from openalbert.cli import main
 from openalbert.errors import UserError
 from openalbert.finetuning.data import encode_split
-from openalbert.finetuning.error_analysis import analyze_errors
-from openalbert.finetuning.evaluate import Evaluate, Options, evaluate, open_for, resolve_options
-from openalbert.finetuning.evaluation import Evaluation, evaluate_split
+from openalbert.finetuning.evaluation.error_analysis import analyze_errors
+from openalbert.finetuning.evaluation.evaluate import Evaluate, Options, evaluate, open_for, resolve_options
+from openalbert.finetuning.evaluation.split import Evaluation, evaluate_split
 from openalbert.finetuning.predict import load_models
 from openalbert.interop import huggingface
 from openalbert.interop.huggingface import TASK

@@ -11,7 +11,7 @@ from jaxtyping import Float64
 
 from openalbert import atomic_io
 from openalbert.errors import UserError
-from openalbert.finetuning.evaluation import Evaluation
+from openalbert.finetuning.evaluation.split import Evaluation
 from openalbert.finetuning.predict import probabilities, tagged_words
 from openalbert.finetuning.words import TaggedWords
 from openalbert.formatting import counted

@@ -11,8 +11,8 @@ from tests.report.parsed_page import Page
 from tests.tasks.made_tasks import made_task
 
 from openalbert import cli
-from openalbert.finetuning import baselines, evaluation
-from openalbert.finetuning.evaluation import paired_interval
+from openalbert.finetuning.evaluation import baselines, intervals
+from openalbert.finetuning.evaluation.intervals import paired_interval
 from openalbert.report.baselines import describe_gain, is_worth_it
 from openalbert.tasks.task import TextExample
 
@@ -25,7 +25,7 @@ def train(tiny: Path, kind: str, file: Path, out: Path, words: str) -> None:
 def test_baselines_are_logged_first_measured_once_and_shown_on_screen_page_and_card(
     tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(evaluation, "RESAMPLES", 20)
+    monkeypatch.setattr(intervals, "RESAMPLES", 20)
     file, out = lesson("classification", tmp_path, 200), tmp_path / "runs"
     fitted = []
     fit = baselines.fit_baselines

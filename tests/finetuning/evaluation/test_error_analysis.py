@@ -13,8 +13,8 @@ from tests.tasks.made_tasks import CLASSES, PASSAGE, made_task
 from openalbert.errors import UserError
 from openalbert.finetuning.data import encode_split
 from openalbert.finetuning.encode import encode
-from openalbert.finetuning.error_analysis import MAX_MISTAKES, MAX_SHOWN, _cropped, analyze_errors
-from openalbert.finetuning.evaluation import evaluate_outputs
+from openalbert.finetuning.evaluation.error_analysis import MAX_MISTAKES, MAX_SHOWN, _cropped, analyze_errors
+from openalbert.finetuning.evaluation.split import evaluate_outputs
 from openalbert.finetuning.predict import Outputs, softmax
 from openalbert.finetuning.span_decoding import best_answers
 from openalbert.report.error_analysis import (

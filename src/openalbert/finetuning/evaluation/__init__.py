@@ -1,0 +1,1 @@
+"""Evaluation of a split: metrics, intervals, baselines, the error analysis, and files of predictions."""
