@@ -8,10 +8,11 @@ again at once.
 import json
 import os
 import random
+import time
 from pathlib import Path
 
 import gevent
-from locust import FastHttpUser, constant, constant_throughput, task
+from locust import FastHttpUser, task
 
 TEXTS = json.loads(Path(os.environ["TEXTS"]).read_text())
 USERS, RATE = int(os.environ["USERS"]), float(os.environ["RATE"])
@@ -20,13 +21,20 @@ USERS, RATE = int(os.environ["USERS"]), float(os.environ["RATE"])
 class Client(FastHttpUser):
     """Somebody who asks."""
 
-    wait_time = constant_throughput(RATE / USERS) if RATE else constant(0)
     network_timeout = connection_timeout = 60.0
+    due = 0.0
 
     def on_start(self) -> None:
-        """Begin at a random moment, so that the requests of all users come at random moments."""
-        if RATE:
-            gevent.sleep(random.uniform(0, USERS / RATE))
+        """Begin at a random moment."""
+        self.due = time.monotonic()
+        gevent.sleep(self.wait_time())
+
+    def wait_time(self) -> float:
+        """Seconds until the next request: those of all users together come at random moments (Poisson)."""
+        if not RATE:
+            return 0.0
+        self.due += random.expovariate(RATE / USERS)
+        return max(0.0, self.due - time.monotonic())
 
     @task
     def predict(self) -> None:
