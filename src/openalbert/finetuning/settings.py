@@ -110,7 +110,7 @@ class Finetune:
     """The longest input in tokens; what is longer is cut, and counted. No more than the model has positions."""
     long_texts: LongTexts = "truncate"
     """Texts over --max-length: cut them, or read all of them in windows and take the mean or the max of the scores.
-    Each window is learned with the label of its text; of a pair, the longer text has windows."""
+    Each window is learned with the label of its text; of a pair, the longer text has windows. Values: mean only."""
     stride: int = 128
     """For questions on long passages: how many tokens after one window the next one begins, half a window at most."""
     max_answer_tokens: int = MAX_ANSWER_TOKENS
