@@ -133,7 +133,7 @@ def test_windows_are_refused_where_there_is_no_label_of_a_text(kind: Kind, small
 
 
 def test_the_maximum_over_windows_is_refused_for_values(small: Tokenizer) -> None:
-    with pytest.raises(UserError, match="no maximum over its windows.*give --long-texts mean"):
+    with pytest.raises(UserError, match=r"no maximum over its windows.*give --long-texts mean"):
         encode(made_task("regression"), [TextExample("1", "a text", None, 2.0)], small, 24, long_texts="max")
 
 
