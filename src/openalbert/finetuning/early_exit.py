@@ -14,7 +14,15 @@ from jaxtyping import Bool, Float32, Float64, Int64
 
 from openalbert.finetuning.data import EncodedSplit
 from openalbert.finetuning.evaluation import evaluate_outputs
-from openalbert.finetuning.predict import Outputs, batches_by_length, pack, sigmoid, softmax
+from openalbert.finetuning.predict import (
+    TOKENS_AT_A_TIME,
+    Outputs,
+    batches_by_length,
+    inference,
+    pack,
+    sigmoid,
+    softmax,
+)
 from openalbert.interop.exits import ExitInfo, ExitPoint, ExitRule
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import HeadKind
@@ -65,22 +73,19 @@ def exit_depths(
 
 
 def predict_depths(
-    model: AlbertModel, sequences: Sequences, device: Device, *, tokens_at_a_time: int = 16384
+    model: AlbertModel, sequences: Sequences, device: Device, *, tokens_at_a_time: int = TOKENS_AT_A_TIME
 ) -> Float32[np.ndarray, "layers examples outputs"]:
     """The logits of every depth, for examples of one sequence each."""
     assert model.exits is not None
     head, num_layers = model.head_list[0], model.config.num_layers
     logits = np.zeros((num_layers, len(sequences.example), head.num_outputs), np.float32)
-    was_training = model.training
-    model.eval()
-    with torch.inference_mode():
+    with inference(model):
         for chosen in batches_by_length(sequences.lengths, tokens_at_a_time):
             packed = pack(sequences, chosen, device)
             with device.autocast():
                 encoded = model.encode_packed(packed.ids, packed.lengths, packed.segments, all_states=True)
                 found = model.depth_scores(encoded)
             logits[:, chosen] = torch.stack(found).float().cpu().numpy()
-    model.train(was_training)
     return logits
 
 

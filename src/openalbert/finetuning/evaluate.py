@@ -17,7 +17,7 @@ from openalbert.errors import UserError
 from openalbert.finetuning.data import describe_windows, encode_split
 from openalbert.finetuning.error_analysis import analyze_errors
 from openalbert.finetuning.evaluation import Evaluation, evaluate_split
-from openalbert.finetuning.predict import Ensemble, load_models, task_heads
+from openalbert.finetuning.predict import DEFAULT_MAX_LENGTH, TOKENS_AT_A_TIME, Ensemble, load_models, task_heads
 from openalbert.finetuning.span_decoding import N_BEST
 from openalbert.finetuning.submission import write_files
 from openalbert.formatting import counted, percent_of, were
@@ -35,7 +35,6 @@ from openalbert.tasks.registry import GLUE, TASKS, TaskMetadata, TaskSource, ope
 from openalbert.tasks.task import MAX_ANSWER_TOKENS, LongTexts, Reading, Task, are_pairs
 from openalbert.train.device import Device, Speed, open_device
 
-DEFAULT_MAX_LENGTH = 512  # tokens of an input, where the model folder has no task.json
 Value = TypeVar("Value", bound=str)
 Result = tuple[Evaluation, ErrorAnalysis | None]
 _UNNAMED = re.compile(r"LABEL_\d+|\d+")  # Hugging Face's names of classes that nobody named
@@ -75,7 +74,7 @@ class Evaluate:
     """The longest answer to a question, in tokens. Not given: as in fine-tuning."""
     n_best: int = N_BEST
     """How many candidate answers are kept, and written with the predictions."""
-    tokens_at_a_time: int = 16384
+    tokens_at_a_time: int = TOKENS_AT_A_TIME
     """How many tokens are computed together: fewer need less memory."""
     json: bool = False
     """Print JSON for programs."""

@@ -22,7 +22,7 @@ from openalbert.finetuning.batches import PackedBatch
 from openalbert.finetuning.data import EncodedSplit, TaskData
 from openalbert.finetuning.frozen import FrozenStates
 from openalbert.finetuning.losses import Standardization, head_loss
-from openalbert.finetuning.predict import Outputs, decide, embed, predict
+from openalbert.finetuning.predict import TOKENS_AT_A_TIME, Outputs, decide, embed, predict
 from openalbert.finetuning.span_decoding import N_BEST, Answers, best_answers, few_questions_note, fit_threshold
 from openalbert.formatting import counted
 from openalbert.interop import huggingface
@@ -93,7 +93,7 @@ def evaluate_split(
     standardization: Standardization | None = None,
     class_weights: Float64[np.ndarray, "classes"] | None = None,
     n_best: int = N_BEST,
-    tokens_at_a_time: int = 16384,
+    tokens_at_a_time: int = TOKENS_AT_A_TIME,
     advance: Callable[[float], None] = lambda tokens: None,
     frozen: FrozenStates | None = None,
 ) -> Evaluation:

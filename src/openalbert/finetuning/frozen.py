@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from openalbert.finetuning.predict import Outputs, batches_by_length, combine_windows, pack
+from openalbert.finetuning.predict import Outputs, batches_by_length, combine_windows, inference, pack
 from openalbert.model.albert import AlbertModel
 from openalbert.model.encoder import Encoded
 from openalbert.progress import Work
@@ -40,14 +40,11 @@ class FrozenStates:
 
     def outputs(self, model: AlbertModel, name: str, sequences: Sequences) -> Outputs:
         """The logits of a model whose encoder is this one: its head applied to the states."""
-        was_training = model.training
-        model.eval()
-        with torch.inference_mode(), self.device.autocast():
+        with inference(model), self.device.autocast():
             encoded = pooled(model, self.of(name, sequences))
             logits: dict[str, np.ndarray] = {
                 head.kind: model.scores(head.kind, encoded).float().cpu().numpy() for head in model.head_list
             }
-        model.train(was_training)
         return Outputs({kind: combine_windows(sequences, rows) for kind, rows in logits.items()})
 
     @torch.no_grad()

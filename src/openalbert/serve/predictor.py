@@ -17,7 +17,15 @@ from torch import Tensor
 
 from openalbert.errors import InputWarning, UserError
 from openalbert.finetuning.encode import MIN_LENGTH, STRIDE, encode, encode_single
-from openalbert.finetuning.predict import PRETRAINING, TOKENS_AT_A_TIME, Outputs, combine_windows, softmax
+from openalbert.finetuning.predict import (
+    DEFAULT_MAX_LENGTH,
+    PRETRAINING,
+    TOKENS_AT_A_TIME,
+    Embedding,
+    Outputs,
+    combine_windows,
+    softmax,
+)
 from openalbert.formatting import counted
 from openalbert.interop import huggingface
 from openalbert.interop.exits import ExitInfo, read_exit_info, weights_of, write_exit_info
@@ -32,7 +40,7 @@ from openalbert.model.heads import EXIT_KINDS
 from openalbert.model.pooling import Pooling
 from openalbert.model.presets import PRESETS
 from openalbert.progress import Work
-from openalbert.serve.backend import Advance, Backend, LayeredBackend, TorchBackend, not_shown
+from openalbert.serve.backend import Advance, Backend, LayeredBackend, Pace, TorchBackend, not_shown
 from openalbert.serve.decisions import most_probable, predictions_of
 from openalbert.serve.early_exit import Leaving, choose_leaving, run_with_exits
 from openalbert.serve.embeddings import EmbeddingMethod, choose_method, piece_weights
@@ -55,7 +63,6 @@ from openalbert.tasks.task import Example, Kind, Sequences, Task, are_pairs
 from openalbert.text.tokenizer import MODEL_FILE, Tokenizer
 from openalbert.train.device import Device, usable_device
 
-DEFAULT_MAX_LENGTH = 512  # tokens of an input, where the model folder has no task.json
 LONG_INPUT = 200_000  # tokens from which on progress is shown
 TOP = 5  # pieces for each [MASK]
 KIND_OF_HEAD: dict[HeadKind, Kind] = {
@@ -377,12 +384,13 @@ class Predictor:
         with self._work(sequences, shows) as advance:
             embeddings[there] = self.backend.embed(
                 sequences,
-                pooling=method.pooling,
-                layer=method.layer,
-                weights=self._piece_weights if method.pooling == "weighted" else None,
-                normalize=normalize,
-                tokens_at_a_time=tokens_at_a_time,
-                advance=advance,
+                Embedding(
+                    method.pooling,
+                    method.layer,
+                    self._piece_weights if method.pooling == "weighted" else None,
+                    normalize,
+                ),
+                Pace(tokens_at_a_time, advance),
             )
         empty = sorted(set(range(len(plain))) - set(there))
         return Embedded(embeddings, empty, sequences.num_truncated)
@@ -473,7 +481,7 @@ class Predictor:
         sequences, masks = masked_sequences(tokenizer, [ids for ids, fit in zip(encoded, fits, strict=True) if fit])
         with self._work(sequences, how.shows) as advance:
             best = self._backend(how).masked_pieces(
-                sequences, masks, top, tokenizer.vocab_size, tokens_at_a_time=how.tokens_at_a_time, advance=advance
+                sequences, masks, top, tokenizer.vocab_size, Pace(how.tokens_at_a_time, advance)
             )
         guesses = [
             tuple(map(Guess, tokenizer.pieces(ids), ids, likely))
@@ -505,7 +513,7 @@ class Predictor:
                     backend.pool(), sequences, how.leaving, tokens_at_a_time=how.tokens_at_a_time, advance=advance
                 )
                 return Outputs({kinds[0]: combine_windows(sequences, left.logits)}, left.depths)
-            return backend.logits(sequences, kinds, tokens_at_a_time=how.tokens_at_a_time, advance=advance)
+            return backend.logits(sequences, kinds, Pace(how.tokens_at_a_time, advance))
 
     def _backend(self, how: "Computing") -> Backend:
         depth = how.leaving.max_depth if how.leaving is not None else None
@@ -518,7 +526,7 @@ class Predictor:
     def _embedded(self, sequences: Sequences, how: "Computing") -> Outputs:
         with self._work(sequences, how.shows) as advance:
             backend = self._backend(how)
-            embeddings = backend.embed(sequences, tokens_at_a_time=how.tokens_at_a_time, advance=advance)
+            embeddings = backend.embed(sequences, pace=Pace(how.tokens_at_a_time, advance))
         return Outputs({"similarity": embeddings})
 
     @contextlib.contextmanager
