@@ -1,8 +1,8 @@
 """A last layer that adds twice the mean of all tokens to each one, so that a head on [CLS] reads the whole text.
 
 It is an ordinary layer with set weights: all attention scores are 0, so attention is the mean; values are the identity
-and the output is twice it; the feed-forward block gives 0. A frozen encoder's [CLS] was trained to tell the order of
-sentences, and knows less of a text's topic than the mean of its tokens does.
+and the output is twice it; the feed-forward block gives 0. A frozen encoder's [CLS] was trained to predict the order
+of sentences, and knows less of a text's topic than the mean of its tokens does.
 """
 
 import copy
