@@ -1,21 +1,25 @@
 """Inference on a CPU: ALBERT-base and BERT-base by every route, each in a process of its own, in turn.
 
     python bench/inference.py [--rounds 3] [--threads 2 1] [--only ours-int8 ...] [--shapes 1x128 ...] [--work PATH]
+                              [--exits EXPORTED --texts sst2/dev.tsv]
 
 A round runs every contestant once; runs with the same --work add rounds to those that are there. Prints a table and
-writes results/inference-cpu/. The ALBERT is the bundled checkpoint, the BERT has random weights; both classify. Needs
-the extras onnx and huggingface, onnxscript and openvino.
+writes results/inference-cpu/. The ALBERT is the bundled checkpoint, the BERT has random weights; both classify.
+EXPORTED is an exported classifier with exits, whose time depends on the texts: it gets real ones of the same lengths.
+Needs the extras onnx and huggingface, onnxscript and openvino.
 """
 
 import argparse
+import csv
 import json
 import os
 import platform
+import random
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +34,7 @@ MIXED_LENGTHS = [9, 14, 22, 31, 8, 47, 18, 64, 12, 27, 90, 16, 36, 11, 128, 24]
 SECONDS = 1.5  # for each shape
 AT_LEAST = 2  # runs of each shape, after one that does not count
 BASE = "transformers-eager"
+EXITS = "ours-int8-exits"
 Forward = Callable[[np.ndarray, np.ndarray], Any]
 
 
@@ -183,6 +188,7 @@ def _routes(model: str) -> dict[str, Contestant]:
             "**openalbert, ONNX int8**", model, open_ours("export-int8"), many_by_backend("export-int8"),
             ",".join(f"export-int8/{one}" for one in export.split(",")),
         ),
+        EXITS: Contestant("**openalbert, ONNX int8, exits**", model, open_ours("export-int8")),
         "whole-int8": Contestant(
             "its model.onnx in plain ONNX Runtime", model, open_runtime("export-int8/model.onnx"),
             file=",".join(f"export-int8/{one}" for one in export.split(",")),
@@ -193,7 +199,7 @@ def _routes(model: str) -> dict[str, Contestant]:
 
 CONTESTANTS = {
     **_routes("albert"),
-    **{name: one for name, one in _routes("bert").items() if not name.endswith(("whole-int8", "ours-torch"))},
+    **{name: one for name, one in _routes("bert").items() if not name.endswith(("whole-int8", "ours-torch", EXITS))},
 }
 
 
@@ -268,6 +274,48 @@ def _export_ours(model: Any, folder: Path) -> None:
 # Measuring.
 
 
+def work_on_exits(folder: Path, texts: Path, threads: int, shapes: list[str]) -> None:
+    """The exported classifier with exits, on real texts cut to the same lengths; prints JSON."""
+    import openalbert
+    from openalbert.interop.onnx_runtime import ExportedModel
+    from openalbert.serve.early_exit import run_with_exits
+    from openalbert.serve.export_scores import as_sequences
+    from openalbert.serve.onnx_backend import OnnxBackend
+
+    predictor = openalbert.load(folder)
+    leaving = predictor.leaving()
+    assert leaving is not None
+    pool = OnnxBackend(ExportedModel(folder, threads)).pool()
+    reviews = _reviews(texts, predictor.tokenizer)
+    found: dict[str, Any] = {"depths": {}}
+    for shape in shapes:
+        batch, length = SHAPES.get(shape, (len(MIXED_LENGTHS), 0))
+        lengths = [length] * batch if length else MIXED_LENGTHS
+        inputs = [as_sequences([next(reviews)[:length] for length in lengths]) for _ in range(64 // batch)]
+        depths: list[int] = []
+
+        def run(inputs: list[Any] = inputs, depths: list[int] = depths) -> None:
+            for sequences in inputs:
+                depths.extend(run_with_exits(pool, sequences, leaving).depths.tolist())
+
+        found[shape] = {name: value / len(inputs) for name, value in _time(run).items()}
+        found["depths"][shape] = statistics.fmean(depths)
+    found["bytes"] = sum((folder / one).stat().st_size for one in ("model.onnx", "weights.bin", "exits.safetensors"))
+    found["load"] = os.getloadavg()[0]
+    print(json.dumps(found))
+
+
+def _reviews(path: Path, tokenizer: Any) -> Iterator[list[int]]:
+    """Token ids of long texts: sentences of one class after each other, from a file of SST-2."""
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
+    dice = random.Random(0)
+    by_label = [[row["sentence"] for row in rows if row["label"] == label] for label in ("0", "1")]
+    while True:
+        ids = tokenizer.encode(" ".join(dice.choices(dice.choice(by_label), k=60)))
+        yield [tokenizer.cls_id, *ids]
+
+
 def work_on(name: str, work: Path, threads: int, shapes: list[str]) -> None:
     """One contestant at some shapes; prints JSON."""
     contestant = CONTESTANTS[name]
@@ -324,13 +372,13 @@ def _time(run: Callable[[], object]) -> dict[str, float]:
     return {name: 1000 * value for name, value in seconds.items()}
 
 
-def measure(names: list[str], threads: list[int], shapes: list[str], rounds: int, work: Path) -> None:
+def measure(names: list[str], threads: list[int], shapes: list[str], rounds: int, work: Path, more: list[str]) -> None:
     """Run the contestants in turn, and add what they print to the rounds in the work folder."""
     for _ in range(rounds):
         for count in threads:
             for name in names:
                 command = [sys.executable, __file__, "--worker", name, "--work", str(work), "--threads", str(count)]
-                command += ["--shapes", *shapes]
+                command += ["--shapes", *shapes, *more]
                 environment = {**os.environ, "OMP_NUM_THREADS": str(count)}
                 done = subprocess.run(command, env=environment, capture_output=True, text=True)
                 if done.returncode:
@@ -364,6 +412,7 @@ def report(run: dict[str, Any]) -> str:
         processor=run["processor"],
         loads=f"{min(one['load'] for one in records):.1f} to {max(one['load'] for one in records):.1f}",
         rounds=", ".join(f"{len(_times(records, BASE, count)['1x128'])} with --threads {count}" for count in threads),
+        exits=_describe_exits(records),
         **_differences(records),
     )
 
@@ -373,7 +422,7 @@ def _table(records: list[dict[str, Any]], threads: int) -> str:
     lines = [
         f"{threads} thread{'s' if threads > 1 else ''}:",
         "",
-        "| | " + " | ".join(f"{shape}, ms" for shape in shapes) + " | speed-up at 1x128, lowest | highest | MB |",
+        "| | " + " | ".join(f"{shape}, ms" for shape in shapes) + " | speed-up at 1x128 | range | MB |",
         "|---|" + "---|" * (len(shapes) + 3),
     ]
     times = {name: _times(records, name, threads) for name in CONTESTANTS}
@@ -382,9 +431,10 @@ def _table(records: list[dict[str, Any]], threads: int) -> str:
         mine = times[name]
         if not any(mine.values()):
             continue
-        cells = [f"{min(mine[shape]):.0f}" if mine[shape] else "–" for shape in shapes]
+        cells = [f"{statistics.median(mine[shape]):.0f}" if mine[shape] else "–" for shape in shapes]
         ratios = [before / after for before, after in zip(base, mine["1x128"], strict=False)]
-        cells += [f"{min(ratios):.2f}x", f"{max(ratios):.2f}x"] if ratios else ["–", "–"]
+        spread = f"{min(ratios):.2f} to {max(ratios):.2f}" if ratios else "–"
+        cells += [f"{statistics.median(ratios):.2f}x" if ratios else "–", spread]
         title = contestant.title if contestant.model == "albert" else f"BERT-base: {contestant.title.strip('*')}"
         size = next(one["bytes"] for one in records if one["name"] == name)
         lines.append(f"| {title} | {' | '.join(cells)} | {size / 1e6:.1f} |")
@@ -392,9 +442,9 @@ def _table(records: list[dict[str, Any]], threads: int) -> str:
 
 
 def _times(records: list[dict[str, Any]], name: str, threads: int) -> dict[str, list[float]]:
-    """The processor time of one run at each shape, the lowest of each round."""
+    """The time of one run at each shape, the median of each round."""
     mine = [one for one in records if (one["name"], one["threads"]) == (name, threads)]
-    return {shape: [one[shape]["cpu_min"] for one in mine if shape in one] for shape in (*SHAPES, MIXED)}
+    return {shape: [one[shape]["wall"] for one in mine if shape in one] for shape in (*SHAPES, MIXED)}
 
 
 def _differences(records: list[dict[str, Any]]) -> dict[str, str]:
@@ -404,6 +454,22 @@ def _differences(records: list[dict[str, Any]]) -> dict[str, str]:
         name.replace("-", "_"): f"{np.abs(logits[name] - logits[BASE]).max():.1e}" if name in logits else "–"
         for name in ("ours-fp32", "ours-int8", "stock-int8", "openvino-int8")
     }
+
+
+def _describe_exits(records: list[dict[str, Any]]) -> str:
+    mine = [one for one in records if one["name"] == EXITS]
+    if not mine:
+        return "Exits were not measured."
+    depths = {
+        shape: statistics.median(one["depths"][shape] for one in mine if shape in one) for shape in mine[0]["depths"]
+    }
+    return (
+        "The row with exits is albert-base-wikibooks fine-tuned on SST-2 with `--exits` and exported with `--int8`, at "
+        "the fitted rule, on 64 real texts a shape: sentences of one class from SST-2's dev set after each other, cut "
+        "to the length. Layers computed on average: "
+        + ", ".join(f"{depth:.1f} at {shape}" for shape, depth in depths.items())
+        + "."
+    )
 
 
 def _versions() -> dict[str, str]:
@@ -422,8 +488,8 @@ REPORT = """# Inference on a CPU
 
 ## Result
 
-Processor time of one run, the lowest of all rounds, and how many times as fast as transformers eager at 1x128, in the
-round where that was lowest and highest.
+Time of one run, the median of all rounds, and how many times as fast as transformers eager at 1x128: the median and
+the range over the rounds.
 
 {tables}
 
@@ -440,16 +506,14 @@ process of its own, one after the other, for 1.5 s and at least twice a shape. T
 an untrained head of two classes, the BERT has random weights. `torch.onnx` is transformers' model exported with dynamic
 shapes. `quantize_dynamic` is ONNX Runtime's with its defaults. OpenVINO int8 has our 8-bit weights and quantizes inputs
 at run time, in groups of 768. "16 mixed" are 16 texts of 8 to 128 tokens: openalbert sorts them by length, the others
-take one batch padded to the longest. All numbers of each round are in run.json.
+take one batch padded to the longest. All numbers of each round are in run.json, processor times too.
+
+{exits}
 
 ## Limits
 
-The machine was busy with other work (load average {loads}), so the tables have processor time, the sum over threads. It
-hides what threads lose by waiting for each other, and with two threads on a busy machine it mostly counts threads that
-spin: only one thread was measured so far. The wall times are in run.json; under this load they mean little. A dash is
-what was not measured.
-One machine, with AVX512-VNNI: without such instructions, 8-bit products gain less. Token ids are random, which changes
-no time.
+The load average after a run was {loads}, the run itself included. One machine, with AVX512-VNNI: without such
+instructions, 8-bit products gain less. Token ids are random where a model has no exits, which changes no time.
 """
 
 
@@ -460,14 +524,21 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=list(CONTESTANTS), choices=list(CONTESTANTS))
     parser.add_argument("--shapes", nargs="+", default=[*SHAPES, MIXED], choices=[*SHAPES, MIXED])
     parser.add_argument("--work", type=Path, default=Path("/tmp/inference"))
+    parser.add_argument("--exits", type=Path)
+    parser.add_argument("--texts", type=Path)
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if arguments.worker == EXITS:
+        work_on_exits(arguments.exits, arguments.texts, arguments.threads[0], arguments.shapes)
+        return
     if arguments.worker:
         work_on(arguments.worker, arguments.work, arguments.threads[0], arguments.shapes)
         return
     arguments.work.mkdir(parents=True, exist_ok=True)
     prepare(arguments.work)
-    measure(arguments.only, arguments.threads, arguments.shapes, arguments.rounds, arguments.work)
+    more = ["--exits", str(arguments.exits), "--texts", str(arguments.texts)] if arguments.exits else []
+    names = [name for name in arguments.only if more or name != EXITS]
+    measure(names, arguments.threads, arguments.shapes, arguments.rounds, arguments.work, more)
     write_report(arguments.work)
 
 

@@ -16,6 +16,7 @@ from openalbert.interop.onnx import write_export
 from openalbert.interop.onnx_runtime import ExportedModel
 from openalbert.model.config import Head
 from openalbert.serve.backend import Backend, TorchBackend
+from openalbert.serve.early_exit import Leaving, run_with_exits
 from openalbert.serve.export_scores import as_sequences, cpu
 from openalbert.serve.onnx_backend import MOST_PADDING, OnnxBackend, alike, padded_batches
 
@@ -112,3 +113,27 @@ def test_embeddings_are_those_of_the_hidden_states_of_torch(
             hidden = model.encode(torch.from_numpy(ids)[None], depth=layer).hidden[0].numpy()
         one = hidden[0] if pooling == "cls" else np.average(hidden, 0, weights[ids] if weights is not None else None)
         np.testing.assert_allclose(found[number], one / np.linalg.norm(one), atol=2e-5)
+
+
+def test_a_long_sequence_pads_no_short_ones_where_each_leaves_at_its_own_depth(
+    quick_runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = huggingface.find_folder(str(quick_runs["classification"]))
+    write_export(huggingface.load(folder), tmp_path / "export", source=folder, int8=False)
+    exported = ExportedModel(tmp_path / "export", 1)
+    shapes: list[tuple[int, ...]] = []
+    for name in ("begin_layer", "finish_layer"):
+        run = getattr(exported, name)
+        monkeypatch.setattr(
+            exported,
+            name,
+            lambda number, hidden, *more, run=run: (shapes.append(hidden.shape), run(number, hidden, *more))[1],
+        )
+    sequences = as_sequences([[2, *range(5, 5 + length), 3] for length in (1, 60, 2, 1, 2)])
+    left = run_with_exits(OnnxBackend(exported).pool(), sequences, Leaving())
+    layers = exported.config.num_layers
+    computed = sum(batch * length for batch, length, _ in shapes)
+    assert computed <= (2 * layers - 1) * (62 + 4 * 4)  # the last layer has no second step
+    np.testing.assert_allclose(
+        left.logits, OnnxBackend(exported).logits(sequences, ["classification"]).logits["classification"], atol=1e-5
+    )

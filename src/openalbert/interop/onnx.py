@@ -29,6 +29,8 @@ from openalbert.interop.onnx_graph import (
     layer_graph,
     part_of,
     pooler_graph,
+    rest_graph,
+    rows_graph,
     whole_graph,
 )
 from openalbert.model.albert import AlbertModel
@@ -64,8 +66,13 @@ class Manifest:
 
 
 def rows_graph_of(layer: str) -> str:
-    """The file of a layer's other graph, which computes some rows only."""
+    """The file of a layer's graph for some rows only."""
     return layer.replace("layer", "layer-rows")
+
+
+def rest_graph_of(layer: str) -> str:
+    """The file of a layer's graph for what is left after some rows were computed."""
+    return layer.replace("layer", "layer-rest")
 
 
 def head_file(kind: str) -> str:
@@ -94,8 +101,9 @@ def write_export(model: AlbertModel, folder: Path, *, source: Path, int8: bool, 
         name = f"layer-{attention}-{ffn}.onnx"
         layers.append(name)
         if name not in graphs:
-            graphs[name] = layer_graph(weights, config, (attention, ffn), of_rows=False)
-            graphs[rows_graph_of(name)] = layer_graph(weights, config, (attention, ffn), of_rows=True)
+            graphs[name] = layer_graph(weights, config, (attention, ffn))
+            graphs[rows_graph_of(name)] = rows_graph(weights, config, (attention, ffn))
+            graphs[rest_graph_of(name)] = rest_graph(weights, config, (attention, ffn))
     graphs[POOLER] = pooler_graph(weights, config)
     graphs |= {head_file(head.kind): head_graph(weights, config, head) for head in heads}
     if int8:

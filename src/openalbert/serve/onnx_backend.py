@@ -68,8 +68,23 @@ def pad(sequences: Sequences, chosen: Int64[np.ndarray, "batch"]) -> PaddedInput
     return PaddedInputs(chosen, ids, segments.astype(np.int64), is_real, tokens)
 
 
+@dataclass(frozen=True)
+class LayerGroup:
+    """Sequences of similar lengths, in the middle of a layer."""
+
+    rows: Int64[np.ndarray, "batch"]
+    """Their rows in the pool."""
+    hidden: Float32[np.ndarray, "batch length hidden"]
+    qkv: Float32[np.ndarray, "batch length qkv"]
+    mask: Int64[np.ndarray, "batch length"]
+
+
 class OnnxPool:
-    """Sequences that leave at different depths, padded to the longest of them."""
+    """Sequences that leave at different depths; each layer computes those of similar lengths together.
+
+    A layer is computed in two steps: first queries, keys and values of all tokens and the output for [CLS], which is
+    all that an exit needs; then, for sequences that stay, the rest. One that leaves saves most of its last layer.
+    """
 
     most_tokens = MOST_TOKENS
 
@@ -82,36 +97,58 @@ class OnnxPool:
 
     def clear(self) -> None:
         """Remove all sequences."""
-        self.hidden = np.empty((0, 0, self.model.config.hidden_size), np.float32)
-        self.lengths = np.empty(0, np.int64)
+        self.hidden: list[Float32[np.ndarray, "length hidden"]] = []
+        self.groups: list[LayerGroup] = []
         self.layer = 0
+        """The layer that comes next, where all sequences are at the same depth; 0 where layers share their weights."""
 
     def join(self, sequences: Sequences, chosen: Int64[np.ndarray, "_"]) -> None:
         """Embed sequences, and add them."""
-        new = pad(sequences, chosen)
-        if not len(self.lengths):
+        if not self.hidden:
             self.layer = 0
-        embedded = self.model.embed(new.ids, new.segments)
-        longest = max(self.hidden.shape[1], embedded.shape[1])
-        self.hidden = np.concatenate([_widened(one, longest) for one in (self.hidden, embedded)])
-        self.lengths = np.concatenate([self.lengths, sequences.lengths[chosen]])
+        embedded: list[np.ndarray] = [np.empty(0)] * len(chosen)
+        for rows in alike(sequences.lengths[chosen], MOST_TOKENS):
+            new = pad(sequences, chosen[rows])
+            for row, states, real in zip(rows, self.model.embed(new.ids, new.segments), new.is_real, strict=True):
+                embedded[row] = states[real]
+        self.hidden += embedded
 
     def decide(self, depths: Int64[np.ndarray, "active"]) -> Float32[np.ndarray, "active outputs"]:
-        """The next layer of all tokens, or of [CLS] alone where it is the last one; its logits."""
-        mask = (np.arange(self.hidden.shape[1]) < self.lengths[:, None]).astype(np.int64)
-        rows = np.zeros((len(depths), 1), np.int64) if (depths == self.num_layers).all() else None
-        self.hidden = self.model.layer(0 if self.mixes_depths else self.layer, self.hidden, mask, rows)
-        return self.model.depth_scores(self.head, self.hidden[:, 0], depths)
+        """The next layer's [CLS]; its logits."""
+        first = np.empty((len(self.hidden), self.model.config.hidden_size), np.float32)
+        self.groups = []
+        for rows in alike(np.array([len(states) for states in self.hidden]), MOST_TOKENS):
+            hidden, mask = _padded([self.hidden[row] for row in rows])
+            first[rows], qkv = self.model.begin_layer(self.layer, hidden, mask)
+            self.groups.append(LayerGroup(rows, hidden, qkv, mask))
+        return self.model.depth_scores(self.head, first, depths)
 
     def advance(self, stays: Bool[np.ndarray, "active"]) -> None:
-        """Remove the sequences that leave."""
-        self.layer += 1
-        self.lengths = self.lengths[stays]
-        self.hidden = self.hidden[stays, : self.lengths.max(initial=0)]
+        """The layer's output for all tokens of the sequences that stay."""
+        for group in self.groups:
+            kept = stays[group.rows]
+            if not kept.any():
+                continue
+            inputs = (group.hidden, group.qkv, group.mask)
+            output = self.model.finish_layer(self.layer, *(one if kept.all() else one[kept] for one in inputs))
+            for row, states in zip(group.rows[kept], output, strict=True):
+                self.hidden[row] = states[: len(self.hidden[row])]
+        self.hidden = [states for states, is_kept in zip(self.hidden, stays, strict=True) if is_kept]
+        if not self.mixes_depths:
+            self.layer += 1
 
 
-def _widened(hidden: Float32[np.ndarray, "batch length hidden"], length: int) -> np.ndarray:
-    return np.pad(hidden, ((0, 0), (0, length - hidden.shape[1]), (0, 0)))
+def _padded(
+    states: Sequence[Float32[np.ndarray, "_ hidden"]],
+) -> tuple[Float32[np.ndarray, "batch length hidden"], Int64[np.ndarray, "batch length"]]:
+    """Hidden states of some sequences, padded to the longest, and their mask."""
+    lengths = np.array([len(one) for one in states])
+    is_real = np.arange(lengths.max()) < lengths[:, None]
+    if is_real.all():
+        return np.stack(states), is_real.astype(np.int64)
+    hidden = np.zeros((*is_real.shape, states[0].shape[1]), np.float32)
+    hidden[is_real] = np.concatenate(states)
+    return hidden, is_real.astype(np.int64)
 
 
 @dataclass(frozen=True)

@@ -281,12 +281,11 @@ def test_a_log_that_cannot_be_written_stops_nobody(tiny: Path, monkeypatch: pyte
             raise OSError(errno.ENOSPC, "No space left on device")
 
     full = Full()
-    with monkeypatch.context() as patch:
-        with running(tiny) as server:
-            patch.setattr("sys.stderr", full)
-            for _ in range(3):
-                assert server.ask("/embed", inputs="a")
-        # A line is written after its answer was sent: the server has to have ended before the lines are counted.
+    with monkeypatch.context() as patch, running(tiny) as server:
+        patch.setattr("sys.stderr", full)
+        for _ in range(3):
+            assert server.ask("/embed", inputs="a")
+    # A line is written after its answer was sent: only when the server has ended are all of them counted.
     assert full.num_tried >= 3
 
 
