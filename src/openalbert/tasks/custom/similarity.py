@@ -157,8 +157,8 @@ def check_has_contrast(reading: Reading) -> None:
     if scores != {None}:
         if len(scores) < 2:
             raise UserError(
-                f"{reading.origin}: all scores are {scores.pop():g}: there is no contrast to learn from. Pairs that are "
-                "all similar are learned without a column of scores"
+                f"{reading.origin}: all scores are {scores.pop():g}: there is no contrast to learn from. Pairs that "
+                "are all similar are learned without a column of scores"
             )
     elif len({example.first for example in examples}) < 2:
         raise UserError(
