@@ -169,7 +169,7 @@ def trainer(side: str, model: str, folder: Path, seed: int) -> dict[str, Any]:
         max_steps=steps,
         per_device_train_batch_size=planned.batch_size,
         per_device_eval_batch_size=32,
-        learning_rate=own.optimizer.learning_rate,
+        learning_rate=own.recipe.learning_rate,
         warmup_steps=steps // 10,
         eval_strategy="steps",
         eval_steps=planned.evaluate_every,

@@ -77,7 +77,7 @@ def serve_peer(arguments: argparse.Namespace) -> None:
             self.model = transformers.AutoModelForSequenceClassification.from_pretrained(folder).eval()
             self.config, self.heads = predictor.config, predictor.backend.heads
 
-        def logits(self, sequences: Sequences, kinds: Sequence[Any], **_: Any) -> Outputs:
+        def logits(self, sequences: Sequences, kinds: Sequence[Any], *_: Any) -> Outputs:
             ids = np.split(sequences.ids, np.cumsum(sequences.lengths)[:-1])
             batches = [[one] for one in ids] if arguments.single else [ids]
             return Outputs({kinds[0]: np.concatenate([self.batch(batch) for batch in batches])})

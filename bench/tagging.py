@@ -252,7 +252,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--epochs", type=float, default=recipe.recipe.epochs)
     parser.add_argument("--batch-size", type=int, default=16)
-    parser.add_argument("--learning-rate", type=float, default=recipe.optimizer.learning_rate)
+    parser.add_argument("--learning-rate", type=float, default=recipe.recipe.learning_rate)
     parser.add_argument("--evaluations", type=int, default=10)
     given = parser.parse_args()
     import transformers

@@ -20,6 +20,7 @@ from openalbert.cli_options import options
 from openalbert.cli_pages import PAGES
 from openalbert.finetuning.data import load_data
 from openalbert.finetuning.run import FinetuningRun
+from openalbert.finetuning.trainable import resolve
 from openalbert.interop.models import KINDS, entries
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import PRETRAINING_HEADS
@@ -150,6 +151,7 @@ def test_help_of_finetune_shows_what_a_run_of_the_task_uses(
     page = help_of(f"finetune {model} --task rte", capsys)
     with open_device(Speed(device="cpu")) as device:
         task_data = load_data(settings)
+        settings, _ = resolve(settings, task_data, device)
         run = FinetuningRun(settings, task_data, device)
         run._build()
     used = {
@@ -185,7 +187,7 @@ def test_help_of_finetune_shows_the_patience_and_length_of_your_own_files(
 def test_help_of_finetune_shows_the_row_of_table_14(task: str, capsys: pytest.CaptureFixture[str]) -> None:
     recipe = TABLE_14[task]
     page = help_of(f"finetune albert-base-wikibooks --task {task}", capsys)
-    expected = (f"{recipe.recipe.steps}", f"{recipe.recipe.batch_size}", f"{recipe.optimizer.learning_rate:.4g}")
+    expected = (f"{recipe.recipe.steps}", f"{recipe.recipe.batch_size}", f"{recipe.recipe.learning_rate:.4g}")
     assert (
         tuple(shown_value(page, f"--{name}") for name in ("steps", "batch-size", "optimizer.learning-rate")) == expected
     )

@@ -1,4 +1,4 @@
-"""The guide on entities tells the truth: its commands and its Python are run as they stand there, in order."""
+"""The guide on entities is correct: its commands and its Python are run as they stand there, in order."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The guide on serving tells the truth: the server it starts answers the requests that stand there."""
+"""The guide on serving is correct: the server it starts answers the requests that stand there."""
 
 import re
 import shutil

@@ -1,4 +1,4 @@
-"""The guide on exports tells the truth: its commands are run as they stand there, in order."""
+"""The guide on exports is correct: its commands are run as they stand there, in order."""
 
 import csv
 from pathlib import Path

@@ -16,9 +16,11 @@ def own_models(quick_runs: dict[str, Path], tmp_path: Path) -> Path:
         ("mails", "classification"),
         ("questions", "question_answering"),
         ("choices", "multiple_choice"),
+        ("entities", "tagging"),
     ):
         (tmp_path / "runs" / name).symlink_to(quick_runs[kind])
     lesson("classification", tmp_path, 30, seed=1).rename(tmp_path / "new-mails.csv")
+    lesson("tagging", tmp_path, 5, seed=1).rename(tmp_path / "sentences.conll")
     (tmp_path / "lines.txt").write_text("It was a good day.\nPlease send me the invoice again.\n")
     return tmp_path
 
@@ -38,6 +40,10 @@ def test_the_commands_and_the_python_of_the_guide_predict(own_models: Path) -> N
         assert [row["text"] for row in rows] == [row["text"] for row in csv.DictReader(before)]
     assert namespace(own_models)["labels"] == ["warm", "cold"]
     shown = [json.loads(line) for line in said[4].splitlines()]
-    assert shown[2]["prediction"] == "door"
-    assert shown[3]["prediction"] in ("in order", "swapped")
+    assert isinstance(shown[2]["prediction"], list)
+    given = (own_models / "sentences.conll").read_text().splitlines()
+    tagged = (own_models / "tagged.conll").read_text().splitlines()
+    assert [line.split()[:-1] for line in tagged] == [line.split() for line in given]
+    assert shown[3]["prediction"] == "door"
+    assert shown[4]["prediction"] in ("in order", "swapped")
     assert "it predicts classes, by predict(…)" in said[6]

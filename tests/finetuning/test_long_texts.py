@@ -59,8 +59,9 @@ def test_windows_over_a_text_cover_it_overlap_by_an_eighth_and_are_as_few_as_can
     assert fewer * room - (fewer - 1) * (room // 8) < tokens
 
 
-@pytest.mark.parametrize("how", ["mean", "max"])
-@pytest.mark.parametrize("kind", TEXT_KINDS)
+@pytest.mark.parametrize(
+    ("kind", "how"), [*((kind, "mean") for kind in TEXT_KINDS), ("classification", "max"), ("multi_label", "max")]
+)
 def test_the_scores_of_a_long_text_are_the_mean_or_the_max_of_those_of_its_windows(
     kind: Kind, how: LongTexts, small: Tokenizer
 ) -> None:
@@ -131,6 +132,11 @@ def test_windows_are_refused_where_there_is_no_label_of_a_text(kind: Kind, small
         encode(made_task(kind), EXAMPLES[kind], small, 24, long_texts="mean")
 
 
+def test_the_maximum_over_windows_is_refused_for_values(small: Tokenizer) -> None:
+    with pytest.raises(UserError, match=r"no maximum over its windows.*give --long-texts mean"):
+        encode(made_task("regression"), [TextExample("1", "a text", None, 2.0)], small, 24, long_texts="max")
+
+
 def late_file(path: Path, num_examples: int = 240, words: int = 120, short: int = 6) -> Path:
     """Texts whose label is their last word; every sixth is short."""
     dice = random.Random(1)
@@ -166,7 +172,7 @@ def test_a_label_that_depends_on_the_end_of_long_texts_is_learned_by_windows_and
     card = (tmp_path / "windows" / "model" / "README.md").read_text(encoding="utf-8")
     assert "reads longer ones in overlapping windows and combines their logits by the mean" in card
 
-    # evaluate does as fine-tuning did, unless it is told otherwise.
+    # evaluate does as fine-tuning did, unless another way is given.
     def evaluated(*more: str) -> float:
         cli.main(["evaluate", str(tmp_path / "windows"), "--dev", str(file), "--json", *more])
         return float(json.loads(capsys.readouterr().out)["splits"]["dev"]["scores"]["accuracy"])

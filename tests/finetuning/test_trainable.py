@@ -194,11 +194,15 @@ def test_the_default_depends_on_the_work_and_the_device_and_what_is_given_wins(
 def test_the_learning_rate_is_that_of_what_is_trained_unless_one_is_given(tiny: Path, tmp_path: Path) -> None:
     settings, data = data_of("classification", tiny, tmp_path)
     own = defaults_for("classification")
+    of_recipe, _ = data_of("classification", tiny, tmp_path, "--optimizer.learning-rate", "5e-5")
     for chosen, rate in (("all", 5e-5), ("lora", 5e-4), ("head", 1e-3)):
         plain, _ = trainable.resolve(replace(own, trainable=chosen), data, ON_CPU)
         assert plain.optimizer.learning_rate == rate
         given, _ = trainable.resolve(replace(settings, trainable=chosen), data, ON_CPU)
         assert given.optimizer.learning_rate == 0.004
+        # The recipe's own value counts as given as well.
+        given, _ = trainable.resolve(replace(of_recipe, trainable=chosen), data, ON_CPU)
+        assert given.optimizer.learning_rate == 5e-5
 
 
 def test_the_head_is_trained_to_its_end_unless_another_patience_is_given(tiny: Path, tmp_path: Path) -> None:
@@ -213,6 +217,40 @@ def test_the_head_is_trained_to_its_end_unless_another_patience_is_given(tiny: P
 
 
 @pytest.mark.parametrize(
+    ("words", "shape"),
+    [(HEAD, (3, 2)), (HEAD + " --head-depth 1", (2, 2)), (CLS, (2, 1))],
+    ids=["same", "short", "cls"],
+)
+def test_a_new_head_on_a_model_that_averages_adds_no_second_averaging_layer(
+    words: str, shape: tuple[int, int], tiny: Path, tmp_path: Path
+) -> None:
+    learn(tiny, "classification", lesson("classification", tmp_path), tmp_path / "first", HEAD + " --steps 5")
+    other = command(Path(), "multi_label", lesson("multi_label", tmp_path), tmp_path / "run", words + " --steps 5")
+    start = tmp_path / "first" / "model"
+    cli.main(["finetune", "--from", str(start), *other[2:]])
+    config = json.loads((tmp_path / "run" / "model" / "config.json").read_text())
+    assert (config["num_hidden_layers"], config["num_hidden_groups"]) == shape
+    # The encoder is that of a head on the pretrained model itself.
+    learn(tiny, "multi_label", lesson("multi_label", tmp_path), tmp_path / "direct", words + " --steps 5")
+    found, expected = weights(tmp_path / "run"), weights(tmp_path / "direct")
+    layers = [name for name in expected if "albert_layers" in name]
+    assert layers
+    assert all(torch.equal(found[name], expected[name]) for name in layers)
+
+
+@pytest.mark.parametrize("words", ["--head-pooling cls", "--head-pooling cls_mean", "--head-depth 1"])
+def test_what_a_head_reads_cannot_be_changed_where_it_is_trained_further(
+    words: str, tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = lesson("classification", tmp_path, 60)
+    learn(tiny, "classification", file, tmp_path / "first", HEAD + " --steps 2")
+    again = command(Path(), "classification", file, tmp_path / "run", f"{HEAD} {words}")
+    with pytest.raises(SystemExit):
+        cli.main(["finetune", "--from", str(tmp_path / "first"), *again[2:]])
+    assert f"{words.split()[0]} is for a new head" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
     ("kind", "words", "message"),
     [
         ("question_answering", "--trainable head", "needs one of each token: give --trainable lora or all"),
@@ -222,6 +260,7 @@ def test_the_head_is_trained_to_its_end_unless_another_patience_is_given(tiny: P
         ("classification", "--trainable lora --lora-rank 0", "lora_rank is 0: it must be at least 1"),
         ("classification", "--trainable head --head-depth 3", "with 1 to 2 layers of this model"),
         ("classification", "--trainable lora --head-depth 1", "--trainable is lora"),
+        ("classification", "--trainable all --head-pooling cls", "--head-pooling is for --trainable head"),
         ("classification", "--trainable heads", "head"),
     ],
 )

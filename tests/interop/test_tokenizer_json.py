@@ -132,6 +132,25 @@ def test_a_mask_in_the_text_is_the_mask_and_adds_no_space(small: Tokenizer, auto
     assert auto_small("[MASK] house")["input_ids"] == [2, 4, *house, 3]
 
 
+def test_offsets_begin_at_the_word_and_not_at_the_space_before_it(small: Tokenizer, auto_small: Any) -> None:
+    for text in (
+        "the water  was\told",
+        " the [MASK]s of a [MASK] school",
+        "\u200bthe school",
+        *plain_lines(200, seed=3),
+    ):
+        encoded = auto_small(text, return_offsets_mapping=True)
+        pieces = small.pieces(encoded["input_ids"])
+        words = {match.start() for match in re.finditer(r"\S+", text.replace("\u200b", " "))}
+        starts = set()
+        for piece, (start, end) in zip(pieces, encoded["offset_mapping"], strict=True):
+            assert text[start:end] == text[start:end].strip(), (text, piece)
+            if piece.startswith("▁"):
+                starts.add(start)
+        assert starts <= words
+        assert "[MASK]" in text or starts == words
+
+
 def test_the_folder_is_our_tokenizer_too(cased: Tokenizer, tmp_path: Path) -> None:
     write_tokenizer_files(cased, tmp_path, 256)
     assert Tokenizer.load(tmp_path).fingerprint == cased.fingerprint

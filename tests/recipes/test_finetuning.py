@@ -39,7 +39,7 @@ def test_a_full_training_set_is_trained_on_as_table_14_says(row: str) -> None:
     assert round(recipe.schedule.warmup_fraction * steps) == warmup
     assert (recipe.dropout, recipe.classifier_dropout, recipe.max_length) == (dropout, classifier_dropout, length)
     optimizer = recipe.optimizer
-    assert (optimizer.kind, optimizer.learning_rate, optimizer.weight_decay) == ("adamw", rate, 0.01)
+    assert (optimizer.kind, recipe.recipe.learning_rate, optimizer.weight_decay) == ("adamw", rate, 0.01)
     assert (optimizer.epsilon, optimizer.clip_norm) == (1e-6, 1.0)
 
 

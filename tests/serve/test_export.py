@@ -2,12 +2,15 @@
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from tests.text.varied_lines import plain_lines
 
+import openalbert
 from openalbert.errors import UserError
 from openalbert.finetuning.evaluation.evaluate import Evaluate, score_models
 from openalbert.interop import huggingface
@@ -70,8 +73,60 @@ def test_a_pretrained_model_is_scored_by_its_mlm_accuracy(tiny: Path, tmp_path: 
     assert score.before == score.after
     assert score.num_examples > 100
     text.write_text("too short")
-    with pytest.raises(UserError, match="are needed to measure MLM accuracy"):
-        export_model(Export(str(tiny), tmp_path / "other", source=TaskSource(dev=text)))
+
+
+def test_what_cannot_be_scored_is_refused_before_anything_is_written(
+    tiny: Path, quick_runs: dict[str, Path], tmp_path: Path
+) -> None:
+    short, binary, bare = tmp_path / "short.txt", tmp_path / "binary.txt", tmp_path / "bare.csv"
+    short.write_text("too short")
+    binary.write_bytes(b"\xff\xfe\x00")
+    bare.write_text("text\na text without a label\n")
+    tuned = quick_runs["classification"]
+    for model, task, source, message in (
+        (tiny, "", TaskSource(dev=short), "are needed to measure MLM accuracy"),
+        (tiny, "", TaskSource(dev=binary), "cannot be read as a UTF-8 text"),
+        (tiny, "", TaskSource(dev=tmp_path / "absent.txt"), "cannot be read as a UTF-8 text"),
+        (tiny, "", TaskSource(data=tmp_path), "has no head for a task: give a text file with --dev"),
+        (tuned, "", TaskSource(dev=tmp_path / "absent.csv"), "absent.csv"),
+        (tuned, "", TaskSource(dev=bare), "label"),
+        (tuned, "regression", TaskSource(dev=dev_of(tuned)), "needs a regression head"),
+        (tuned, "classification", TaskSource(), "give labelled examples too"),
+    ):
+        with pytest.raises(UserError, match=message):
+            export_model(Export(str(model), tmp_path / "out", int8=True, task=task, source=source))
+        assert not (tmp_path / "out").exists(), message
+
+
+def test_the_card_of_an_export_states_what_it_is_and_its_code_runs_in_the_folder(
+    quick_runs: dict[str, Path], tmp_path: Path
+) -> None:
+    run = quick_runs["classification"]
+    settings = Export(str(run), tmp_path / "int8", int8=True, keep_fp32=("down",), source=TaskSource(dev=dev_of(run)))
+    report = export_model(settings)
+    card = (tmp_path / "int8" / "README.md").read_text(encoding="utf-8")
+    assert f"# {run.name} as ONNX in int8" in card
+    assert "those of down stay in fp32" in card
+    for name, size in report.sizes.items():
+        assert f"| size in {name} | {size / 1e6:.1f} MB |" in card
+    gap, _ = report.differences["hidden states"]
+    assert f"| largest difference of hidden states | {gap:.2g} " in card
+    [score] = report.scores
+    assert f"| {score.name} | {score.before:.2f} before, {score.after:.2f} after" in card
+    original = (run / "model" / "README.md").read_text(encoding="utf-8")
+    assert (tmp_path / "int8" / "original-model-card.md").read_text(encoding="utf-8") == original
+    code = card.split("```python\n")[1].split("```")[0]
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path / "int8", capture_output=True, text=True, check=True
+    )
+    assert "classification (2, 2)" in done.stdout
+    command = card.split("```sh\n")[1].split("```")[0].split()
+    assert command[:3] == ["openalbert", "predict", "."]
+    assert openalbert.load(tmp_path / "int8").predict("a text").label in ("cold", "warm")
+    export_model(Export(str(run), tmp_path / "fp32"))
+    card = (tmp_path / "fp32" / "README.md").read_text(encoding="utf-8")
+    assert "All weights are in fp32." in card
+    assert "| score | not measured |" in card
 
 
 def test_the_report_is_json_for_programs(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

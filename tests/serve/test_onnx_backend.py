@@ -10,6 +10,7 @@ import torch
 import openalbert
 from openalbert import cli
 from openalbert.errors import UserError
+from openalbert.finetuning.predict import Embedding
 from openalbert.interop import huggingface
 from openalbert.interop.onnx import write_export
 from openalbert.interop.onnx_runtime import ExportedModel
@@ -105,7 +106,7 @@ def test_embeddings_are_those_of_the_hidden_states_of_torch(
     write_export(model, tmp_path / "export", source=tiny, int8=False)
     weights = np.random.default_rng(0).random(model.config.vocab_size, np.float32) if pooling == "weighted" else None
     backend = OnnxBackend(ExportedModel(tmp_path / "export", 1))
-    found = backend.embed(SEQUENCES, pooling=pooling, layer=layer, weights=weights)
+    found = backend.embed(SEQUENCES, Embedding(pooling, layer, weights))
     for number in range(7):
         ids = SEQUENCES.ids[SEQUENCES.starts[number] : SEQUENCES.starts[number + 1]].astype(np.int64)
         with torch.inference_mode():

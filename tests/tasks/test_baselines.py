@@ -19,7 +19,7 @@ TELLING = {0: "bad", 1: "good", 2: "odd"}
 
 
 def texts(count: int, kind: Kind = "classification", seed: int = 0, pairs: bool = False) -> list[TextExample]:
-    """The class is told by a word, of pairs by a word that both texts may have and counts in the second only."""
+    """The class depends on a word, of pairs by a word that both texts may have and counts in the second only."""
     dice = random.Random(seed)
     made = []
     for number in range(count):

@@ -85,6 +85,11 @@ def encode(
             + (", whose texts are always read in windows" if task.kind == "tagging" else "")
             + ": leave it out"
         )
+    if long_texts == "max" and task.kind == "regression":
+        raise UserError(
+            "--long-texts max finds the window that shows a label most, but the value of a text is no maximum over its "
+            "windows, each of which learns the value of the whole: give --long-texts mean"
+        )
     if task.kind == "question_answering":
         questions = _require_kind(task, examples, QuestionExample)
         return Encoding(*_encode_questions(questions, tokenizer, max_length, stride, task.may_have_no_answer))

@@ -80,7 +80,7 @@ def standardize_pooler(model: AlbertModel, states: Float[Tensor, "sequences hidd
     """Start the pooler as the map that standardizes the states: mean 0 and standard deviation 1 over the examples.
 
     Of a pretrained model, a few dimensions are a hundred times as large as the others, and the pooler was trained to
-    tell the order of sentences. From here, the head learns several times as fast.
+    predict the order of sentences. From here, the head learns several times as fast.
     """
     std, mean = torch.std_mean(states, 0, correction=0)
     scale = 1 / std.clamp(min=1e-3 * std.mean().clamp(min=1e-12))

@@ -5,7 +5,7 @@ The paper's best results are of ensembles: "average the model predictions" (sect
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -29,6 +29,7 @@ from openalbert.train.device import Device
 
 PRETRAINING: tuple[HeadKind, ...] = ("masked_lm", "sentence_order")
 TOKENS_AT_A_TIME = 16384
+DEFAULT_MAX_LENGTH = 512  # tokens of an input, where the model folder has no task.json
 
 
 @dataclass(frozen=True)
@@ -183,24 +184,33 @@ def batches_by_length(lengths: Int64[np.ndarray, "n"], tokens_at_a_time: int) ->
         start = end
 
 
+@dataclass(frozen=True)
+class Embedding:
+    """Which vector of a sequence is its embedding."""
+
+    pooling: Pooling = "mean"
+    layer: int | None = None
+    """The layer whose output is taken, from 1 on; None: the last."""
+    weights: Float32[np.ndarray, "vocabulary"] | None = field(default=None, compare=False)
+    """Those of the pieces of the vocabulary, for a weighted mean. A model has one set of them."""
+    normalize: bool = True
+
+
+MEAN = Embedding()
+
+
 def embed(
     models: Sequence[AlbertModel],
     sequences: Sequences,
     device: Device,
+    how: Embedding = MEAN,
     *,
-    pooling: Pooling = "mean",
-    layer: int | None = None,
-    weights: Float32[np.ndarray, "vocabulary"] | None = None,
-    normalize: bool = True,
     tokens_at_a_time: int = TOKENS_AT_A_TIME,
     advance: Callable[[float], None] = lambda tokens: None,
 ) -> Float32[np.ndarray, "sequences hidden"]:
-    """The embedding of each sequence; of several models side by side, so that the cosine is the mean of theirs.
-
-    `weights` are those of the pieces of the vocabulary, for a weighted mean.
-    """
+    """The embedding of each sequence; of several models side by side, so that the cosine is the mean of theirs."""
     found = []
-    on_device = None if weights is None else torch.from_numpy(weights).to(device.torch_device)
+    weights = None if how.weights is None else torch.from_numpy(how.weights).to(device.torch_device)
     for model in models:
         size = model.config.hidden_size
         embeddings = np.empty((len(sequences.example), size), np.float32)
@@ -213,11 +223,11 @@ def embed(
                         packed.ids,
                         packed.lengths,
                         packed.segments,
-                        pooling=pooling,
-                        layer=layer,
-                        weights=on_device,
+                        pooling=how.pooling,
+                        layer=how.layer,
+                        weights=weights,
                     )
-                if normalize:
+                if how.normalize:
                     pooled = torch.nn.functional.normalize(pooled, dim=1) / len(models) ** 0.5
                 embeddings[chosen] = pooled.cpu().numpy()
                 advance(float(len(packed.tokens)))

@@ -136,7 +136,7 @@ class FinetuningRun(TrainingRun[Finetune, PackedBatch]):
         self.plan = plan(settings, len(self.task_data.train.examples), num_units(self.sequences))
         if not self.run_info:
             self.run_info = read_run_info(self.folder)
-        self.rate = settings.optimizer.learning_rate * RATE_FACTOR ** len(self._attempts)
+        self.rate = settings.optimizer.highest_rate * RATE_FACTOR ** len(self._attempts)
         self.model = make_model(self.task_data, settings)
         self.model.encoder.recomputes_activations = settings.speed.recompute
         self.model.to(device.torch_device)

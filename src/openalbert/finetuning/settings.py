@@ -36,8 +36,8 @@ class Length:
     """The fewest steps, unless that would be more than `most_epochs`."""
     most_epochs: float = math.inf
     """How often a few examples are seen at most: more would only be learned by heart."""
-    learning_rate: float | None = None
-    """The recipe's own, for all weights."""
+    learning_rate: float = 2e-5
+    """The highest, for all weights."""
     patience: int | None = None
     """The recipe's own; the head alone is trained to its end, unless another is given."""
 
@@ -68,9 +68,9 @@ class Finetune:
     trainable: Trainable | None = None
     """The weights to train: all, lora (low-rank adapters of the layers, merged into them at the end) or head.
     The head alone takes seconds, since the encoder runs once. Not given: by the amount of data and the device."""
-    head_pooling: Literal["cls", "cls_mean"] = "cls_mean"
+    head_pooling: Literal["cls", "cls_mean"] | None = None
     """What --trainable head reads: [CLS], or by one more layer its sum with twice the mean of all tokens.
-    The sum is more accurate. The folder then stores several copies of a shared layer."""
+    Not given: the sum, which is more accurate. The folder then stores several copies of a shared layer."""
     head_depth: int | None = None
     """Layers that --trainable head runs; not given: all. The saved model has so many: fewer are faster ever after."""
     lora_rank: int = 8
@@ -91,7 +91,7 @@ class Finetune:
     """Examples of a step, or windows of passages with questions; not given: the recipe's, less where data are fewer."""
     recipe: Annotated[Length, Suppress] = field(default_factory=Length)
     """The recipe's own length and batch."""
-    optimizer: OptimizerSettings = field(default_factory=lambda: OptimizerSettings(kind="adamw", learning_rate=2e-5))
+    optimizer: OptimizerSettings = field(default_factory=lambda: OptimizerSettings(kind="adamw", learning_rate=None))
     """How it learns."""
     schedule: Schedule = field(default_factory=lambda: Schedule(warmup_fraction=0.1))
     """How the learning rate goes."""
@@ -110,7 +110,7 @@ class Finetune:
     """The longest input in tokens; what is longer is cut, and counted. No more than the model has positions."""
     long_texts: LongTexts = "truncate"
     """Texts over --max-length: cut them, or read all of them in windows and take the mean or the max of the scores.
-    Each window is learned with the label of its text; of a pair, the longer text has windows."""
+    Each window is learned with the label of its text; of a pair, the longer text has windows. Values: mean only."""
     stride: int = 128
     """For questions on long passages: how many tokens after one window the next one begins, half a window at most."""
     max_answer_tokens: int = MAX_ANSWER_TOKENS

@@ -9,7 +9,7 @@ from openalbert.finetuning.batches import num_units
 from openalbert.finetuning.data import TaskData
 from openalbert.finetuning.settings import LEARNING_RATES, Finetune, Trainable, plan
 from openalbert.model.albert import AlbertModel
-from openalbert.model.averaging import with_depth
+from openalbert.model.averaging import is_averaging, with_depth
 from openalbert.model.config import TOKEN_HEADS
 from openalbert.model.cost import training_flops_per_token
 from openalbert.model.lora import add_adapters, merge_adapters
@@ -41,11 +41,17 @@ def resolve(settings: Finetune, task_data: TaskData, device: Device) -> tuple[Fi
             f"--head-depth {settings.head_depth} is for --trainable head, with 1 to {layers} layers of this model, but "
             f"--trainable is {chosen}: leave it out or change it"
         )
-    if settings.head_depth is not None and task_data.has_known_head:
-        raise UserError("--head-depth is for a new head, but that of --from is trained further: leave it out")
+    if settings.head_pooling is not None and chosen != "head":
+        raise UserError(f"--head-pooling is for --trainable head, but --trainable is {chosen}: leave it out")
+    for name in ("head_depth", "head_pooling"):
+        if getattr(settings, name) is not None and task_data.has_known_head:
+            raise UserError(
+                f"--{name.replace('_', '-')} is for a new head, but {task_data.folder} has one for this task, which is "
+                "trained further on what it has read so far: leave it out"
+            )
     rate = settings.optimizer.learning_rate
-    if chosen in LEARNING_RATES and rate == settings.recipe.learning_rate:
-        rate = LEARNING_RATES[chosen]
+    if rate is None:
+        rate = LEARNING_RATES.get(chosen, settings.recipe.learning_rate)
     optimizer = replace(settings.optimizer, learning_rate=rate)
     resolved = replace(settings, trainable=chosen, optimizer=optimizer, keep=settings.keep or "best")
     if chosen == "head":
@@ -92,8 +98,11 @@ def make_model(task_data: TaskData, settings: Finetune) -> AlbertModel:
         return model
     # A head that is trained further keeps reading what it was trained on.
     if settings.trainable == "head" and not task_data.has_known_head:
-        depth = settings.head_depth or model.config.num_layers
-        model = with_depth(model, depth, averages=settings.head_pooling == "cls_mean")
+        has_average, reads_average = is_averaging(model), settings.head_pooling != "cls"
+        own_layers = model.config.num_layers - has_average
+        depth = min(settings.head_depth or own_layers, own_layers)
+        if (depth, reads_average) != (own_layers, has_average):
+            model = with_depth(model, depth, averages=reads_average)
     model.encoder.requires_grad_(False)
     if settings.trainable == "lora":
         torch.manual_seed(settings.seed)

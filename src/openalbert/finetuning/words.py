@@ -93,7 +93,7 @@ def tag_targets(
     wanted = np.array([numbers.get(tag, UNLABELLED) for example in examples for tag in example.tags or ()], np.int64)
     targets = np.full(num_tokens, UNLABELLED, np.int64)
     has_token = words.token != NO_TOKEN
-    # Backwards: of the words that share a piece the first one counts.
+    # In reverse order, so that where words share a piece the label of the first one is kept.
     targets[words.token[has_token][::-1]] = wanted[has_token][::-1]
     return targets
 

@@ -24,7 +24,7 @@ from openalbert.model.albert import AlbertModel, initialize
 from openalbert.model.config import PRETRAINING_HEADS, TOKEN_HEADS, AlbertConfig, Head
 from openalbert.model.presets import PRESETS, is_preset_or_recipe
 from openalbert.pretrained import bundled_folder, pretrained_names
-from openalbert.run_files import MODEL, RUN
+from openalbert.run_files import CHECKPOINTS, MODEL, RUN, RUN_INFO
 from openalbert.text.tokenizer import Tokenizer
 
 CONFIG = "config.json"
@@ -80,8 +80,17 @@ def local_folder(name: str) -> Path | None:
     if (path / CONFIG).exists() or not (path / RUN).is_file():
         return path
     if not (path / MODEL / CONFIG).is_file():
-        raise UserError(f"{path} is a run that has no model yet: run its command again to finish it, or name another")
+        raise UserError(f"{path} is a run that has no model yet: {_how_to_finish(path)}, or name another")
     return path / MODEL
+
+
+def _how_to_finish(run: Path) -> str:
+    """What to do with a run that was stopped: its command, and the step from which it resumes, where they are known."""
+    sentence = "run its command again to finish it"
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        sentence += f" (`{json.loads((run / RUN_INFO).read_text(encoding='utf-8'))['command']}`)"
+    steps = [int(folder.name.rpartition("-")[2]) for folder in (run / CHECKPOINTS).glob("step-*[0-9]")]
+    return sentence + (f", which resumes from step {max(steps):,}" if steps else "")
 
 
 def find_folder(name: str, fresh: tuple[str, ...] = ()) -> Path:

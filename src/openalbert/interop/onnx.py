@@ -43,8 +43,9 @@ if TYPE_CHECKING:
 
 WHOLE, EMBEDDING, POOLER = "model.onnx", "embedding.onnx", "pooler.onnx"
 Precision = Literal["fp32", "int8"]
-COPIED = ("spiece.model", "normalization.json", "tokenizer.json", "tokenizer_config.json", "task.json", "README.md")
+COPIED = ("spiece.model", "normalization.json", "tokenizer.json", "tokenizer_config.json", "task.json")
 """The files of a model folder that an export needs too."""
+ORIGINAL_CARD = "original-model-card.md"  # README.md of the model that was exported
 
 
 @dataclass(frozen=True)
@@ -116,6 +117,8 @@ def write_export(model: AlbertModel, folder: Path, *, source: Path, int8: bool, 
         for name in COPIED:
             if (source / name).is_file():
                 shutil.copyfile(source / name, aside / name)
+        if (source / "README.md").is_file():
+            shutil.copyfile(source / "README.md", aside / ORIGINAL_CARD)
         copy_exits(source, aside)
         sums = {path.name: _sha256(path) for path in sorted(aside.iterdir())}
         manifest = Manifest("int8" if int8 else "fp32", tuple(keep), config, heads, tuple(layers), sums)

@@ -31,6 +31,8 @@ _FORGED = {
     "invert": False,
 }
 
+_START = "\x01"  # marks the start of what is between two special tokens; normalization removes it from texts
+
 _NORMAL, _USER_DEFINED = 1, 4  # kinds of entries in a SentencePiece model
 
 
@@ -91,7 +93,7 @@ def _tokenizer_json(tokenizer: Tokenizer) -> dict[str, Any]:
             for number, piece in enumerate(SPECIAL_PIECES)
         ],
         "normalizer": {"type": "Sequence", "normalizers": _normalizers(tokenizer)},
-        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [space, _FORGED, *_comma_cuts(tokenizer)]},
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [*_words(space), _FORGED, *_comma_cuts(tokenizer)]},
         "post_processor": _post_processor(tokenizer),
         "decoder": decoder,
         "model": {
@@ -124,7 +126,19 @@ def _normalizers(tokenizer: Tokenizer) -> list[dict[str, Any]]:
         _replace(f"[{removed}]+", ""),
         _replace(f"[{spaces}]+", " "),
         {"type": "Strip", "strip_left": False, "strip_right": True},
+        {"type": "Prepend", "prepend": _START},
     ]
+
+
+def _words(space: dict[str, Any]) -> list[dict[str, Any]]:
+    """Splits into words that begin with SPACE, whose offsets begin at the word itself.
+
+    Metaspace alone would make the space before a word part of its offsets. So spaces are dropped, and each word gets
+    its SPACE as an addition. What follows `[MASK]` without a space must get none: it begins with the mark, which is
+    removed together with the SPACE before it. The first word of the text gets it back.
+    """
+    mark = {"type": "Split", "pattern": {"Regex": f"^{SPACE}{_START}"}, "behavior": "Removed", "invert": False}
+    return [{"type": "WhitespaceSplit"}, {**space, "prepend_scheme": "always"}, mark, space]
 
 
 def _removed_and_spaces(tokenizer: Tokenizer) -> tuple[str, str]:

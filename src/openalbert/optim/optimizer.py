@@ -36,7 +36,7 @@ def make_optimizer(model: nn.Module, settings: OptimizerSettings, *, capturable:
         raise UserError("muon trains the matrices of the layers but all of them are frozen: use lamb or adamw")
     muon = Muon(
         # The schedule sets one rate, `learning_rate` times a factor; the matrices' rate is relative to it.
-        [{"params": list(matrices.values()), "relative_rate": settings.matrix_learning_rate / settings.learning_rate}],
+        [{"params": list(matrices.values()), "relative_rate": settings.matrix_learning_rate / settings.highest_rate}],
         lr=settings.matrix_learning_rate,
         momentum=settings.momentum,
         weight_decay=settings.weight_decay,
@@ -60,7 +60,7 @@ def _make_lamb_or_adamw(
     if kind == "lamb":
         return Lamb(
             groups,
-            lr=settings.learning_rate,
+            lr=settings.highest_rate,
             betas=settings.betas,
             eps=settings.epsilon,
             bias_correction=settings.bias_correction,
@@ -71,7 +71,7 @@ def _make_lamb_or_adamw(
     for group in groups:
         del group["adapted"]  # a key of Lamb
     device = groups[0]["params"][0].device
-    rate = torch.tensor(settings.learning_rate, device=device) if capturable else settings.learning_rate
+    rate = torch.tensor(settings.highest_rate, device=device) if capturable else settings.highest_rate
     optimizer = AdamW(groups, lr=rate, betas=settings.betas, eps=settings.epsilon, capturable=capturable, fused=True)
     # torch makes the state at a parameter's first gradient; made here, as in Lamb, a checkpoint is always complete.
     for group in optimizer.param_groups:

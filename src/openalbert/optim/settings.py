@@ -21,9 +21,9 @@ class OptimizerSettings:
     kind: Literal["lamb", "adamw", "muon"] = "lamb"
     """lamb as ALBERT used it for pretraining; adamw, with bias correction, as for fine-tuning; or muon for the matrices
     of the layers, with one of the two for everything else"""
-    learning_rate: float = 0.00176
+    learning_rate: float | None = 0.00176
     """the highest learning rate, which the schedule scales; the paper's is for its batch of 4096. With muon it applies
-    to everything but the matrices of the layers"""
+    to everything but the matrices of the layers. Not given in fine-tuning: by task and trained weights"""
     betas: tuple[float, float] = (0.9, 0.999)
     """how much of the running mean of the gradient, and of its square, is kept at each step"""
     epsilon: float = 1e-6
@@ -52,7 +52,7 @@ class OptimizerSettings:
     def __post_init__(self) -> None:
         for name in ("learning_rate", "matrix_learning_rate", "weight_decay"):
             value = getattr(self, name)
-            if not (math.isfinite(value) and value >= 0):
+            if value is not None and not (math.isfinite(value) and value >= 0):
                 raise UserError(f"{name} is {value}: give a number of 0 or more")
         for name, value in (("epsilon", self.epsilon), ("clip_norm", self.clip_norm)):
             if not (math.isfinite(value) and value > 0):
@@ -71,6 +71,13 @@ class OptimizerSettings:
             raise UserError(f"{given[0]} is a variant of lamb but the optimizer is {used}: leave it out or use lamb")
         if self.kind != "muon" and (given := self._given(_OF_MUON)):
             raise UserError(f"{given[0]} belongs to muon but the optimizer is {self.kind}: leave it out or use muon")
+
+    @property
+    def highest_rate(self) -> float:
+        """The learning rate of a run, which has one once it starts."""
+        if self.learning_rate is None:
+            raise UserError("learning_rate is not given: give a number of 0 or more")
+        return self.learning_rate
 
     def _given(self, names: tuple[str, ...]) -> list[str]:
         """The settings that are not at their default."""

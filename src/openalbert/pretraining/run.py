@@ -212,7 +212,7 @@ class PretrainingRun(TrainingRun[Pretrain, PretrainingBatch]):
                 f"they have one sentence, and {settings.objective.sentence_order.objective} needs two "
                 "(--objective.sentence-order.objective none uses them)"
             )
-        rate = settings.optimizer.learning_rate
+        rate = settings.optimizer.highest_rate
         self.log(scaling_sentence(rate, settings.batch_size, settings.reference_batch))
         if settings.optimizer.kind == "muon":
             rate = settings.optimizer.matrix_learning_rate

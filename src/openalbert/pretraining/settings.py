@@ -115,7 +115,7 @@ class Pretrain:
     @property
     def learning_rate(self) -> float:
         """The highest learning rate, for this batch."""
-        return scaled_learning_rate(self.optimizer.learning_rate, self.batch_size, self.reference_batch)
+        return scaled_learning_rate(self.optimizer.highest_rate, self.batch_size, self.reference_batch)
 
     @property
     def matrix_learning_rate(self) -> float:

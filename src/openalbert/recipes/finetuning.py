@@ -9,7 +9,6 @@ from openalbert.errors import UserError, suggestion
 from openalbert.finetuning.settings import SMALLEST_BATCH, Finetune, Length, plan
 from openalbert.interop.huggingface import local_folder, read_folder_config
 from openalbert.optim.schedule import Schedule
-from openalbert.optim.settings import OptimizerSettings
 from openalbert.settings import Effective
 from openalbert.tasks.registry import TASKS
 
@@ -29,7 +28,6 @@ def table_14(
         task=task,
         out=Path("runs") / task,
         recipe=Length(num_examples, batch_size, steps, learning_rate=learning_rate),
-        optimizer=OptimizerSettings(kind="adamw", learning_rate=learning_rate),
         # As a fraction: it scales with the steps where the data are fewer.
         schedule=Schedule(warmup_fraction=warmup_steps / steps),
         dropout=dropout,
@@ -87,7 +85,6 @@ def own_files(kind: str) -> Finetune:
             learning_rate=OWN_RATE,
             patience=OWN_PATIENCE,
         ),
-        optimizer=OptimizerSettings(kind="adamw", learning_rate=OWN_RATE),
         schedule=Schedule(warmup_fraction=0.1),
         standardize=kind == "regression",
         dropout=0.1 if choices else 0.0,
@@ -104,7 +101,11 @@ def effective(settings: Finetune) -> Effective:
         heading = "Settings that matter, as for --task classification (name another task to see its own)"
         return known._replace(settings=replace(known.settings, task=""), heading=heading)
     recipe = settings.recipe
-    used = replace(settings, max_length=min(settings.max_length, _max_positions(settings.model)))
+    used = replace(
+        settings,
+        max_length=min(settings.max_length, _max_positions(settings.model)),
+        optimizer=replace(settings.optimizer, learning_rate=recipe.learning_rate),
+    )
     heading = f"Settings that matter, as --task {settings.task} has them"
     if settings.task not in TABLE_14:
         more = f", of few examples up to {recipe.most_epochs:g}" if recipe.least_steps > 1 else ""

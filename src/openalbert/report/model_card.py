@@ -54,6 +54,7 @@ from openalbert.tasks.metrics import LOSS
 from openalbert.tasks.paper_scores import compare_dev_sets, reported, shape_of
 from openalbert.tasks.task import Kind, Task
 from openalbert.text.shards import read_manifest
+from openalbert.version import __version__
 
 USAGE = "## Usage"
 MOST_INPUTS, MOST_LABELS = 8, 12  # named in a sentence
@@ -367,6 +368,40 @@ def finetuned_card(
         **_of_model(model, task.kind, text=pair if of_pairs else '"a text"', answerability=answerability),
         training=_finetuning_table(run, settings, max_length),
         limits=_finetuning_limits(settings, run, task, max_length),
+    )
+
+
+def exported_card(
+    model: AlbertModel,
+    name: str,
+    *,
+    precision: str,
+    kept: Sequence[str],
+    original: str | None,
+    measured: Sequence[tuple[str, str]],
+    is_fine_tuned: bool,
+) -> str:
+    """README.md of an exported model; `original` is the file of the original's card, `measured` rows of a table."""
+    stored = "All weights are in fp32."
+    if precision == "int8":
+        rest = f"; those of {' and '.join(kept)} stay in fp32" if kept else ""
+        stored = f"Matrices are stored as 8-bit integers, and multiplied as such{rest}."
+    masked = '"She opened the [MASK] and went in."'
+    command = f"openalbert predict . {'examples.jsonl --out predictions.jsonl' if is_fine_tuned else masked}"
+    family = family_of(model.config)
+    tags = json.dumps([family or "albert", "openalbert", "onnx", precision])
+    return _fill(
+        "exported",
+        front_matter=f"---\nlibrary_name: onnx\nlicense: unknown\ntags: {tags}\n---",
+        name=one_line(name),
+        precision=precision,
+        kind="A BERT" if family == "bert" else "An ALBERT",
+        parameters=f"{model.num_parameters():,}",
+        version=__version__,
+        stored=stored,
+        original=f" Training, data and limits are in [the original's card]({original})." if original else "",
+        measured=_table(measured),
+        command=command,
     )
 
 

@@ -11,10 +11,19 @@ import numpy as np
 import torch
 from jaxtyping import Float32, Int64
 
-from openalbert.finetuning.predict import TOKENS_AT_A_TIME, Outputs, batches_by_length, embed, inference, pack, predict
+from openalbert.finetuning.predict import (
+    MEAN,
+    TOKENS_AT_A_TIME,
+    Embedding,
+    Outputs,
+    batches_by_length,
+    embed,
+    inference,
+    pack,
+    predict,
+)
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import AlbertConfig, Head, HeadKind
-from openalbert.model.pooling import Pooling
 from openalbert.serve.early_exit import Pool, TorchPool
 from openalbert.tasks.task import Sequences
 from openalbert.train.device import Device
@@ -25,6 +34,17 @@ Advance = Callable[[float], None]
 
 def not_shown(tokens: float) -> None:
     """The progress of work that nobody waits for."""
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How much is computed at a time, and whom to report it to."""
+
+    tokens_at_a_time: int = TOKENS_AT_A_TIME
+    advance: Advance = not_shown
+
+
+USUAL_PACE = Pace()
 
 
 @dataclass(frozen=True)
@@ -47,14 +67,7 @@ class Backend(Protocol):
     def heads(self) -> tuple[Head, ...]:
         """Its heads, with their labels."""
 
-    def logits(
-        self,
-        sequences: Sequences,
-        kinds: Sequence[HeadKind],
-        *,
-        tokens_at_a_time: int = TOKENS_AT_A_TIME,
-        advance: Advance = not_shown,
-    ) -> Outputs:
+    def logits(self, sequences: Sequences, kinds: Sequence[HeadKind], pace: Pace = USUAL_PACE) -> Outputs:
         """The logits of these heads: a row for each sequence; of heads that score tokens, a row for each token."""
 
     def masked_pieces(
@@ -63,9 +76,7 @@ class Backend(Protocol):
         masks: Int64[np.ndarray, "masks"],
         top: int,
         num_pieces: int,
-        *,
-        tokens_at_a_time: int = TOKENS_AT_A_TIME,
-        advance: Advance = not_shown,
+        pace: Pace = USUAL_PACE,
     ) -> MaskedPieces:
         """The `top` most probable of the first `num_pieces` pieces for each masked token.
 
@@ -73,20 +84,9 @@ class Backend(Protocol):
         """
 
     def embed(
-        self,
-        sequences: Sequences,
-        *,
-        pooling: Pooling = "mean",
-        layer: int | None = None,
-        weights: Float32[np.ndarray, "vocabulary"] | None = None,
-        normalize: bool = True,
-        tokens_at_a_time: int = TOKENS_AT_A_TIME,
-        advance: Advance = not_shown,
+        self, sequences: Sequences, how: Embedding = MEAN, pace: Pace = USUAL_PACE
     ) -> Float32[np.ndarray, "sequences hidden"]:
-        """One vector for each sequence, of the last layer's output, or of another layer's, from 1 on.
-
-        `weights` are those of the pieces of the vocabulary, for a weighted mean.
-        """
+        """One vector for each sequence."""
 
 
 @runtime_checkable
@@ -119,14 +119,7 @@ class TorchBackend:
         """Its heads, with their labels."""
         return self.module.head_list
 
-    def logits(
-        self,
-        sequences: Sequences,
-        kinds: Sequence[HeadKind],
-        *,
-        tokens_at_a_time: int = TOKENS_AT_A_TIME,
-        advance: Advance = not_shown,
-    ) -> Outputs:
+    def logits(self, sequences: Sequences, kinds: Sequence[HeadKind], pace: Pace = USUAL_PACE) -> Outputs:
         """The logits of these heads."""
         return predict(
             [self.module],
@@ -134,8 +127,8 @@ class TorchBackend:
             self.device,
             kinds=kinds,
             depth=self.depth,
-            tokens_at_a_time=tokens_at_a_time,
-            advance=advance,
+            tokens_at_a_time=pace.tokens_at_a_time,
+            advance=pace.advance,
         )
 
     def at_depth(self, depth: int) -> "TorchBackend":
@@ -147,27 +140,16 @@ class TorchBackend:
         return TorchPool(self.module, self.device)
 
     def embed(
-        self,
-        sequences: Sequences,
-        *,
-        pooling: Pooling = "mean",
-        layer: int | None = None,
-        weights: Float32[np.ndarray, "vocabulary"] | None = None,
-        normalize: bool = True,
-        tokens_at_a_time: int = TOKENS_AT_A_TIME,
-        advance: Advance = not_shown,
+        self, sequences: Sequences, how: Embedding = MEAN, pace: Pace = USUAL_PACE
     ) -> Float32[np.ndarray, "sequences hidden"]:
         """One vector for each sequence; layers after the one that is asked for are not computed."""
         return embed(
             [self.module],
             sequences,
             self.device,
-            pooling=pooling,
-            layer=layer or self.depth,
-            weights=weights,
-            normalize=normalize,
-            tokens_at_a_time=tokens_at_a_time,
-            advance=advance,
+            replace(how, layer=how.layer or self.depth),
+            tokens_at_a_time=pace.tokens_at_a_time,
+            advance=pace.advance,
         )
 
     def masked_pieces(
@@ -176,15 +158,13 @@ class TorchBackend:
         masks: Int64[np.ndarray, "masks"],
         top: int,
         num_pieces: int,
-        *,
-        tokens_at_a_time: int = TOKENS_AT_A_TIME,
-        advance: Advance = not_shown,
+        pace: Pace = USUAL_PACE,
     ) -> MaskedPieces:
         """The most probable pieces of masked tokens; the last layer and the head compute these tokens alone."""
         ids = np.zeros((len(masks), top), np.int64)
         probabilities = np.zeros((len(masks), top), np.float32)
         with inference(self.module):
-            for chosen in batches_by_length(sequences.lengths, tokens_at_a_time):
+            for chosen in batches_by_length(sequences.lengths, pace.tokens_at_a_time):
                 packed = pack(sequences, chosen, self.device)
                 (asked,) = np.nonzero(np.isin(packed.tokens, masks))
                 at = torch.from_numpy(asked).to(self.device.torch_device)
@@ -196,5 +176,5 @@ class TorchBackend:
                 best = scores.float().softmax(-1).topk(top)
                 rows = np.searchsorted(masks, packed.tokens[asked])
                 ids[rows], probabilities[rows] = best.indices.cpu().numpy(), best.values.cpu().numpy()
-                advance(float(len(packed.tokens)))
+                pace.advance(float(len(packed.tokens)))
         return MaskedPieces(ids, probabilities)

@@ -9,12 +9,11 @@ import torch
 from jaxtyping import Float32, Int64
 
 from openalbert.errors import UserError
-from openalbert.finetuning.predict import TOKENS_AT_A_TIME, Outputs, combine_windows
+from openalbert.finetuning.predict import MEAN, TOKENS_AT_A_TIME, Embedding, Outputs, combine_windows
 from openalbert.model.config import HeadKind
 from openalbert.model.heads import EXIT_KINDS
-from openalbert.model.pooling import Pooling
 from openalbert.progress import Work
-from openalbert.serve.backend import Advance, Backend, LayeredBackend, MaskedPieces, not_shown
+from openalbert.serve.backend import Advance, Backend, LayeredBackend, MaskedPieces, Pace, not_shown
 from openalbert.serve.early_exit import Leaving, run_with_exits
 from openalbert.tasks.task import Sequences
 
@@ -45,36 +44,20 @@ class Computation:
                     backend.pool(), sequences, self.leaving, tokens_at_a_time=self.tokens_at_a_time, advance=advance
                 )
                 return Outputs({kinds[0]: combine_windows(sequences, left.logits)}, left.depths)
-            return backend.logits(sequences, kinds, tokens_at_a_time=self.tokens_at_a_time, advance=advance)
+            return backend.logits(sequences, kinds, Pace(self.tokens_at_a_time, advance))
 
     def masked_pieces(
         self, sequences: Sequences, masks: Int64[np.ndarray, "masks"], top: int, num_pieces: int
     ) -> MaskedPieces:
         """The most probable pieces of the tokens at these places."""
         with self._work(sequences) as advance:
-            return self._to_depth().masked_pieces(
-                sequences, masks, top, num_pieces, tokens_at_a_time=self.tokens_at_a_time, advance=advance
-            )
+            pace = Pace(self.tokens_at_a_time, advance)
+            return self._to_depth().masked_pieces(sequences, masks, top, num_pieces, pace)
 
-    def embed(
-        self,
-        sequences: Sequences,
-        pooling: Pooling = "mean",
-        layer: int | None = None,
-        weights: Float32[np.ndarray, "vocabulary"] | None = None,
-        normalize: bool = True,
-    ) -> Float32[np.ndarray, "sequences hidden"]:
-        """The embedding of each sequence, as `Backend.embed` gives it."""
+    def embed(self, sequences: Sequences, embedding: Embedding = MEAN) -> Float32[np.ndarray, "sequences hidden"]:
+        """The embedding of each sequence."""
         with self._work(sequences) as advance:
-            return self._to_depth().embed(
-                sequences,
-                pooling=pooling,
-                layer=layer,
-                weights=weights,
-                normalize=normalize,
-                tokens_at_a_time=self.tokens_at_a_time,
-                advance=advance,
-            )
+            return self._to_depth().embed(sequences, embedding, Pace(self.tokens_at_a_time, advance))
 
     def _to_depth(self) -> Backend:
         depth = self.leaving.max_depth if self.leaving is not None else None

@@ -1,9 +1,7 @@
 """The verb `embed`: embeddings of texts and files of any size as .npy, Parquet or JSONL, in the order of rows."""
 
-import contextlib
 import itertools
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Annotated, Any
@@ -15,20 +13,17 @@ from tyro.conf import OmitArgPrefixes, Positional, arg
 from openalbert.errors import UserError
 from openalbert.finetuning.predict import TOKENS_AT_A_TIME
 from openalbert.formatting import counted, percent_of, were
-from openalbert.interop.huggingface import find_folder
 from openalbert.model.pooling import Pooling
-from openalbert.progress import Work
-from openalbert.serve.backend import Advance, not_shown
 from openalbert.serve.embeddings import NpyWriter
 from openalbert.serve.files.row_writers import JsonRows
 from openalbert.serve.files.rows import Chunk, Rows, TextLines, first_table
-from openalbert.serve.predict import open_given, open_output
+from openalbert.serve.predict import log, open_given, open_model, open_output, progress
 from openalbert.serve.predictor import Embedded, Predictor
 from openalbert.tasks.custom.columns import Layout
 from openalbert.tasks.custom.text import find_text_columns
 from openalbert.tasks.data.source import TaskSource
 from openalbert.tasks.data.tables import Exclusions, Row
-from openalbert.train.device import Speed, open_device
+from openalbert.train.device import Speed
 
 TEXT, EMBEDDING = "text", "embedding"
 LINES = TextLines((TEXT,), lambda line: {TEXT: line})
@@ -79,7 +74,7 @@ def embed(settings: Embed) -> None:
         rows = open_given(settings.texts, settings.out, LINES, lambda words: [{TEXT: word} for word in words])
         first = next(rows.chunks)
         job.find_column(rows, first)
-        with open_output(settings.out) as file, progress(rows) as advance:
+        with open_output(settings.out) as file, progress("embed", rows) as advance:
             make = WRITERS[".jsonl" if settings.out is None else settings.out.suffix.lower()]
             writer = make(file, rows, job.column, model.config.hidden_size)
             for chunk in itertools.chain([first], rows.chunks):
@@ -87,16 +82,6 @@ def embed(settings: Embed) -> None:
                 advance(float(chunk.num_lines))
             writer.close()
         job.report(rows)
-
-
-@contextlib.contextmanager
-def open_model(name: str, speed: Speed) -> Iterator[Predictor]:
-    """A model on the device that the settings ask for."""
-    find_folder(name)  # refuses a preset, which has no tokenizer
-    with open_device(speed) as device:
-        model = Predictor.load(name)
-        model.compute_on(device)
-        yield model
 
 
 class Job:
@@ -170,21 +155,6 @@ def read_text(row: Row, column: str) -> str | None:
         return row.text(column)
     except UserError:
         return None
-
-
-@contextlib.contextmanager
-def progress(rows: Rows) -> Iterator[Advance]:
-    """Progress over the lines of a file; there is none for texts that were typed."""
-    if not rows.total:
-        yield not_shown
-        return
-    with Work("embed", total=float(rows.total), unit="rows" if rows.format == "parquet" else "lines") as work:
-        yield work.advance
-
-
-def log(sentence: str) -> None:
-    """Write a message to standard error."""
-    print(sentence, file=sys.stderr, flush=True)
 
 
 # The formats.

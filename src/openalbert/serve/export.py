@@ -13,22 +13,26 @@ import numpy as np
 from rich.table import Table
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
+from openalbert import atomic_io
 from openalbert.errors import UserError
-from openalbert.finetuning.predict import task_heads
+from openalbert.finetuning.predict import is_for_similarity, task_heads
 from openalbert.formatting import counted
 from openalbert.interop import huggingface
-from openalbert.interop.onnx import Manifest, check_replaceable, size_of, write_export
+from openalbert.interop.onnx import ORIGINAL_CARD, Manifest, check_replaceable, size_of, write_export
 from openalbert.interop.onnx_graph import PARTS, Part
 from openalbert.interop.onnx_runtime import ExportedModel
 from openalbert.interop.task_json import read_task_info
 from openalbert.model.albert import AlbertModel
 from openalbert.progress import plain_console
+from openalbert.report.model_card import exported_card
+from openalbert.run_files import MODEL
 from openalbert.serve.export_scores import (
+    Comparison,
     Score,
+    compare_on_task,
+    compare_on_text,
     largest_differences,
     sample_sequences,
-    score_masked_lm,
-    score_task,
 )
 from openalbert.serve.onnx_backend import OnnxBackend
 from openalbert.tasks.registry import TaskSource
@@ -100,6 +104,7 @@ def export_model(settings: Export) -> Report:
     check_replaceable(settings.out)
     folder = huggingface.find_folder(settings.model)
     model = huggingface.load(folder)
+    compare = _comparison(settings, model, folder)
     manifest = write_export(model, settings.out, source=folder, int8=settings.int8, keep=settings.keep_fp32)
     exported = OnnxBackend(ExportedModel(settings.out))
     models = {describe(manifest): exported}
@@ -110,8 +115,8 @@ def export_model(settings: Export) -> Report:
         sizes = {name: size_of(one.model.folder) for name, one in models.items()}
         milliseconds = time_models([one.model for one in models.values()])
     sample = sample_sequences(folder, model.config)
-    scores = _scores(settings, model, exported, folder)
-    return Report(
+    scores = compare(exported) if compare is not None else []
+    report = Report(
         out=str(settings.out),
         precision=manifest.precision,
         kept=manifest.kept,
@@ -121,6 +126,31 @@ def export_model(settings: Export) -> Report:
         scores=scores,
         advice=_advice(settings, model, folder, scores),
     )
+    card = exported_card(
+        model,
+        folder.parent.name if folder.name == MODEL else folder.name,
+        precision=manifest.precision,
+        kept=manifest.kept,
+        original=ORIGINAL_CARD if (settings.out / ORIGINAL_CARD).is_file() else None,
+        measured=_measured(report),
+        is_fine_tuned=_is_fine_tuned(model, folder),
+    )
+    atomic_io.write_text(settings.out / "README.md", card)
+    return report
+
+
+def _measured(report: Report) -> list[tuple[str, str]]:
+    """What was measured, as rows of a table."""
+    rows = [(f"size in {name}", f"{size / 1e6:.1f} MB") for name, size in report.sizes.items()]
+    rows += [
+        (f"largest difference of {name}", f"{gap:.2g} (largest value: {size:.2g})")
+        for name, (gap, size) in report.differences.items()
+    ]
+    rows += [
+        (score.name, f"{score.before:.2f} before, {score.after:.2f} after ({_examples(score)})")
+        for score in report.scores
+    ]
+    return rows if report.scores else [*rows, ("score", "not measured")]
 
 
 def describe(manifest: Manifest) -> str:
@@ -128,15 +158,23 @@ def describe(manifest: Manifest) -> str:
     return manifest.precision + (f", {' and '.join(manifest.kept)} in fp32" if manifest.kept else "")
 
 
-def _scores(settings: Export, model: AlbertModel, exported: OnnxBackend, folder: Path) -> list[Score]:
+def _is_fine_tuned(model: AlbertModel, folder: Path) -> bool:
+    return bool(task_heads(model)) or is_for_similarity(read_task_info(folder))
+
+
+def _comparison(settings: Export, model: AlbertModel, folder: Path) -> Comparison | None:
+    """How the export will be scored, with data that are read and checked now; None where none are given."""
     if not settings.source.is_given:
-        return []
-    task_info = read_task_info(folder)
-    if task_heads(model) or (task_info is not None and task_info.kind == "similarity"):
-        return score_task(model, exported, folder, settings.task, settings.source)
+        if settings.task:
+            raise UserError(
+                f"--task {settings.task} is the task to score on: give labelled examples too, with --dev or --data"
+            )
+        return None
+    if _is_fine_tuned(model, folder):
+        return compare_on_task(model, folder, settings.task, settings.source)
     if settings.source.dev is None or "masked_lm" not in model.heads:
         raise UserError(f"{settings.model} has no head for a task: give a text file with --dev, for MLM accuracy")
-    return [score_masked_lm(model, exported, folder, settings.source.dev)]
+    return compare_on_text(model, folder, settings.source.dev)
 
 
 def time_models(models: Sequence[ExportedModel]) -> list[float]:

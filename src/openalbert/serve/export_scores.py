@@ -1,6 +1,6 @@
 """An exported model compared with the original: differences of logits, and scores on real data before and after."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from openalbert.errors import UserError
-from openalbert.finetuning.data import encode_split
+from openalbert.finetuning.data import EncodedSplit, encode_split
 from openalbert.finetuning.evaluation.evaluate import Evaluate, open_for, resolve_options, with_trained_metric
 from openalbert.finetuning.evaluation.split import evaluate_outputs
 from openalbert.finetuning.predict import Ensemble, Outputs, task_heads
@@ -93,10 +93,12 @@ def largest_differences(
     return found
 
 
-def score_task(
-    model: AlbertModel, export: OnnxBackend, folder: Path, task_name: str, source: TaskSource
-) -> list[Score]:
-    """The main metric of a fine-tuned model and of its export on every split with labels."""
+Comparison = Callable[[OnnxBackend], list[Score]]
+"""Scores a model and its export; the data are read and checked before there is an export."""
+
+
+def compare_on_task(model: AlbertModel, folder: Path, task_name: str, source: TaskSource) -> Comparison:
+    """The main metric of a fine-tuned model on every split with labels."""
     tokenizer = Tokenizer.load(folder)
     ensemble = Ensemble((str(folder),), (model,), tokenizer, (read_task_info(folder),), (None,))
     task = with_trained_metric(open_for(ensemble, task_name, source), ensemble)
@@ -104,9 +106,8 @@ def score_task(
     if not task.splits:
         raise UserError(f"{task.name} has nothing with labels here to score on: give a file with --dev")
     kinds = [head.kind for head in task_heads(model)]
-    scores = []
-    for split in task.splits:
-        data = encode_split(
+    splits = [
+        encode_split(
             task,
             split,
             task.read(split),
@@ -116,26 +117,40 @@ def score_task(
             max_answer_tokens=options.max_answer_tokens,
             long_texts=options.long_texts,
         )
-        backends: tuple[Backend, Backend] = (TorchBackend(model, cpu()), export)
-        values = []
-        for backend in backends:
-            sequences = data.encoding.sequences
-            is_similarity = task.kind == "similarity"
-            outputs = (
-                Outputs({"similarity": backend.embed(sequences)}) if is_similarity else backend.logits(sequences, kinds)
+        for split in task.splits
+    ]
+
+    def metric_of(backend: Backend, data: EncodedSplit) -> float:
+        sequences = data.encoding.sequences
+        if task.kind == "similarity":
+            outputs = Outputs({"similarity": backend.embed(sequences)})
+        else:
+            outputs = backend.logits(sequences, kinds)
+        return evaluate_outputs(task, data, outputs, null_threshold=options.null_threshold).metrics[task.main_metric]
+
+    def compare(export: OnnxBackend) -> list[Score]:
+        return [
+            Score(
+                f"{task.name} {data.name}, {task.main_metric}",
+                len(data.examples),
+                metric_of(TorchBackend(model, cpu()), data),
+                metric_of(export, data),
             )
-            evaluation = evaluate_outputs(task, data, outputs, null_threshold=options.null_threshold)
-            values.append(evaluation.metrics[task.main_metric])
-        name = f"{task.name} {split}, {task.main_metric}"
-        scores.append(Score(name, len(data.examples), values[0], values[1]))
-    return scores
+            for data in splits
+        ]
+
+    return compare
 
 
-def score_masked_lm(model: AlbertModel, export: OnnxBackend, folder: Path, text: Path) -> Score:
-    """The MLM accuracy of a pretrained model and of its export on a text: 15 % of the tokens are masked."""
+def compare_on_text(model: AlbertModel, folder: Path, text: Path) -> Comparison:
+    """The MLM accuracy of a pretrained model on a text: 15 % of the tokens are masked."""
     tokenizer = Tokenizer.load(folder)
     length = min(CHUNK, model.config.max_positions) - 2
-    ids = tokenizer.encode(text.read_text(encoding="utf-8")[: MOST_CHUNKS * CHUNK * 8])
+    try:
+        content = text.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{text} cannot be read as a UTF-8 text to measure MLM accuracy on: {error}") from None
+    ids = tokenizer.encode(content[: MOST_CHUNKS * CHUNK * 8])
     chunks = [ids[start : start + length] for start in range(0, len(ids) - length + 1, length)][:MOST_CHUNKS]
     if not chunks:
         raise UserError(f"{text} has {len(ids)} tokens, but at least {length} are needed to measure MLM accuracy")
@@ -147,14 +162,16 @@ def score_masked_lm(model: AlbertModel, export: OnnxBackend, folder: Path, text:
     masked = sequences.ids.copy()
     masked[masks] = tokenizer.mask_id
     hidden = replace(sequences, ids=masked)
-    before, after = (
-        100 * float((found.ids[:, 0] == expected[masks]).mean())
-        for found in (
-            backend.masked_pieces(hidden, masks, 1, tokenizer.vocab_size)
-            for backend in (TorchBackend(model, cpu()), export)
-        )
-    )
-    return Score(f"{text.name}, MLM accuracy", len(masks), before, after)
+
+    def accuracy(backend: Backend) -> float:
+        found = backend.masked_pieces(hidden, masks, 1, tokenizer.vocab_size)
+        return 100 * float((found.ids[:, 0] == expected[masks]).mean())
+
+    def compare(export: OnnxBackend) -> list[Score]:
+        before = accuracy(TorchBackend(model, cpu()))
+        return [Score(f"{text.name}, MLM accuracy", len(masks), before, accuracy(export))]
+
+    return compare
 
 
 def cpu() -> Device:

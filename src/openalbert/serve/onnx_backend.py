@@ -7,12 +7,11 @@ import numpy as np
 from jaxtyping import Bool, Float32, Int64
 
 from openalbert.finetuning.encode import concatenate_ranges
-from openalbert.finetuning.predict import PRETRAINING, TOKENS_AT_A_TIME, Outputs, combine_windows, softmax
+from openalbert.finetuning.predict import MEAN, PRETRAINING, Embedding, Outputs, combine_windows, softmax
 from openalbert.interop.onnx_graph import SCORE_TOKENS
 from openalbert.interop.onnx_runtime import ExportedModel
 from openalbert.model.config import AlbertConfig, Head, HeadKind
-from openalbert.model.pooling import Pooling
-from openalbert.serve.backend import Advance, MaskedPieces, not_shown
+from openalbert.serve.backend import USUAL_PACE, MaskedPieces, Pace
 from openalbert.tasks.task import Sequences
 
 MOST_TOKENS = 1024  # of a batch: with more, the activations of a layer leave the cache
@@ -177,14 +176,7 @@ class OnnxBackend:
         """An empty pool for sequences that leave at different depths."""
         return OnnxPool(self.model)
 
-    def logits(
-        self,
-        sequences: Sequences,
-        kinds: Sequence[HeadKind],
-        *,
-        tokens_at_a_time: int = TOKENS_AT_A_TIME,
-        advance: Advance = not_shown,
-    ) -> Outputs:
+    def logits(self, sequences: Sequences, kinds: Sequence[HeadKind], pace: Pace = USUAL_PACE) -> Outputs:
         """The logits of these heads."""
         of_tokens = {head.kind: head.kind in SCORE_TOKENS for head in self.heads if head.kind in kinds}
         widths = {head.kind: head.num_outputs for head in self.heads}
@@ -192,7 +184,7 @@ class OnnxBackend:
         found: dict[str, np.ndarray] = {
             kind: np.zeros((rows[scores], widths[kind]), np.float32) for kind, scores in of_tokens.items()
         }
-        for batch in padded_batches(sequences, tokens_at_a_time):
+        for batch in padded_batches(sequences, pace.tokens_at_a_time):
             # Without a head that scores tokens, the last layer computes [CLS] alone.
             firsts = None if any(of_tokens.values()) else np.zeros((len(batch.chosen), 1), np.int64)
             hidden = self.model.encode(batch.ids, batch.segments, batch.mask, rows=firsts, depth=self.depth)
@@ -201,7 +193,7 @@ class OnnxBackend:
                     found[kind][batch.tokens] = self.model.scores(kind, hidden[batch.is_real])
                 else:
                     found[kind][batch.chosen] = self.model.scores(kind, hidden[:, 0])
-            advance(float(len(batch.tokens)))
+            pace.advance(float(len(batch.tokens)))
         return Outputs({kind: combine_windows(sequences, rows) for kind, rows in found.items()})
 
     def masked_pieces(
@@ -210,14 +202,12 @@ class OnnxBackend:
         masks: Int64[np.ndarray, "masks"],
         top: int,
         num_pieces: int,
-        *,
-        tokens_at_a_time: int = TOKENS_AT_A_TIME,
-        advance: Advance = not_shown,
+        pace: Pace = USUAL_PACE,
     ) -> MaskedPieces:
         """The most probable pieces of masked tokens; the last layer and the head compute these tokens alone."""
         ids = np.zeros((len(masks), top), np.int64)
         probabilities = np.zeros((len(masks), top), np.float32)
-        for batch in padded_batches(sequences, tokens_at_a_time):
+        for batch in padded_batches(sequences, pace.tokens_at_a_time):
             is_masked = np.zeros(batch.is_real.shape, bool)
             is_masked[batch.is_real] = np.isin(batch.tokens, masks)
             # The masked positions of each sequence first, as many as in the sequence with most of them.
@@ -228,32 +218,23 @@ class OnnxBackend:
             best = np.argsort(-likely, axis=1, kind="stable")[:, :top]
             places = np.searchsorted(masks, batch.tokens[is_masked[batch.is_real]])
             ids[places], probabilities[places] = best, np.take_along_axis(likely, best, axis=1)
-            advance(float(len(batch.tokens)))
+            pace.advance(float(len(batch.tokens)))
         return MaskedPieces(ids, probabilities)
 
     def embed(
-        self,
-        sequences: Sequences,
-        *,
-        pooling: Pooling = "mean",
-        layer: int | None = None,
-        weights: Float32[np.ndarray, "vocabulary"] | None = None,
-        normalize: bool = True,
-        tokens_at_a_time: int = TOKENS_AT_A_TIME,
-        advance: Advance = not_shown,
+        self, sequences: Sequences, how: Embedding = MEAN, pace: Pace = USUAL_PACE
     ) -> Float32[np.ndarray, "sequences hidden"]:
-        """One vector for each sequence: the mean over its tokens, weighted by piece or not, or its [CLS].
-
-        It is of the last layer's output, or of another layer's, from 1 on.
-        """
+        """One vector for each sequence: the mean over its tokens, weighted by piece or not, or its [CLS]."""
         found = np.zeros((len(sequences.example), self.config.hidden_size), np.float32)
-        for batch in padded_batches(sequences, tokens_at_a_time):
-            firsts = np.zeros((len(batch.chosen), 1), np.int64) if pooling == "cls" else None
-            hidden = self.model.encode(batch.ids, batch.segments, batch.mask, rows=firsts, depth=layer or self.depth)
-            if pooling == "cls":
+        for batch in padded_batches(sequences, pace.tokens_at_a_time):
+            firsts = np.zeros((len(batch.chosen), 1), np.int64) if how.pooling == "cls" else None
+            hidden = self.model.encode(
+                batch.ids, batch.segments, batch.mask, rows=firsts, depth=how.layer or self.depth
+            )
+            if how.pooling == "cls":
                 found[batch.chosen] = hidden[:, 0]
             else:
-                of_tokens = batch.is_real if weights is None else batch.is_real * weights[batch.ids]
+                of_tokens = batch.is_real if how.weights is None else batch.is_real * how.weights[batch.ids]
                 found[batch.chosen] = (hidden * of_tokens[..., None]).sum(1) / of_tokens.sum(1, keepdims=True)
-            advance(float(len(batch.tokens)))
-        return found / np.linalg.norm(found, axis=1, keepdims=True) if normalize else found
+            pace.advance(float(len(batch.tokens)))
+        return found / np.linalg.norm(found, axis=1, keepdims=True) if how.normalize else found

@@ -87,21 +87,18 @@ class Predict:
 
 def predict(settings: Predict) -> None:
     """Predict for what was given, and write it."""
-    find_folder(settings.model)  # refuses a preset, which has no tokenizer
-    with open_device(settings.speed) as device:
-        model = Predictor.load(settings.model)
-        model.compute_on(device)
+    with open_model(settings.model, settings.speed) as model:
         rows = open_given(settings.texts, settings.out, lines_for(model), lambda words: words_for(model, words))
         form = _output_format(rows, settings.out)
         first = next(rows.chunks)
         reader = _reader(model, rows, first, settings.columns)
         for remark in reader.remarks:
-            _log(remark)
+            log(remark)
         added = _added(model, settings, form)
         with open_output(settings.out) as file:
             writer = open_writer(file, form, rows, added)
             job = _Job(model, settings, reader, added)
-            with _progress(rows) as work:
+            with progress("predict", rows) as work:
                 for chunk in itertools.chain([first], rows.chunks):
                     writer.write(chunk, job.cells(chunk))
                     work(float(chunk.num_lines))
@@ -128,12 +125,22 @@ def _added(model: Predictor, settings: Predict, form: Format) -> dict[str, CellK
 
 
 @contextlib.contextmanager
-def _progress(rows: Rows) -> Iterator[Advance]:
+def open_model(name: str, speed: Speed) -> Iterator[Predictor]:
+    """A model on the device that the settings ask for."""
+    find_folder(name)  # refuses a preset, which has no tokenizer
+    with open_device(speed) as device:
+        model = Predictor.load(name)
+        model.compute_on(device)
+        yield model
+
+
+@contextlib.contextmanager
+def progress(label: str, rows: Rows) -> Iterator[Advance]:
     """Progress over the lines of a file; there is none for texts that were typed."""
     if not rows.total:
         yield not_shown
         return
-    with Work("predict", total=float(rows.total), unit="rows" if rows.format == "parquet" else "lines") as work:
+    with Work(label, total=float(rows.total), unit="rows" if rows.format == "parquet" else "lines") as work:
         yield work.advance
 
 
@@ -191,17 +198,17 @@ class _Job:
         """Log what was truncated or could not be predicted; nothing at all is an error."""
         if self.num_layers:
             mean = self.num_layers / self.num_predicted
-            _log(f"{mean:.1f} of {self.model.config.num_layers} layers were computed on average")
+            log(f"{mean:.1f} of {self.model.config.num_layers} layers were computed on average")
         if self.num_truncated:
             number, length = self.num_truncated, self.settings.max_length or self.model.max_length
             percent = percent_of(number, self.num_rows)
-            _log(f"{counted(number, 'row')} ({percent}) {were(number)} too long, and cut to {length} tokens")
+            log(f"{counted(number, 'row')} ({percent}) {were(number)} too long, and cut to {length} tokens")
         reasons = [f"{counted(count, 'row')} {reason}" for reason, count in self.problems.counted().items()]
         if not self.num_predicted:
             advice = "; it is a pretrained model: fine-tune it for a task first" if self.model.kind is None else ""
             raise UserError(f"{rows.name}: nothing can be predicted: {'; '.join(reasons)}{advice}")
         for reason in reasons:
-            _log(f"warning: {reason}: no prediction")
+            log(f"warning: {reason}: no prediction")
 
 
 def _rounded(value: Any) -> Any:
@@ -213,7 +220,8 @@ def _rounded(value: Any) -> Any:
     return [_rounded(one) for one in value] if isinstance(value, list) else value
 
 
-def _log(sentence: str) -> None:
+def log(sentence: str) -> None:
+    """Write a message to standard error."""
     print(sentence, file=sys.stderr, flush=True)
 
 

@@ -11,7 +11,7 @@ from jaxtyping import Float32
 
 from openalbert.errors import InputWarning, UserError
 from openalbert.finetuning.encode import MIN_LENGTH, encode_single
-from openalbert.finetuning.predict import TOKENS_AT_A_TIME
+from openalbert.finetuning.predict import TOKENS_AT_A_TIME, Embedding
 from openalbert.formatting import counted
 from openalbert.model.heads import EXIT_KINDS
 from openalbert.model.pooling import Pooling
@@ -175,7 +175,7 @@ class Predictor(TrainedModel):
         embeddings = np.zeros((len(plain), self.config.hidden_size), np.float32)
         weights = self._piece_weights if method.pooling == "weighted" else None
         compute = Computation(self.backend, tokens_at_a_time, shows=shows)
-        embeddings[there] = compute.embed(sequences, method.pooling, method.layer, weights, normalize)
+        embeddings[there] = compute.embed(sequences, Embedding(method.pooling, method.layer, weights, normalize))
         empty = sorted(set(range(len(plain))) - set(there))
         return Embedded(embeddings, empty, sequences.num_truncated)
 

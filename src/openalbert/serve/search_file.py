@@ -20,10 +20,11 @@ from tyro.conf import OmitArgPrefixes, Positional, arg
 from openalbert import atomic_io
 from openalbert.errors import UserError
 from openalbert.formatting import counted
-from openalbert.serve.embed import LINES, HowToEmbed, Job, log, open_model, progress, read_text
+from openalbert.serve.embed import LINES, HowToEmbed, Job, read_text
 from openalbert.serve.embeddings import NpyWriter
 from openalbert.serve.files.rows import Rows, open_rows
 from openalbert.serve.onnx_backend import OnnxBackend
+from openalbert.serve.predict import log, open_model, progress
 from openalbert.serve.predictor import Predictor
 from openalbert.serve.search import BLOCK, LARGE, TOP, make_index, nearest, nearest_by_index
 from openalbert.settings import to_dict
@@ -167,7 +168,7 @@ def _embeddings(settings: Search, model: Predictor, job: Job) -> Kept:
     atomic_io.make_folder(folder.parent)
     atomic_io.check_writable(folder.parent)
     with atomic_io.new_folder(folder) as aside:
-        with (aside / EMBEDDINGS).open("wb") as file, progress(rows) as advance:
+        with (aside / EMBEDDINGS).open("wb") as file, progress("embed", rows) as advance:
             writer = NpyWriter(file, model.config.hidden_size)
             for chunk in itertools.chain([first], rows.chunks):
                 writer.write(job.embed(chunk))

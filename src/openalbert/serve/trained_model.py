@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Integer
 from torch import Tensor
 
 from openalbert.errors import UserError
-from openalbert.finetuning.predict import PRETRAINING
+from openalbert.finetuning.predict import DEFAULT_MAX_LENGTH, PRETRAINING
 from openalbert.interop import huggingface
 from openalbert.interop.exits import ExitInfo, read_exit_info, write_exit_info
 from openalbert.interop.onnx import is_exported
@@ -29,7 +29,6 @@ from openalbert.text.tokenizer import MODEL_FILE, Tokenizer
 from openalbert.train.device import Device, usable_device
 
 Model = TypeVar("Model", bound="TrainedModel")
-DEFAULT_MAX_LENGTH = 512  # tokens of an input, where the model folder has no task.json
 KIND_OF_HEAD: dict[HeadKind, Kind] = {
     "classification": "classification",
     "regression": "regression",

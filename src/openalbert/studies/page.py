@@ -264,13 +264,12 @@ def setup(results: Results) -> list[str]:
     units = [one.unit for row in results.rows for one in row.results]
     run, intrinsic = results.base.pretrain, units[0].intrinsic
     machines = sorted({f"{one.info('device')}, torch {one.info('torch')}" for row in results.rows for one in row.runs})
-    rate = f"{run.learning_rate:.4g}"
     sentences = [
         f"`{results.command}`, {counted(max(unit.seed for unit in units), 'seed')}; "
         f"{'; '.join(machines) or 'nothing was trained yet'}.",
         f"Base run: {run.model.num_layers} layers, H = {run.model.hidden_size}, E = {run.model.embedding_size}, "
         f"{run.budget}, batches of {run.batch_size}, length {run.objective.max_length}, "
-        f"{run.optimizer.kind} at {rate}, "
+        f"{run.optimizer.kind} at {run.learning_rate:.4g}, "
         f"{100 * run.schedule.warmup_fraction:.3g} % of warm-up. All variants of a seed see the same examples in the "
         "same order, and where they mask alike with the same masks.",
         scale_sentence(results.base),
@@ -282,9 +281,8 @@ def setup(results: Results) -> list[str]:
     ]
     for settings in units[0].finetune:
         some = f" on {settings.train_examples:,} examples at most" if settings.train_examples else ""
-        sentences.append(
-            f"Fine-tuning on {_title(settings.task)}{some}, learning rate {settings.optimizer.learning_rate:g}."
-        )
+        rate = settings.optimizer.learning_rate or settings.recipe.learning_rate
+        sentences.append(f"Fine-tuning on {_title(settings.task)}{some}, learning rate {rate:g}.")
     return [sentence for sentence in sentences if sentence]
 
 

@@ -12,11 +12,11 @@ from tests.serve.test_early_exit import CLASSES, CPU, random_model, random_seque
 
 from openalbert.errors import UserError
 from openalbert.finetuning.early_exit import exit_depths, predict_depths
-from openalbert.finetuning.predict import Outputs
+from openalbert.finetuning.predict import Embedding, Outputs
 from openalbert.interop.exits import ExitRule
 from openalbert.model.config import Head, HeadKind
 from openalbert.model.pooling import Pooling
-from openalbert.serve.backend import TorchBackend
+from openalbert.serve.backend import USUAL_PACE, Pace, TorchBackend
 from openalbert.serve.early_exit import TorchPool
 from openalbert.serve.http_api.batcher import (
     Batcher,
@@ -92,13 +92,13 @@ def test_embeddings_of_requests_computed_together_are_those_of_each(pooling: Poo
     shared = BatchingBackend(batcher)
 
     def ask(request: Sequences) -> np.ndarray:
-        return shared.embed(request, pooling=pooling, layer=layer, weights=weights)
+        return shared.embed(request, Embedding(pooling, layer, weights))
 
     with ThreadPoolExecutor(12) as threads:
         found = list(threads.map(ask, REQUESTS))
     assert batcher.close(10.0)
     for request, given in zip(REQUESTS, found, strict=True):
-        expected = direct.embed(request, pooling=pooling, layer=layer, weights=weights)
+        expected = direct.embed(request, Embedding(pooling, layer, weights))
         np.testing.assert_allclose(given, expected, atol=2e-5)
 
 
@@ -114,7 +114,7 @@ def test_a_request_of_too_many_tokens_is_refused_before_others_wait_for_it() -> 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_worker_that_dies_leaves_nobody_waiting() -> None:
     class Dying(TorchBackend):
-        def logits(self, sequences: Sequences, kinds: Sequence[HeadKind], **_: Any) -> Outputs:
+        def logits(self, sequences: Sequences, kinds: Sequence[HeadKind], pace: Pace = USUAL_PACE) -> Outputs:
             raise SystemExit
 
     batcher = Batcher(Dying(random_model(has_exits=False), CPU))
@@ -129,13 +129,13 @@ def test_a_worker_that_dies_leaves_nobody_waiting() -> None:
 
 
 class Slow(TorchBackend):
-    """Computes when it is allowed to, and fails where it is told to."""
+    """Computes when it is allowed to, and fails where a request asks for it."""
 
     entered = threading.Event()
     allowed = threading.Event()
     calls: list[int] = []  # noqa: RUF012 - reset by each test
 
-    def logits(self, sequences: Sequences, kinds: Sequence[HeadKind], **_: Any) -> Outputs:
+    def logits(self, sequences: Sequences, kinds: Sequence[HeadKind], pace: Pace = USUAL_PACE) -> Outputs:
         self.entered.set()
         assert self.allowed.wait(10)
         self.calls.append(len(sequences.example))

@@ -18,7 +18,7 @@ from openalbert.finetuning.encode import STRIDE
 from openalbert.finetuning.evaluation.error_analysis import analyze_errors
 from openalbert.finetuning.evaluation.split import Evaluation, evaluate_split
 from openalbert.finetuning.evaluation.submission import write_files
-from openalbert.finetuning.predict import TOKENS_AT_A_TIME, Ensemble, load_models, task_heads
+from openalbert.finetuning.predict import DEFAULT_MAX_LENGTH, TOKENS_AT_A_TIME, Ensemble, load_models, task_heads
 from openalbert.finetuning.span_decoding import N_BEST
 from openalbert.formatting import aligned, counted, percent_of, were
 from openalbert.interop.task_json import TaskInfo
@@ -35,7 +35,6 @@ from openalbert.tasks.registry import GLUE, TASKS, TaskMetadata, TaskSource, ope
 from openalbert.tasks.task import MAX_ANSWER_TOKENS, LongTexts, Reading, Task, are_pairs
 from openalbert.train.device import Device, Speed, open_device
 
-DEFAULT_MAX_LENGTH = 512  # tokens of an input, where the model folder has no task.json
 Value = TypeVar("Value", bound=str)
 Result = tuple[Evaluation, ErrorAnalysis | None]
 _UNNAMED = re.compile(r"LABEL_\d+|\d+")  # Hugging Face's names of classes that nobody named

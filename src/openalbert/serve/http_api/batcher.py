@@ -20,11 +20,10 @@ from jaxtyping import Float32, Int64
 
 from openalbert.errors import UserError
 from openalbert.finetuning.early_exit import NEVER
-from openalbert.finetuning.predict import TOKENS_AT_A_TIME, Outputs, combine_windows
+from openalbert.finetuning.predict import MEAN, TOKENS_AT_A_TIME, Embedding, Outputs, combine_windows
 from openalbert.interop.exits import ExitRule
 from openalbert.model.config import TOKEN_HEADS, AlbertConfig, Head, HeadKind
-from openalbert.model.pooling import Pooling
-from openalbert.serve.backend import Advance, Backend, MaskedPieces, not_shown
+from openalbert.serve.backend import USUAL_PACE, Backend, MaskedPieces, Pace
 from openalbert.serve.early_exit import DepthMixedBatch, Pool
 from openalbert.tasks.task import Sequences
 
@@ -138,17 +137,12 @@ class MaskedWork:
 class EmbedWork:
     """Embeddings."""
 
-    pooling: Pooling
-    layer: int | None
-    normalize: bool
-    weights: Float32[np.ndarray, "vocabulary"] | None = field(compare=False)
-    """A model has one set of them."""
+    how: Embedding
 
     def run(self, backend: Backend, jobs: Sequence["Job"]) -> list[Any]:
         """Concatenate the sequences, and cut the rows apart again."""
         merged, cuts, _ = merge([job.sequences for job in jobs])
-        how = {"pooling": self.pooling, "layer": self.layer, "normalize": self.normalize, "weights": self.weights}
-        return np.split(backend.embed(merged, **how), cuts)  # type: ignore[arg-type]
+        return np.split(backend.embed(merged, self.how), cuts)
 
 
 @dataclass(eq=False)
@@ -408,14 +402,7 @@ class BatchingBackend:
         """Its heads, with their labels."""
         return self.batcher.backend.heads
 
-    def logits(
-        self,
-        sequences: Sequences,
-        kinds: Sequence[HeadKind],
-        *,
-        tokens_at_a_time: int = TOKENS_AT_A_TIME,
-        advance: Advance = not_shown,
-    ) -> Outputs:
+    def logits(self, sequences: Sequences, kinds: Sequence[HeadKind], pace: Pace = USUAL_PACE) -> Outputs:
         """The logits of these heads; the batcher chooses how much is computed at a time."""
         found: Outputs = self.batcher.compute(LogitsWork(tuple(kinds)), sequences)
         return found
@@ -426,25 +413,15 @@ class BatchingBackend:
         masks: Int64[np.ndarray, "masks"],
         top: int,
         num_pieces: int,
-        *,
-        tokens_at_a_time: int = TOKENS_AT_A_TIME,
-        advance: Advance = not_shown,
+        pace: Pace = USUAL_PACE,
     ) -> MaskedPieces:
         """The most probable pieces of masked tokens."""
         found: MaskedPieces = self.batcher.compute(MaskedWork(top, num_pieces), sequences, masks)
         return found
 
     def embed(
-        self,
-        sequences: Sequences,
-        *,
-        pooling: Pooling = "mean",
-        layer: int | None = None,
-        weights: Float32[np.ndarray, "vocabulary"] | None = None,
-        normalize: bool = True,
-        tokens_at_a_time: int = TOKENS_AT_A_TIME,
-        advance: Advance = not_shown,
+        self, sequences: Sequences, how: Embedding = MEAN, pace: Pace = USUAL_PACE
     ) -> Float32[np.ndarray, "sequences hidden"]:
         """One vector for each sequence."""
-        found: np.ndarray = self.batcher.compute(EmbedWork(pooling, layer, normalize, weights), sequences)
+        found: np.ndarray = self.batcher.compute(EmbedWork(how), sequences)
         return found

@@ -149,7 +149,7 @@ def _read(table: Table, columns: SimilarityColumns, labelled: bool) -> Reading:
 
 
 def check_has_contrast(reading: Reading) -> None:
-    """Refuse examples that have nothing to be told apart from."""
+    """Refuse examples without contrast: no negatives, and none within a batch."""
     examples = [example for example in reading.examples if isinstance(example, SimilarityExample)]
     if any(example.negative is not None for example in examples):
         return
@@ -157,11 +157,11 @@ def check_has_contrast(reading: Reading) -> None:
     if scores != {None}:
         if len(scores) < 2:
             raise UserError(
-                f"{reading.origin}: all scores are {scores.pop():g}: there is nothing to tell apart. Pairs that are "
-                "all similar are learned without a column of scores"
+                f"{reading.origin}: all scores are {scores.pop():g}: there is no contrast to learn from. Pairs that "
+                "are all similar are learned without a column of scores"
             )
     elif len({example.first for example in examples}) < 2:
         raise UserError(
-            f"{reading.origin}: all pairs have the same first text, and the other pairs of a batch are what a pair is "
-            "told apart from: more pairs are needed, or a column of negatives"
+            f"{reading.origin}: all pairs have the same first text, but the texts of the other pairs of a batch are "
+            "the negatives of a pair: more pairs are needed, or a column of negatives"
         )
