@@ -49,7 +49,6 @@ def describe_gain(gain: Mapping[str, Any]) -> str:
     if is_worth_it(gain):
         return f"{where} the model is better than {over}: {difference}"
     if interval is not None and interval[1] > 0:
-        verdict = f"is not measurably better than {over}"
-    else:
-        verdict = f"is worse than {over}" if points < 0 else f"is no better than {over}"
+        return f"{where} the model is not measurably better than {over}: {difference}; {examples} cannot show a gain"
+    verdict = f"is worse than {over}" if points < 0 else f"is no better than {over}"
     return f"{where} the model {verdict}: {difference}; on these {examples} it buys nothing"
