@@ -85,7 +85,11 @@ def gain(points: float, interval: tuple[float, float] | None, split: str = "dev"
     ("found", "is_worth", "said"),
     [
         (gain(7.5, (2.5, 12.5)), True, "On dev the model is better than {}: accuracy +7.50 points [+2.50, +12.50]"),
-        (gain(2.5, (-5.0, 10.0)), False, "is not measurably better than {}: accuracy +2.50 points [−5.00, +10.00]; 40 examples cannot"),
+        (
+            gain(2.5, (-5.0, 10.0)),
+            False,
+            "not measurably better than {}: accuracy +2.50 points [−5.00, +10.00]; 40 examples cannot",
+        ),
         (gain(-3.0, (-6.0, -1.0)), False, "is worse than {}: accuracy −3.00 points [−6.00, −1.00]; {}"),
         (gain(0.0, None), False, "is no better than {}: accuracy +0.00 points; {}"),
         (gain(0.2, None), True, "On dev the model is better than {}"),
