@@ -17,7 +17,7 @@ test: $(ENVIRONMENT)  ## the tests, in a few minutes on two cores
 	$(RUN)/python -m pytest -n 2 -m "not slow"
 
 test-full: $(ENVIRONMENT)  ## every test, the long campaigns among them
-	$(RUN)/python -m pytest -n 2
+	$(RUN)/python -m pytest -n 2 --hypothesis-profile others
 
 test-page: $(ENVIRONMENT)  ## the page of `openalbert serve` in a real browser; needs Debian's chromium, or another
 	$(RUN)/pip install --quiet --constraint constraints.txt --editable ".[page]"

@@ -26,11 +26,12 @@ import numpy as np
 import torch
 
 from openalbert.finetuning.encode import UniqueTexts
-from openalbert.finetuning.predict import batches_by_length
+from openalbert.finetuning.predict import TOKENS_AT_A_TIME, batches_by_length
 from openalbert.interop import huggingface
 from openalbert.tasks.metrics import spearman
 from openalbert.text.sentences import split_sentences
 from openalbert.text.tokenizer import Tokenizer
+from openalbert.train.device import Device
 
 POOLINGS = {
     "cls": "[CLS]",
@@ -43,7 +44,7 @@ PROCESSED = (("mean", "words", "vocabulary"), ("1", "2", "3", "6", "12"))  # poo
 SIF_SMOOTHING = 1e-3  # Arora et al.: weights a / (a + p(w)) with a from 1e-4 to 1e-3
 TOP_COMPONENTS = 7  # all-but-the-top (Mu and Viswanath, 2018): about a hundredth of the 768 dimensions
 WHITENED = 256  # dimensions kept by whitening, as in Su et al. (2021)
-TOKENS_AT_A_TIME = 4096
+CPU = Device(torch.device("cpu"), "fp32")
 CHOSEN_LAYER = "2"
 Transform = Callable[[np.ndarray], np.ndarray]
 
@@ -81,7 +82,7 @@ def pooled_states(
     layers, size = model.config.num_layers + 1, model.config.hidden_size
     pooled = {name: np.zeros((layers, len(lengths), size), np.float32) for name in POOLINGS}
     with torch.inference_mode():
-        for chosen in batches_by_length(lengths, TOKENS_AT_A_TIME):
+        for chosen in batches_by_length(lengths, TOKENS_AT_A_TIME, CPU):
             rows = [
                 [tokenizer.cls_id, *tokens.ids[start : start + length - 2], tokenizer.sep_id]
                 for start, length in zip(tokens.starts[chosen], lengths[chosen], strict=True)

@@ -22,11 +22,13 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from openalbert import atomic_io
-from openalbert.finetuning.predict import batches_by_length
+from openalbert.finetuning.predict import TOKENS_AT_A_TIME, batches_by_length
 from openalbert.interop import huggingface
 from openalbert.text.tokenizer import Tokenizer
+from openalbert.train.device import Device
 
-OF_A_BOOK, SENTENCES, TOKENS_AT_A_TIME = 300, 1_000, 2_048
+OF_A_BOOK, SENTENCES = 300, 1_000
+CPU = Device(torch.device("cpu"), "fp32")
 TRAIN_SIZES = {"books": (400,), "sst2": (200, 900)}
 
 
@@ -63,7 +65,7 @@ def encode(name: str, texts: list[str]) -> dict[str, np.ndarray]:
     ids = [[tokenizer.cls_id, *map(int, tokenizer.encode(text)[:510]), tokenizer.sep_id] for text in texts]
     shape = (len(texts), model.config.num_layers + 1, model.config.hidden_size)
     first, mean = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
-    for chosen in batches_by_length(np.array([len(one) for one in ids]), TOKENS_AT_A_TIME):
+    for chosen in batches_by_length(np.array([len(one) for one in ids]), TOKENS_AT_A_TIME, CPU):
         lengths = [len(ids[number]) for number in chosen]
         packed = torch.tensor([token for number in chosen for token in ids[number]])
         for depth, state in enumerate(model.encode_packed(packed, lengths, all_states=True).states):

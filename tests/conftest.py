@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 os.environ["OMP_NUM_THREADS"] = "1"
 
 import pytest
+from hypothesis import settings
 from jaxtyping import install_import_hook
 
 if TYPE_CHECKING:
@@ -21,6 +22,11 @@ assert SHAPED
 install_import_hook(
     [".".join(path.relative_to(ROOT / "src").with_suffix("").parts) for path in SHAPED], "beartype.beartype"
 )
+
+# Property tests draw the same examples each time, so that a failure is due to a change; `make test-full` draws others.
+settings.register_profile("same", derandomize=True)
+settings.register_profile("others", derandomize=False, print_blob=True)
+settings.load_profile("same")
 
 REAL_DATA = ROOT.parent / "shared" / "data"
 

@@ -137,7 +137,7 @@ def test_models_that_cannot_answer_together_are_refused_in_a_sentence(small: Tok
 @given(st.lists(st.integers(1, 40), max_size=60), st.integers(1, 100))
 def test_batches_by_length_hold_every_sequence_once_and_keep_to_the_budget(lengths: list[int], budget: int) -> None:
     array = np.array(lengths, np.int64)
-    found = list(batches_by_length(array, budget))
+    found = list(batches_by_length(array, budget, CPU))
     assert sorted(np.concatenate([np.empty(0, int), *found]).tolist()) == list(range(len(lengths)))
     assert all(len(part) == 1 or array[part].sum() <= budget for part in found)
     in_order = np.concatenate([np.empty(0, int), *found])

@@ -80,7 +80,7 @@ def predict_depths(
     head, num_layers = model.head_list[0], model.config.num_layers
     logits = np.zeros((num_layers, len(sequences.example), head.num_outputs), np.float32)
     with inference(model):
-        for chosen in batches_by_length(sequences.lengths, tokens_at_a_time):
+        for chosen in batches_by_length(sequences.lengths, tokens_at_a_time, device):
             packed = pack(sequences, chosen, device)
             with device.autocast():
                 encoded = model.encode_packed(packed.ids, packed.lengths, packed.segments, all_states=True)

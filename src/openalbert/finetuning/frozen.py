@@ -11,14 +11,20 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from openalbert.finetuning.predict import Outputs, batches_by_length, combine_windows, inference, pack
+from openalbert.finetuning.predict import (
+    TOKENS_AT_A_TIME,
+    Outputs,
+    batches_by_length,
+    combine_windows,
+    inference,
+    pack,
+)
 from openalbert.model.albert import AlbertModel
 from openalbert.model.encoder import Encoded
 from openalbert.progress import Work
 from openalbert.tasks.task import Sequences
 from openalbert.train.device import Device
 
-TOKENS_AT_A_TIME = {"cpu": 2_048, "cuda": 16_384}  # of the encoder: on a CPU, more would not fit its caches
 DRY_TOKENS = 8_192  # that a dry run encodes, to time it
 
 
@@ -51,9 +57,8 @@ class FrozenStates:
     def _encode(self, name: str, sequences: Sequences) -> Float[Tensor, "sequences hidden"]:
         lengths, started, done = sequences.lengths, time.perf_counter(), 0
         states = torch.zeros(len(lengths), self.model.config.hidden_size, device=self.device.torch_device)
-        at_a_time = TOKENS_AT_A_TIME["cuda" if self.device.is_cuda else "cpu"]
         with Work(f"encoding {name}", len(sequences.ids), "tokens") as work:
-            for chosen in batches_by_length(lengths, at_a_time):
+            for chosen in batches_by_length(lengths, TOKENS_AT_A_TIME, self.device):
                 states[torch.from_numpy(chosen).to(states.device)] = self._first_states(sequences, chosen)
                 done += int(lengths[chosen].sum())
                 work.advance(float(lengths[chosen].sum()))

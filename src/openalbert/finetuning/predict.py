@@ -29,6 +29,7 @@ from openalbert.train.device import Device
 
 PRETRAINING: tuple[HeadKind, ...] = ("masked_lm", "sentence_order")
 TOKENS_AT_A_TIME = 16384
+CPU_TOKENS = 2048  # on a CPU: more need more memory than its caches have, and are no faster
 DEFAULT_MAX_LENGTH = 512  # tokens of an input, where the model folder has no task.json
 
 
@@ -125,7 +126,7 @@ def predict(
     }
     for model in models:
         with inference(model):
-            for chosen in batches_by_length(sequences.lengths, tokens_at_a_time):
+            for chosen in batches_by_length(sequences.lengths, tokens_at_a_time, device):
                 _add_logits(model, sequences, chosen, device, logits, len(models), depth)
                 advance(float(sequences.lengths[chosen].sum()))
     return Outputs({kind: combine_windows(sequences, rows) for kind, rows in logits.items()})
@@ -168,12 +169,20 @@ def _common_heads(models: Sequence[AlbertModel]) -> list[HeadKind]:
     return [head.kind for head in heads[0]]
 
 
-def batches_by_length(lengths: Int64[np.ndarray, "n"], tokens_at_a_time: int) -> Iterator[Int64[np.ndarray, "_"]]:
+def bound_tokens(tokens_at_a_time: int, device: Device) -> int:
+    """The most tokens that this device computes together, of those that are allowed."""
+    return min(tokens_at_a_time, CPU_TOKENS) if device.torch_device.type == "cpu" else tokens_at_a_time
+
+
+def batches_by_length(
+    lengths: Int64[np.ndarray, "n"], tokens_at_a_time: int, device: Device
+) -> Iterator[Int64[np.ndarray, "_"]]:
     """The numbers of the sequences that are computed together, longest first.
 
     Sequences of similar length are together, which attention on a padded copy needs; the largest batch comes first, so
     that too little memory shows at once.
     """
+    tokens_at_a_time = bound_tokens(tokens_at_a_time, device)
     order = np.argsort(-lengths, kind="stable")
     ends = np.cumsum(lengths[order])
     start = 0
@@ -215,7 +224,7 @@ def embed(
         size = model.config.hidden_size
         embeddings = np.empty((len(sequences.example), size), np.float32)
         with inference(model):
-            for chosen in batches_by_length(sequences.lengths, tokens_at_a_time):
+            for chosen in batches_by_length(sequences.lengths, tokens_at_a_time, device):
                 packed = pack(sequences, chosen, device)
                 with device.autocast():
                     pooled = embed_packed(

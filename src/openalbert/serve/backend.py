@@ -164,7 +164,7 @@ class TorchBackend:
         ids = np.zeros((len(masks), top), np.int64)
         probabilities = np.zeros((len(masks), top), np.float32)
         with inference(self.module):
-            for chosen in batches_by_length(sequences.lengths, pace.tokens_at_a_time):
+            for chosen in batches_by_length(sequences.lengths, pace.tokens_at_a_time, self.device):
                 packed = pack(sequences, chosen, self.device)
                 (asked,) = np.nonzero(np.isin(packed.tokens, masks))
                 at = torch.from_numpy(asked).to(self.device.torch_device)

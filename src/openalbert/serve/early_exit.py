@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float32, Float64, Int64
 
 from openalbert.errors import UserError
 from openalbert.finetuning.early_exit import NEVER, is_settled
-from openalbert.finetuning.predict import PRETRAINING, TOKENS_AT_A_TIME, pack
+from openalbert.finetuning.predict import PRETRAINING, TOKENS_AT_A_TIME, bound_tokens, pack
 from openalbert.interop.exits import ExitInfo, ExitRule
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import HeadKind
@@ -191,11 +191,9 @@ class TorchPool:
     exit needs; then, for sequences that stay, the rest. One that leaves saves most of its last layer.
     """
 
-    most_tokens = TOKENS_AT_A_TIME
-
     def __init__(self, model: AlbertModel, device: Device) -> None:
         [head] = [one for one in model.head_list if one.kind not in PRETRAINING]
-        self.model, self.device = model.eval(), device
+        self.model, self.device, self.most_tokens = model.eval(), device, bound_tokens(TOKENS_AT_A_TIME, device)
         self.head, self.num_outputs, self.num_layers = head.kind, head.num_outputs, model.config.num_layers
         sharing = model.config.sharing
         self.mixes_depths = sharing.attention == sharing.ffn == 1

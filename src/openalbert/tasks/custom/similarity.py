@@ -9,6 +9,7 @@ from typing import Literal
 
 from openalbert.errors import UserError
 from openalbert.tasks.custom.column_guess import LABELS, SUBJECTS, guess_columns, is_id
+from openalbert.tasks.custom.column_profile import profile
 from openalbert.tasks.custom.columns import Columns, Layout, find_layout, flag, has_labels, normalize_name
 from openalbert.tasks.custom.text import open_custom_splits
 from openalbert.tasks.data.source import TaskSource, build_task
@@ -94,11 +95,10 @@ def _score_column(columns: Columns, source: TaskSource) -> str | None:
             raise columns.missing("label", found)
         score = columns.take("label", found[0], guessed=True) if found else None
     if score is not None and not columns.profile(score).is_value:
-        some = next(
-            str(row.values.get(score)) for row in columns.table.rows if str(row.values.get(score) or "").strip()
-        )
+        cells = [value for row in columns.table.rows if (value := row.values.get(score)) not in (None, "")]
+        some = next((f"has '{str(cell)[:40]}'" for cell in cells if not profile([cell]).is_value), "is empty")
         raise UserError(
-            f"{columns.table.name}: '{score}' has '{some[:40]}', but a score of similarity is a number. To learn from "
+            f"{columns.table.name}: '{score}' {some}, but a score of similarity is a number. To learn from "
             "pairs that are similar, keep those rows alone, and take the column out"
         )
     return score
