@@ -166,7 +166,7 @@ def test_a_dry_run_encodes_a_few_examples_and_estimates_the_rest(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(frozen, "DRY_TOKENS", 100)
-    monkeypatch.setitem(frozen.TOKENS_AT_A_TIME, "cpu", 100)
+    monkeypatch.setattr(frozen, "TOKENS_AT_A_TIME", 100)
     file = lesson("classification", tmp_path)
     cli.main(command(tiny, "classification", file, tmp_path / "run", HEAD + " --dry-run"))
     assert not (tmp_path / "run").exists()

@@ -84,7 +84,7 @@ def test_the_main_metric_is_that_of_the_file_that_is_scored_on(tmp_path: Path) -
         ("sentence1,sentence2,label\na,b,entailment\nc,d,neutral\n", "'label' has 'entailment', but a score"),
         ("anchor,positive,negative,score\na,b,c,1\nd,e,f,2\n", "has a score in 'score' and a negative in 'negative'"),
         ("sentence1,sentence2,score,rating\na,b,1,2\nc,d,2,2\n", "which column is the label?"),
-        ("sentence1,sentence2,score\na,b,1\nc,d,much\n", "'score' has '1', but a score"),
+        ("sentence1,sentence2,score\na,b,1\nc,d,much\n", "'score' has 'much', but a score"),
     ],
 )
 def test_files_that_could_be_misread_are_refused(train: str, sentence: str, tmp_path: Path) -> None:
