@@ -24,10 +24,11 @@ from openalbert.pretraining.batches import Batches
 from openalbert.pretraining.loss import unigram_entropy
 from openalbert.pretraining.settings import Pretrain
 from openalbert.report.summary import over_all_starts, runs_before
-from openalbert.run_files import MODEL, RUN
+from openalbert.run_files import CHECKPOINTS, MODEL, RUN
 from openalbert.settings import to_dict
 from openalbert.text.shards import ShardSet
 from openalbert.text.tokenizer import MODEL_FILE, Tokenizer
+from openalbert.train import checkpoint
 from openalbert.train.device import Device
 from openalbert.train.loop import TrainState
 
@@ -203,6 +204,26 @@ def initialize_from(model: AlbertModel, source: InitialModel, length: int) -> No
         for name, parameter in own.items():
             if name in weights:
                 parameter.copy_(extend_positions(positions, len(parameter)) if name == POSITIONS else weights[name])
+
+
+def optimizer_state_of(source: InitialModel, positions: int) -> dict[str, Tensor]:
+    """The optimizer state at the end of a run, for a model with so many positions; that of a new position is zero."""
+    found = checkpoint.latest(Path(source.name) / CHECKPOINTS)[0] if source.is_run else None
+    if found is None:
+        raise UserError(
+            f"{source.name}: it has no checkpoint, so there is no optimizer state to take: give --warm-start the "
+            "folder of a run, or leave out --warm-start-optimizer"
+        )
+    tensors, _ = found.read()
+    return {
+        name: _with_rows(tensor, positions) if name.startswith(f"{POSITIONS}.") and tensor.dim() == 2 else tensor
+        for name, tensor in tensors["optimizer"].items()
+    }
+
+
+def _with_rows(tensor: Float[Tensor, "known size"], count: int) -> Float[Tensor, "count size"]:
+    more = tensor.new_zeros(max(0, count - len(tensor)), tensor.shape[1])
+    return torch.cat([tensor[:count], more])
 
 
 def extend_positions(positions: Float[Tensor, "known size"], count: int) -> Float[Tensor, "count size"]:

@@ -24,7 +24,7 @@ from openalbert.model.encoder import run_layer
 from openalbert.model.kernels.fused_linear import can_fuse
 from openalbert.model.kernels.masked_attention import attend_masked, can_attend_masked
 from openalbert.model.presets import PRESETS
-from openalbert.optim.optimizer import make_optimizer
+from openalbert.optim.optimizer import load_optimizer_tensors, make_optimizer
 from openalbert.optim.settings import scaling_sentence
 from openalbert.pretraining.batches import Batches, PretrainingBatch
 from openalbert.pretraining.distillation import check_same_teacher, load_teacher, teacher_record
@@ -38,6 +38,7 @@ from openalbert.pretraining.provenance import (
     history,
     initialization,
     initialize_from,
+    optimizer_state_of,
     source_of,
     update_data_record,
 )
@@ -199,6 +200,10 @@ class PretrainingRun(TrainingRun[Pretrain, PretrainingBatch]):
         self.run_info = read_run_info(self.folder) if found else {}
         if not self.run_info:
             self.run_info = self.first_run_info()
+        source = source_of(self.settings)
+        if not found and self.settings.warm_start_optimizer and source is not None:
+            state = optimizer_state_of(source, self.settings.model.max_positions)
+            load_optimizer_tensors(self.optimizer, self.model, state, source.name)
         self.restore(found)
         events: dict[str, str] = {}
         if found:

@@ -67,6 +67,9 @@ class Pretrain:
     warm_start: str = ""
     """A model's folder or name, or a run, to take the weights from. The shards must have its vocabulary. It may have
     fewer positions than the new model, and fewer layers if they are shared."""
+    warm_start_optimizer: bool = False
+    """Take the optimizer state of the warm start too, from the last checkpoint of that run: same optimizer, and a model
+    that differs in its positions only."""
     distill: Annotated[str, arg(metavar="MODEL")] = ""
     """A pretrained model's folder or name, or a run, as a teacher: the model also learns to predict masked tokens as
     the teacher does. The shards must have its vocabulary. A step takes longer by the teacher's forward pass."""
@@ -117,6 +120,8 @@ class Pretrain:
             raise UserError(
                 f"evaluation_mask_rate is {self.evaluation_mask_rate}: give a fraction of the tokens between 0 and 1"
             )
+        if self.warm_start_optimizer and not self.warm_start:
+            raise UserError("warm_start_optimizer is set but there is no warm start: name a run with --warm-start")
         if not self.distill and self.distillation != Distillation():
             raise UserError("distillation has settings but no teacher: name one with --distill, or leave them out")
         self.budget  # noqa: B018 - raises if more than one is given
