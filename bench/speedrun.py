@@ -145,8 +145,8 @@ def report(folder: Path) -> str:
 Anybody may add a run: the fastest that meets its target holds the record. To compete:
 
 1. Choose settings (what follows `--`), or change the code. Text, evaluation and fine-tuning recipe stay as they are.
-2. `python bench/speedrun.py mlm-40 --text wikipedia.txt books.txt --heldout-text heldout.txt --change "what is new" --out
-   results/speedrun/NAME -- --minutes 2`; for SST-2 `sst2-85` and `--glue GLUE`.
+2. `python bench/speedrun.py mlm-40 --text wikipedia.txt books.txt --heldout-text heldout.txt --change "what is new"
+   --out results/speedrun/NAME -- --minutes 2`; for SST-2 `sst2-85` and `--glue GLUE`.
 3. `python bench/speedrun.py table` writes this page again. Commit NAME with its log, and the change.
 
 ## Setup

@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -161,6 +163,18 @@ def test_micro_batches_do_not_change_what_a_student_learns(
     split = micro_run(easy_shards, tmp_path / "split", f"{words} --speed.micro-batch 2")
     for name, tensor in weights(split).items():
         torch.testing.assert_close(tensor, weights(whole)[name], rtol=1e-4, atol=1e-5)
+
+
+def test_two_processes_distill_what_one_does(tmp_path: Path, easy_shards: Path, teacher_run: Path) -> None:
+    words = f"{STUDENT} --steps 4 --log-every 1 --speed.device cpu --distill {teacher_run}"
+    one, two = micro_run(easy_shards, tmp_path / "one", words), tmp_path / "two"
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    line = [*torchrun, "-m", "openalbert", *command(easy_shards, two, words)]
+    done = subprocess.run(line, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for alone, together in zip(records(one, "train"), records(two, "train"), strict=True):
+        for name in ("loss", "mlm_loss", "distillation_loss", "distillation_acc"):
+            assert alone[name] == pytest.approx(together[name], rel=1e-4)
 
 
 def test_a_dry_run_counts_the_teacher(
