@@ -8,7 +8,7 @@ manifest.json with their checksums. The optimizer state is rounded to bf16, whic
 rounded too with `--weights bf16`. `unpack` checks every part and restores a run folder: the same command with --out
 (and --data, --heldout, --distill, where they lie elsewhere) resumes it on its schedule. A budget in minutes counts the
 minutes of training on both machines. The result is not bit-identical to an undisturbed run, and run_info.json says so
-under `carried`.
+under `carried`. What the rounding costs: results/carry-run.
 """
 
 import argparse
