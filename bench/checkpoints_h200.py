@@ -10,7 +10,7 @@
 
 Every stage is a list of runs. A run that has ended is not run again; one that the minutes of the command did not
 suffice for is stopped with a checkpoint, and the same command resumes it. What a stage has found so far is in
-W/STAGE.md, the output of every command in W/STAGE.log.
+W/STAGE.md, the command of every run in W/STAGE.log.
 
 The plan, in minutes of training (`--length` changes those of every run of a stage; compilation, evaluations and the
 start of a process take about half a minute a run):
@@ -20,13 +20,18 @@ start of a process take about half a minute a run):
 | 1, 28 | prepare two and heldout 1; recipe 18 (Muon 2, LAMB 2, Muon 7, LAMB 7); shapes 6 (four of 1.5) |
 | 2, 28 | prepare all 2; base 24, the first part of 33 at length 128; pack --carry base/short |
 | 3, 28 | unpack; base 26: the last 9 of 33, then 17 at length 512; pack --weights base/long |
-| 4, 28 | prepare all 2; small 25: plain 4, distilled 4 (`--length 4`), the better 17 (`--kinds … --length 17`) |
+| 4, 28 | prepare all 2; small 25: plain 4, distilled 4, the better 12, 5 more at length 512 |
+
+The last one as commands: `small --length 4`, `small --kinds distilled --length 12`, `small --after distilled-12
+--length 5`. What follows `--` is added to the command of every run.
 
 `prepare` copies the text into W/text, so pieces may come in several commands: without --name nothing is prepared yet,
-with it the shards W/NAME are made of the files given, and of those copied before if none is given. `two` is one piece
-of Wikipedia and one of books, as in results/muon-h200, for recipe and shapes; `all` is all there is, for the
-checkpoints. `pack` writes metrics and logs of all runs and the models that are named, in bf16, to OUT/results, and an
-unfinished run to OUT/base-short, both in parts of at most 15 MiB; `unpack` restores the first below HERE, and `python
+with it the shards W/NAME are made of the files given, or of all those copied so far if none is given (but not of
+held-out ones). `two` is one piece of Wikipedia and one of books, as in results/muon-h200, for recipe and shapes; `all`
+is all there is, for the checkpoints; `heldout` is the held-out text.
+
+`pack` writes metrics and commands of all runs and the models that are named, in bf16, to OUT/results, and an unfinished
+run to OUT/base-short, both in parts of at most 15 MiB; `unpack` restores the first below HERE, and `python
 bench/carry_run.py unpack OUT/base-short --out W/base/short` the second.
 """
 
@@ -40,13 +45,13 @@ import sys
 import tarfile
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from carry_run import pack as pack_run
 from carry_run import read_parts, write_parts
-from small_shapes import CANDIDATES
+from small_shapes import CANDIDATES, SMALL
 from studies_h200 import openalbert
 
 from openalbert.model.config import AlbertConfig
@@ -61,9 +66,9 @@ EVALUATION = "--evaluation-examples 4096 --save-every 1000000 --log-every 50"
 LAMB = "--optimizer.kind lamb --optimizer.learning-rate 0.003 --objective.masked-lm.rate 0.15"
 # Trained weights do not tolerate the rates they were trained with (results/albert-base-wikibooks): a quarter of them.
 LONG = (
-    "--model.max-positions 512 --objective.max-length 512 --batch-size 64 --reference-batch 64 "
-    "--optimizer.matrix-learning-rate 0.0025 --optimizer.learning-rate 0.0015 --depth-schedule 12 "
-    "--schedule.warmup-fraction 0.03 --warm-start-optimizer"
+    " --model.max-positions 512 --objective.max-length 512 --batch-size 64 --reference-batch 64 "
+    "--optimizer.matrix-learning-rate 0.0025 --optimizer.learning-rate 0.0015 --schedule.warmup-fraction 0.03 "
+    "--warm-start-optimizer --depth-schedule "
 )
 
 
@@ -109,18 +114,26 @@ def shape_runs() -> list[Run]:
     ]
 
 
-def small_runs(shape: str | None, kinds: list[str], minutes: float) -> list[Run]:
-    """The small model with and without a teacher; runs of other lengths have other names."""
-    words = "" if shape is None else shape_words(CANDIDATES[shape])
+def small_runs(shape: str | None, kinds: list[str], minutes: float, after: str = "") -> list[Run]:
+    """The small model with and without a teacher, or a run of it continued at length 512. Runs of other minutes have
+    other names."""
+    config = SMALL if shape is None else CANDIDATES[shape]
+    words = "" if shape is None else shape_words(config)
     teacher = {"plain": "", "distilled": f" --distill {TEACHER}"}
-    return [Run(f"{kind}-{minutes:g}", "albert-small-budget", "all", minutes, words + teacher[kind]) for kind in kinds]
+    runs = [Run(f"{kind}-{minutes:g}", "albert-small-budget", "all", minutes, words + teacher[kind]) for kind in kinds]
+    if not after:
+        return runs
+    [first] = [run for run in runs if run.name.split("-")[0] == after.split("-")[0]]
+    return [
+        replace(first, name=f"{after}-long-{minutes:g}", words=f"{first.words}{LONG}{config.num_layers}", after=after)
+    ]
 
 
 def base_runs() -> list[Run]:
     """First at length 128, then at 512 with the optimizer state of the first."""
     return [
-        Run("short", "albert-base-budget", "all", 33.0, "--batch-size 512 --reference-batch 512", 2000),
-        Run("long", "albert-base-budget", "all", 17.0, LONG, 2000, after="short"),
+        Run("short", "albert-base-budget", "all", 33.0, evaluate_every=4000),
+        Run("long", "albert-base-budget", "all", 17.0, f"{LONG}12", evaluate_every=2000, after="short"),
     ]
 
 
@@ -243,6 +256,7 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("--tokenizer", default=TOKENIZER)
     parser.add_argument("--shape", choices=list(CANDIDATES), help="for small; not given: the recipe's own")
     parser.add_argument("--kinds", nargs="+", choices=("plain", "distilled"), default=["plain", "distilled"])
+    parser.add_argument("--after", default="", help="for small: a run that has ended, to continue at length 512")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--weights", nargs="*", default=[], help="for pack: models to write, such as base/long")
     parser.add_argument("--carry", help="for pack: an unfinished run, such as base/short")
@@ -258,7 +272,7 @@ def main(words: list[str] | None = None) -> None:
             parser.error("give --out")
         pack(given) if given.stage == "pack" else unpack(given)
     elif given.stage == "small":
-        carry_out(small_runs(given.shape, given.kinds, given.length or SMALL_MINUTES), given)
+        carry_out(small_runs(given.shape, given.kinds, given.length or SMALL_MINUTES, given.after), given)
     else:
         carry_out({"recipe": recipe_runs, "shapes": shape_runs, "base": base_runs}[given.stage](), given)
 

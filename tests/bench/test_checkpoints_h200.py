@@ -74,6 +74,12 @@ def test_a_visit_goes_from_text_to_checkpoints(work: Path, tmp_path: Path, capfd
     assert student is not None
     assert student.distilled_from == "teacher"
 
+    checkpoints_h200.main(["small", *common, "--after", "distilled-0.02", *TINY])
+    assert "distilled-0.02-long-0.02: done" in capfd.readouterr().out
+    longer = read_pretraining(work / "small" / "distilled-0.02-long-0.02" / "model")
+    assert longer is not None
+    assert (longer.initialized_from, longer.distilled_from) == ("distilled-0.02", "teacher")
+
     # The base run is stopped in its first part, carried to another folder, and ends there, at the longer length.
     long = ["--length", "0.25", *TINY]
     for _ in range(10):  # a slow machine may not come to a first step in the time of one command
