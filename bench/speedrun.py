@@ -114,6 +114,8 @@ def speedrun(given: argparse.Namespace) -> dict[str, Any]:
 def table(folder: Path) -> str:
     """The records of all tracks, the fastest first; runs that missed their target last."""
     records = [(path.parent.name, json.loads(path.read_text())) for path in sorted(folder.glob("*/record.json"))]
+    if not records:
+        return "No run has been made yet: every track is open."
     lines = ["| track | seconds | date | change | device | metric, % | target met | log |", "|---" * 8 + "|"]
     for track, (name, _) in TRACKS.items():
         own = [(where, record) for where, record in records if record["track"] == track]
@@ -133,14 +135,27 @@ def report(folder: Path) -> str:
 
 {table(folder)}
 
-Anybody may add a run: the fastest that meets its target holds the record.
+| track | target |
+|---|---|
+| mlm-40 | 40 % MLM accuracy on held-out text |
+| sop-70 | 70 % SOP accuracy on held-out text |
+| sst2-85 | 85 % on SST-2's dev set |
+| sst2-88 | 88 % on SST-2's dev set |
+
+Anybody may add a run: the fastest that meets its target holds the record. To compete:
+
+1. Choose settings (what follows `--`), or change the code. Text, evaluation and fine-tuning recipe stay as they are.
+2. `python bench/speedrun.py mlm-40 --text wikipedia.txt books.txt --heldout-text heldout.txt --change "what is new"
+   --out results/speedrun/NAME -- --minutes 2`; for SST-2 `sst2-85` and `--glue GLUE`.
+3. `python bench/speedrun.py table` writes this page again. Commit NAME with its log, and the change.
 
 ## Setup
 
-`python bench/speedrun.py TRACK …`, see its docstring for the rules. The clock covers everything from the raw text to
-the finished model: preparing the shards, starting and compiling, training, and in the SST-2 tracks one fine-tuning run.
-The evaluation is the same for all: 4,096 held-out examples of length 128 in Google's chunks under 15 % masks, or the
-median SST-2 dev accuracy of three seeds.
+The clock covers everything from the raw text to the finished model: preparing the shards, starting and compiling,
+training, and in the SST-2 tracks one fine-tuning run. The evaluation is the same for all: 4,096 held-out examples of
+length 128 in Google's chunks under 15 % masks, or the median SST-2 dev accuracy of three seeds. Text: one piece of
+English Wikipedia and one of Project Gutenberg, 95 MB each, as in [muon-h200](../muon-h200/report.md); a run on other
+text states it in its change and is compared with runs on the same text only.
 
 ## Limits
 
@@ -167,6 +182,7 @@ def main(words: list[str] | None = None) -> None:
     given.settings = words[split + 1 :]
     if given.track == "table":
         folder = given.out or RECORDS
+        folder.mkdir(parents=True, exist_ok=True)
         (folder / "report.md").write_text(report(folder))
         return
     if not (given.text and given.heldout_text and given.out):

@@ -127,8 +127,8 @@ PAGES: dict[str, Page] = {
     ),
     "pretrain": Page(
         "[NAME] --data PATH [SETTINGS]",
-        "Pretrain a model on token shards: masked LM and sentence order, with LAMB. The same command again resumes "
-        "where it was stopped.",
+        "Pretrain a model on token shards: masked LM and sentence order, with LAMB or Muon. The same command again "
+        "resumes where it was stopped.",
         (
             "openalbert pretrain albert-base-budget --data shards --out runs/mine --minutes 60",
             "openalbert pretrain albert-base --data shards --out runs/base --dry-run",
@@ -145,6 +145,7 @@ PAGES: dict[str, Page] = {
             **WARM_UP,
             "objective.max-length": "",
             "depth-schedule": "Start shallow and grow: depths, and the fraction of the run at which each begins.",
+            "distill": "A pretrained model to learn from in addition to the text, as a teacher.",
             "evaluate-every": "Steps between two evaluations on held-out text.",
             "save-every": "",
             "dry-run": "Take a few steps, print what the run would take, and leave nothing behind.",

@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
         ("more-positions", "more_positions", "report"),
         ("inference-cpu", "inference", "report"),
         ("packing", "packing", "report"),
+        ("small-shapes", "small_shapes", "report"),
         ("prepare-full-corpus", "prepare", "table"),
         ("text-to-shards", "text", "table"),
         ("objectives", "objectives", "table"),

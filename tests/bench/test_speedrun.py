@@ -64,3 +64,12 @@ def test_the_fastest_record_comes_first_and_a_missed_target_last(tmp_path: Path)
         (tmp_path / name / "record.json").write_text(json.dumps(record))
     changes = [line.split(" | ")[3] for line in speedrun.table(tmp_path).splitlines()[2:]]
     assert changes == ["fast", "slow", "missed"]
+
+
+def test_the_committed_page_of_speedruns_is_what_the_records_give() -> None:
+    assert (speedrun.RECORDS / "report.md").read_text() == speedrun.report(speedrun.RECORDS)
+
+
+def test_a_page_without_runs_names_no_record(tmp_path: Path) -> None:
+    speedrun.main(["table", "--out", str(tmp_path / "none")])
+    assert "No run has been made yet" in (tmp_path / "none" / "report.md").read_text()

@@ -131,7 +131,7 @@ def own_shards(tmp_path: Path) -> Path:
 
 def test_the_commands_of_the_guides_on_pretraining_make_the_models_they_speak_of(own_shards: Path) -> None:
     blocks = commands("pretrain.md")
-    assert [kind for kind, _ in blocks] == ["sh"] * 7 + ["python"]
+    assert [kind for kind, _ in blocks] == ["sh"] * 8 + ["python"]
     said = []
     for kind, block in blocks:
         done = run(kind, block, own_shards)
@@ -143,14 +143,15 @@ def test_the_commands_of_the_guides_on_pretraining_make_the_models_they_speak_of
         assert line in said[0]
     assert "step 50, held-out: mlm_loss" in said[1]
     assert "actual" in said[1]
-    assert "runs/first: this run is done; its model is in runs/first/model" in said[2]
-    assert "from now on 2 layers are run, up to here 1" in said[3]
+    assert "distilled from first" in said[2]
+    assert "runs/first: this run is done; its model is in runs/first/model" in said[3]
+    assert "from now on 2 layers are run, up to here 1" in said[4]
     assert list((own_shards / "runs" / "second" / "tensorboard").iterdir())
     config = json.loads((own_shards / "runs" / "deep" / "model" / "config.json").read_text())
     assert config["num_hidden_layers"] == 4
     assert (own_shards / "report.html").stat().st_size > 10_000
-    assert said[6].strip()
-    assert "torch.Size([1," in said[7]
+    assert said[7].strip()
+    assert "torch.Size([1," in said[8]
     # What the guide says of a run's folder is all there is in one.
     table = re.findall(r"^\| `([a-z_.]+)/?` \|", (ROOT / "docs" / "guides" / "pretrain.md").read_text(), re.MULTILINE)
     left = {path.name for path in (own_shards / "runs" / "first").iterdir() if not path.name.startswith(".")}

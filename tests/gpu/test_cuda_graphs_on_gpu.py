@@ -46,15 +46,19 @@ def made_up(seed: int, batch: int = 16, length: int = 128, predictions: int = 19
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
 @pytest.mark.parametrize("name", ["albert-base-v2", "bert-base"])
 @pytest.mark.parametrize("micro_batches", [1, 2])
-def test_a_graph_of_both_passes_gives_the_bits_of_the_plain_ones(name: str, dropout: float, micro_batches: int) -> None:
+@pytest.mark.parametrize("has_teacher", [False, True])
+def test_a_graph_of_both_passes_gives_the_bits_of_the_plain_ones(
+    name: str, dropout: float, micro_batches: int, has_teacher: bool
+) -> None:
     torch.manual_seed(0)
     sharing = Sharing(attention=1, ffn=1) if name.startswith("albert") else Sharing(attention=3, ffn=3)
     config = replace(preset(name), num_layers=3, sharing=sharing, hidden_dropout=dropout, attention_dropout=dropout)
     model = AlbertModel(config, PRETRAINING_HEADS).cuda().train()
+    teacher = AlbertModel(preset("albert-small"), PRETRAINING_HEADS).cuda().eval().requires_grad_(False)
     told: list[str] = []
-    shares = torch.tensor([0.003, 0.06], dtype=torch.float64, device="cuda")
+    shares = torch.tensor([0.003, 0.002, 0.06] if has_teacher else [0.003, 0.06], dtype=torch.float64, device="cuda")
     with open_device(Speed(deterministic=True)) as device:
-        forward = partial(pretraining(model).forward, device=device)
+        forward = partial(pretraining(model, teacher=teacher if has_teacher else None).forward, device=device)
         plain = partial(forward_backward, forward)
         captured = CapturedForwardBackward(forward, model, device.torch_device, told.append)
         for step, depth in enumerate((2, 2, 3, 3)):

@@ -62,6 +62,7 @@ def test_the_file_of_a_model_folder_says_what_the_weights_have_had(tmp_path: Pat
         "length": 512,
         "initialized_from": "first",
         "earlier_data": [],
+        "distilled_from": "",
         "before": [
             {
                 "tokens": 1_000_000_000,
@@ -73,6 +74,7 @@ def test_the_file_of_a_model_folder_says_what_the_weights_have_had(tmp_path: Pat
                 "length": 128,
                 "initialized_from": "",
                 "earlier_data": [],
+                "distilled_from": "",
             }
         ],
     }
@@ -158,6 +160,7 @@ amounts = st.integers(0, 2**53 - 1)
             amounts,
             st.text(),
             st.tuples() | st.tuples(st.builds(EarlierData, amounts, amounts, amounts, st.text())),
+            st.text(),
         ),
         min_size=1,
         max_size=4,

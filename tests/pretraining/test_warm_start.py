@@ -5,16 +5,18 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.pretraining.micro_runs import command, micro_run, run_info
+import torch
+from tests.pretraining.micro_runs import command, micro_run, run_info, weights
 
 from openalbert import cli, pretrained
 from openalbert.interop import huggingface
 from openalbert.interop.pretraining_json import NONE, read_pretraining
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import PRETRAINING_HEADS
-from openalbert.pretraining.provenance import initialization
+from openalbert.pretraining.provenance import InitialModel, initialization, optimizer_state_of
 from openalbert.pretraining.settings import Pretrain
 from openalbert.settings import to_dict
+from openalbert.train import checkpoint
 
 
 def card_of(run: Path) -> str:
@@ -78,6 +80,52 @@ def test_what_a_run_began_with_is_asked_when_it_begins(first: Path, easy_shards:
     assert expected is not None
     assert again is not None
     assert (again.before, again.tokens, again.steps) == (expected.before, expected.tokens, 6)
+
+
+def test_a_warm_start_can_take_the_optimizer_state_of_its_run(tmp_path: Path, easy_shards: Path) -> None:
+    words = "--schedule.kind constant --schedule.warmup-fraction 0 --optimizer.kind muon --save-every 3 --keep-last 9"
+    first = micro_run(easy_shards, tmp_path / "first", f"--steps 3 {words}")
+    # The batches are those of the first steps again, so the moments alone tell the two starts apart.
+    for name, more in (("fresh", ""), ("kept", "--warm-start-optimizer")):
+        micro_run(easy_shards, tmp_path / name, f"--steps 1 {words} --warm-start {first} {more}")
+    kept = checkpoint.latest(tmp_path / "kept" / "checkpoints")[0]
+    before = checkpoint.latest(first / "checkpoints")[0]
+    assert kept is not None
+    assert before is not None
+    name = "encoder.embedding.word.weight.v"
+    ratio = kept.read()[0]["optimizer"][name] / before.read()[0]["optimizer"][name]
+    # v is a running mean: of what there was, 0.999 is left after one step.
+    assert ratio.nan_to_num(1).min() >= 0.999 - 1e-6
+    assert any(
+        not torch.equal(tensor, weights(tmp_path / "fresh")[name])
+        for name, tensor in weights(tmp_path / "kept").items()
+    )
+
+
+def test_new_positions_start_with_an_empty_optimizer_state(tmp_path: Path, easy_shards: Path, first: Path) -> None:
+    found = optimizer_state_of(InitialModel.named(str(first)), 200)
+    known = checkpoint.latest(first / "checkpoints")[0]
+    assert known is not None
+    for moment in "mv":
+        name = f"encoder.embedding.position.weight.{moment}"
+        assert torch.equal(found[name][:128], known.read()[0]["optimizer"][name])
+        assert not found[name][128:].any()
+        assert len(found[name]) == 200
+    words = f"--steps 2 --warm-start {first} --warm-start-optimizer --model.max-positions 200"
+    assert (micro_run(easy_shards, tmp_path / "longer", words) / "model" / "config.json").exists()
+
+
+def test_an_optimizer_state_that_is_not_there_or_does_not_fit_is_refused(
+    tmp_path: Path, easy_shards: Path, first: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words, sentence in (
+        (f"--warm-start {first / 'model'} --warm-start-optimizer", "it has no checkpoint, so there is no optimizer"),
+        (f"--warm-start {first} --warm-start-optimizer --optimizer.kind adamw", "does not fit"),
+        ("--warm-start-optimizer", "there is no warm start: name a run with --warm-start"),
+    ):
+        with pytest.raises(SystemExit):
+            cli.main(command(easy_shards, tmp_path / "run", f"--steps 2 {words}"))
+        assert sentence in " ".join(capsys.readouterr().err.split())
 
 
 def test_a_start_that_says_nothing_is_named_as_unknown(easy_shards: Path, tmp_path: Path, first: Path) -> None:

@@ -73,12 +73,20 @@ def test_the_budget_recipe_states_its_own_learning_rate_for_its_own_batch() -> N
 
 
 def test_the_budget_recipe_is_the_one_whose_figures_are_published() -> None:
-    run = Path(__file__).parents[2] / "results" / "budget-h200" / "growing" / "run.json"
+    run = Path(__file__).parents[2] / "results" / "muon-h200" / "seven-minutes" / "run.json"
     # Read as settings: what was not there to be set when it ran has its default.
     published = json.loads(to_json(from_json(run.read_text(), Pretrain)))
     recipe = json.loads(to_json(defaults_for("albert-base-budget")))
     of_a_run = {"data", "out", "minutes", "heldout", "evaluate_every", "evaluation_examples", "save_every", "log_every"}
     assert {name for name in published if published[name] != recipe[name]} == of_a_run
+
+
+def test_the_small_budget_recipe_differs_from_the_base_one_by_its_model_alone() -> None:
+    base, small = (json.loads(to_json(defaults_for(f"albert-{size}-budget"))) for size in ("base", "small"))
+    differs = {name for name in base if base[name] != small[name]}
+    assert differs == {"preset", "model", "out", "depth_schedule"}
+    # All positions of its model are trained; everything else is the preset's.
+    assert small["model"] == {**json.loads(to_json(PRESETS["albert-small"])), "max_positions": 128}
 
 
 @pytest.mark.parametrize(

@@ -82,20 +82,22 @@ def gradients(albert: AlbertModel) -> dict[str, Tensor | None]:
 
 
 @pytest.mark.parametrize("micro_batches", [1, 3])
+@pytest.mark.parametrize("has_teacher", [False, True])
 @pytest.mark.parametrize("sharing", [Sharing(1, 1), Sharing(3, 3)], ids=["shared", "apart"])
 def test_captured_passes_have_the_metrics_and_gradients_of_eager_ones(
-    easy_shards: Path, sharing: Sharing, micro_batches: int, captures: list[int]
+    easy_shards: Path, sharing: Sharing, micro_batches: int, has_teacher: bool, captures: list[int]
 ) -> None:
     batches = Batches(open_shards(easy_shards), Objective(32), 12, seed=3)
     albert = model(sharing)
-    task = pretraining(albert)
+    task = pretraining(albert, teacher=model().eval().requires_grad_(False) if has_teacher else None)
+    scales = torch.tensor([0.02, 0.05, 0.1], dtype=torch.float64) if has_teacher else SCALES
     plain = partial(forward_backward, forward(task))
     captured = CapturedForwardBackward(forward(task), albert, CPU.torch_device, no_warning)
     for step, depth in enumerate((2, 2, 3, 3, 1)):
         found = []
         for passes in (plain, captured):
             metrics = [
-                passes(batches.at(step, 0, 1, part, micro_batches), depth, SCALES) for part in range(micro_batches)
+                passes(batches.at(step, 0, 1, part, micro_batches), depth, scales) for part in range(micro_batches)
             ]
             found.append((metrics, gradients(albert)))
         (metrics, by_name), (of_graph, of_graph_by_name) = found

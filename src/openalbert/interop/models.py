@@ -20,6 +20,7 @@ PURPOSE = {
     "albert-base-wikibooks": "start here: pretrained, 49 minutes on one H200",
     "albert-xxlarge-final": "the paper's final model: 1.5 million steps",
     "albert-base-budget": "a budget of minutes on one GPU",
+    "albert-small-budget": "the same for a model that is fast on a CPU",
     "albert-demo": "`openalbert demo`: minutes on two CPU cores",
     "albert-base": "the paper's smallest ALBERT, with dropout",
     "albert-large": "the paper's second size, with dropout",

@@ -44,6 +44,8 @@ class PretrainingStage:
     """The model that this run was initialized from; "" where its weights were drawn at random."""
     earlier_data: tuple[EarlierData, ...] = ()
     """Earlier data of this run, before the corpus of `text_tokens`, oldest first."""
+    distilled_from: str = ""
+    """The teacher whose predictions this run learned to match; "" where there was none."""
 
 
 @dataclass(frozen=True)

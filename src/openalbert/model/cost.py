@@ -128,6 +128,7 @@ def memory(
     heads: Sequence[Head] = PRETRAINING_HEADS,
     *,
     has_muon: bool = False,
+    masked_fraction: float = 0.15,
 ) -> Memory:
     """Peak memory of a training step of `batch` sequences.
 
@@ -141,7 +142,25 @@ def memory(
         weights=weights,
         gradients=4 * parameters,
         optimizer=8 * parameters - (4 * layer_matrix_parameters(config) if has_muon else 0),
-        activations=activation_bytes(config, batch * length, width, recompute, 0.15 if has_masked_lm(heads) else 0.0),
+        activations=activation_bytes(
+            config, batch * length, width, recompute, masked_fraction if has_masked_lm(heads) else 0.0
+        ),
+    )
+
+
+def teacher_memory(
+    config: AlbertConfig, batch: int, length: int, precision: Precision = "bf16", masked_fraction: float = 0.15
+) -> Memory:
+    """Memory that a teacher adds to a training step: its fp32 weights, the activations of one layer, and its scores and
+    both models' probabilities at the masked positions, which the student's backward pass needs."""
+    width = 2 if precision == "bf16" else 4
+    layer = width * (8 * config.hidden_size + 2 * config.ffn_size)
+    scores = masked_fraction * (width + 8) * config.vocab_size
+    return Memory(
+        weights=4 * sum(parameters_by_component(config).values()),
+        gradients=0,
+        optimizer=0,
+        activations=round(batch * length * (layer + scores)),
     )
 
 

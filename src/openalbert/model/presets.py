@@ -47,6 +47,7 @@ PRESETS: dict[str, AlbertConfig] = {
 RECIPE_MODELS: dict[str, AlbertConfig] = {
     "albert-xxlarge-final": PRESETS["albert-xxlarge"],
     "albert-base-budget": replace(PRESETS["albert-base-v2"], max_positions=128),  # as many as are trained
+    "albert-small-budget": replace(PRESETS["albert-small"], max_positions=128),
     "albert-demo": AlbertConfig(
         embedding_size=64,
         hidden_size=64,

@@ -7,11 +7,14 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from openalbert.model.albert import AlbertModel
 from openalbert.model.encoder import Encoded
 from openalbert.pretraining.batches import Batches, PretrainingBatch
+from openalbert.pretraining.settings import Distillation
 from openalbert.text.shards import ShardSet
 from openalbert.train.device import Device
 from openalbert.train.loop import Score, TrainingTask, score
@@ -25,24 +28,65 @@ LOST = 1.0  # nats over the lowest mean so far
 LOST_STEPS = 100  # of which a mean is taken: fewer may be hard text, or noise
 
 
-def masked_lm_score(model: AlbertModel, encoded: Encoded, batch: PretrainingBatch) -> Score:
-    """The MLM loss of an encoded batch: scores for the whole vocabulary at every hidden token."""
-    return score(model.scores("masked_lm", encoded), batch.labels, batch.valid)
+def masked_lm_scores(
+    model: AlbertModel,
+    encoded: Encoded,
+    batch: PretrainingBatch,
+    teacher_logits: Float[Tensor, "batch predictions vocabulary"] | None = None,
+    temperature: float = 1.0,
+) -> dict[str, Score]:
+    """The MLM loss of an encoded batch, and with a teacher the divergence from it: scores for the whole vocabulary at
+    every masked token."""
+    logits = model.scores("masked_lm", encoded)
+    scores = {"mlm": score(logits, batch.labels, batch.valid)}
+    if teacher_logits is not None:
+        scores["distillation"] = distillation_score(logits, teacher_logits, batch.valid, temperature)
+    return scores
+
+
+def distillation_score(
+    logits: Float[Tensor, "*rows vocabulary"],
+    teacher_logits: Float[Tensor, "*rows vocabulary"],
+    valid: Bool[Tensor, "*rows"],
+    temperature: float,
+) -> Score:
+    """The Kullback-Leibler divergence of the student's predictions from the teacher's, both at a temperature; "correct"
+    is a prediction whose first choice is the teacher's.
+
+    Times the squared temperature, so that gradients are of the same size at any.
+    """
+    student = F.log_softmax(logits.float() / temperature, -1)
+    teacher = F.log_softmax(teacher_logits.float() / temperature, -1)
+    divergence = (teacher.exp() * (teacher - student)).sum(-1)
+    agrees = logits.detach().argmax(-1) == teacher_logits.argmax(-1)
+    return Score(temperature**2 * (divergence * valid).sum(), valid.sum(), (agrees & valid).sum())
+
+
+def teacher_predictions(teacher: AlbertModel, batch: PretrainingBatch) -> Float[Tensor, "batch predictions vocabulary"]:
+    """The teacher's scores for the whole vocabulary at every masked token, through all of its layers."""
+    with torch.no_grad():
+        encoded = teacher.encode(batch.ids, batch.segments, batch.mask, at=batch.positions)
+        return teacher.scores("masked_lm", encoded)
 
 
 def pretraining_scores(
     model: AlbertModel,
     batch: PretrainingBatch,
     depth: int,
-    masked_lm_score: Callable[[AlbertModel, Encoded, PretrainingBatch], Score] = masked_lm_score,
+    masked_lm_scores: Callable[..., dict[str, Score]] = masked_lm_scores,
     sentence_task: str = "sop",
+    teacher: AlbertModel | None = None,
+    temperature: float = 1.0,
 ) -> dict[str, Score]:
-    """Both losses of a batch, by the prefix of their metrics.
+    """The losses of a batch, by the prefix of their metrics.
 
     The last layer works on the masked positions and [CLS] only.
     """
     encoded = model.encode(batch.ids, batch.segments, batch.mask, depth=depth, at=batch.positions)
-    scores = {"mlm": masked_lm_score(model, encoded, batch)}
+    if teacher is None:
+        scores = masked_lm_scores(model, encoded, batch)
+    else:
+        scores = masked_lm_scores(model, encoded, batch, teacher_predictions(teacher, batch), temperature)
     if "sentence_order" in model.heads:
         scores[sentence_task] = score(model.scores("sentence_order", encoded), batch.swapped)
     return scores
@@ -55,28 +99,38 @@ def pretraining(
     is_captured: bool = False,
     order_weight: float = 1.0,
     sentence_task: str = "sop",
+    teacher: AlbertModel | None = None,
+    distillation: Distillation | None = None,
 ) -> TrainingTask[PretrainingBatch]:
     """Pretraining as the loop needs it. Where a layer is compiled, so is the MLM loss: it is as large.
 
-    `sentence_task` names the metrics of the sentence objective: sop or nsp.
+    `sentence_task` names the metrics of the sentence objective: sop or nsp. A teacher takes part in training only:
+    evaluations are the same with and without one.
     """
+    distillation = distillation or Distillation()
 
     def predictions(batch: PretrainingBatch) -> dict[str, Tensor]:
         counts = {"mlm": batch.valid.sum()}
+        if teacher is not None:
+            counts["distillation"] = counts["mlm"]
         if "sentence_order" in model.heads:
             counts[sentence_task] = torch.full_like(counts["mlm"], len(batch.ids))
         return counts
 
-    score_masked_lm = torch.compile(masked_lm_score, dynamic=False) if is_compiled else masked_lm_score
+    score_masked_lm = torch.compile(masked_lm_scores, dynamic=False) if is_compiled else masked_lm_scores
 
     def scores(batch: PretrainingBatch, depth: int) -> dict[str, Score]:
-        return pretraining_scores(model, batch, depth, score_masked_lm, sentence_task)
+        its_teacher = teacher if model.training else None
+        temperature = distillation.temperature
+        return pretraining_scores(model, batch, depth, score_masked_lm, sentence_task, its_teacher, temperature)
 
     def tokens(batch: PretrainingBatch) -> Tensor:
         return batch.lengths.sum()
 
     has_dropout = model.config.hidden_dropout > 0 or model.config.attention_dropout > 0
     weights = {sentence_task: order_weight}
+    if teacher is not None:
+        weights |= {"mlm": 1 - distillation.weight, "distillation": distillation.weight}
     return TrainingTask(predictions, scores, tokens, has_dropout, weights, is_captured)
 
 

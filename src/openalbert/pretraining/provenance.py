@@ -24,10 +24,11 @@ from openalbert.pretraining.batches import Batches
 from openalbert.pretraining.loss import unigram_entropy
 from openalbert.pretraining.settings import Pretrain
 from openalbert.report.summary import over_all_starts, runs_before
-from openalbert.run_files import MODEL, RUN
+from openalbert.run_files import CHECKPOINTS, MODEL, RUN
 from openalbert.settings import to_dict
 from openalbert.text.shards import ShardSet
 from openalbert.text.tokenizer import MODEL_FILE, Tokenizer
+from openalbert.train import checkpoint
 from openalbert.train.device import Device
 from openalbert.train.loop import TrainState
 
@@ -62,14 +63,16 @@ def data_record(folder: Path, train: Batches, heldout: Batches | None) -> dict[s
     }
 
 
-def check_same_on_all_ranks(record: Mapping[str, Any], device: Device) -> None:
-    """Refuse processes that see different data, as copies on several machines may be."""
+def check_same_on_all_ranks(record: Mapping[str, Any], teacher: Mapping[str, Any] | None, device: Device) -> None:
+    """Refuse processes that see different data, or another teacher, as copies on several machines may be."""
     content = [record[name] for name in ("tokenizer", "train_sha256", "heldout_sha256")]
+    content.append((teacher or {}).get("sha256"))
     # 48 bits, which a float64 holds exactly.
     mark = float(int(hashlib.sha256(json.dumps(content).encode()).hexdigest()[:12], 16))
     differs = device.any_rank(mark != device.from_main(mark))
     problem = UserError(
-        f"the processes of this run see different data in {record['folder']}: give all of them the same shards"
+        f"the processes of this run see different data in {record['folder']}, or different teachers: give all of them "
+        "the same shards and the same teacher"
     )
     device.raise_together(problem if differs else None)
 
@@ -143,16 +146,25 @@ class InitialModel:
     """The model's folder. It may be gone."""
     is_run: bool
 
+    @classmethod
+    def named(cls, name: str) -> "InitialModel":
+        """The model or run of a name, whether it is there or not."""
+        if (Path(name) / RUN).exists():
+            return cls(name, Path(name) / MODEL, is_run=True)
+        return cls(name, huggingface.local_folder(name) or Path(name), is_run=False)
+
+
+def model_name(folder: Path) -> str:
+    """What a model is called: by its folder, or that of its run."""
+    folder = folder.resolve()
+    return folder.parent.name if folder.name == MODEL else folder.name
+
 
 def source_of(settings: Pretrain) -> InitialModel | None:
     """The model that a run is initialized from, by its settings."""
     is_model = settings.preset not in PRESETS and huggingface.local_folder(settings.preset) is not None
     name = settings.warm_start or (settings.preset if is_model else "")
-    if not name:
-        return None
-    if (Path(name) / RUN).exists():
-        return InitialModel(name, Path(name) / MODEL, is_run=True)
-    return InitialModel(name, huggingface.local_folder(name) or Path(name), is_run=False)
+    return InitialModel.named(name) if name else None
 
 
 def check_vocabulary(source: InitialModel, shards: ShardSet) -> None:
@@ -192,6 +204,26 @@ def initialize_from(model: AlbertModel, source: InitialModel, length: int) -> No
         for name, parameter in own.items():
             if name in weights:
                 parameter.copy_(extend_positions(positions, len(parameter)) if name == POSITIONS else weights[name])
+
+
+def optimizer_state_of(source: InitialModel, positions: int) -> dict[str, Tensor]:
+    """The optimizer state at the end of a run, for a model with so many positions; that of a new position is zero."""
+    found = checkpoint.latest(Path(source.name) / CHECKPOINTS)[0] if source.is_run else None
+    if found is None:
+        raise UserError(
+            f"{source.name}: it has no checkpoint, so there is no optimizer state to take: give --warm-start the "
+            "folder of a run, or leave out --warm-start-optimizer"
+        )
+    tensors, _ = found.read()
+    return {
+        name: _with_rows(tensor, positions) if name.startswith(f"{POSITIONS}.") and tensor.dim() == 2 else tensor
+        for name, tensor in tensors["optimizer"].items()
+    }
+
+
+def _with_rows(tensor: Float[Tensor, "known size"], count: int) -> Float[Tensor, "count size"]:
+    more = tensor.new_zeros(max(0, count - len(tensor)), tensor.shape[1])
+    return torch.cat([tensor[:count], more])
 
 
 def extend_positions(positions: Float[Tensor, "known size"], count: int) -> Float[Tensor, "count size"]:
@@ -235,9 +267,8 @@ def initialization(settings: Pretrain) -> dict[str, Any]:
     if source is None:
         return {"initialized_from": "", "before": []}
     known = read_pretraining(source.folder)
-    name = Path(source.name).resolve() if source.is_run else source.folder.resolve()
     return {
-        "initialized_from": name.parent.name if name.name == MODEL else name.name,
+        "initialized_from": model_name(source.folder),
         "before": [] if known is None else [*map(to_dict, known.before), _without_history(known)],
     }
 
@@ -258,6 +289,7 @@ def history(settings: Pretrain, run_info: dict[str, Any]) -> Pretraining:
         precision=over_all_starts(run_info, "precision") or "",
         length=settings.objective.max_length,
         initialized_from=run_info["initialized_from"],
+        distilled_from=(run_info.get("teacher") or {}).get("name", ""),
         earlier_data=tuple(
             EarlierData(record["steps"], record["tokens_seen"], record["train_tokens"], record["train_sha256"])
             for record in run_info.get("earlier_data", ())

@@ -11,15 +11,23 @@ import torch
 from openalbert.errors import UserError
 from openalbert.interop import huggingface
 from openalbert.model.albert import AlbertModel
-from openalbert.model.config import PRETRAINING_HEADS
-from openalbert.model.cost import memory, parameters_by_component, training_flops_per_token
+from openalbert.model.config import PRETRAINING_HEADS, AlbertConfig
+from openalbert.model.cost import (
+    Memory,
+    forward_flops_per_token,
+    memory,
+    parameters_by_component,
+    teacher_memory,
+    training_flops_per_token,
+)
 from openalbert.model.encoder import run_layer
 from openalbert.model.kernels.fused_linear import can_fuse
 from openalbert.model.kernels.masked_attention import attend_masked, can_attend_masked
 from openalbert.model.presets import PRESETS
-from openalbert.optim.optimizer import make_optimizer
+from openalbert.optim.optimizer import load_optimizer_tensors, make_optimizer
 from openalbert.optim.settings import scaling_sentence
 from openalbert.pretraining.batches import Batches, PretrainingBatch
+from openalbert.pretraining.distillation import check_same_teacher, load_teacher, teacher_record
 from openalbert.pretraining.loss import LossMonitor, evaluate, pretraining, unigram_entropy
 from openalbert.pretraining.provenance import (
     DATA_KEYS,
@@ -30,6 +38,7 @@ from openalbert.pretraining.provenance import (
     history,
     initialization,
     initialize_from,
+    optimizer_state_of,
     source_of,
     update_data_record,
 )
@@ -55,13 +64,13 @@ def pretrain(settings: Pretrain) -> None:
         raise UserError("name the model right after the verb, such as `openalbert pretrain albert-base`")
     with Stop() as stop, open_device(settings.speed) as device, locked(settings, device):
         run = PretrainingRun(settings, device)
-        check_same_on_all_ranks(run.data, device)
+        check_same_on_all_ranks(run.data, run.teacher_record, device)
         if settings.dry_run:
             if not settings.fresh:
-                run.check_data()
+                run.check_sources()
             run.dry_run()
             return
-        claim_folder(run.settings, device, FREE_TO_CHANGE, check=run.check_data)
+        claim_folder(run.settings, device, FREE_TO_CHANGE, check=run.check_sources)
         if is_done(settings.out):
             run.log(f"{settings.out}: this run is done; its model is in {settings.out / MODEL}")
         else:
@@ -76,7 +85,9 @@ class PretrainingRun(TrainingRun[Pretrain, PretrainingBatch]):
     def __init__(self, settings: Pretrain, device: Device) -> None:
         shards = open_shards(settings.data)
         settings = fit_to_shards(settings, shards)
-        cost = step_cost(settings)
+        self.teacher = make_teacher(settings, shards, device)
+        self.teacher_record = teacher_record(self.teacher, settings)
+        cost = step_cost(settings, self.teacher_config)
         super().__init__(
             settings,
             device,
@@ -92,6 +103,8 @@ class PretrainingRun(TrainingRun[Pretrain, PretrainingBatch]):
             is_captured=is_captured(settings, device),
             order_weight=settings.objective.sentence_order.weight,
             sentence_task=settings.objective.sentence_order.objective,
+            teacher=self.teacher,
+            distillation=settings.distillation,
         )
         self.optimizer = make_optimizer(self.model, settings.optimizer)
         self.batches = Batches(
@@ -113,11 +126,16 @@ class PretrainingRun(TrainingRun[Pretrain, PretrainingBatch]):
             settings.seed,
             skips_spikes=True,
         )
-        self.train_state = TrainState(micro_batches=first_micro_batches(settings, device))
+        self.train_state = TrainState(micro_batches=first_micro_batches(settings, device, self.teacher_config))
         self.best: float | None = None
         self.evaluated_at = -1
         self.is_best = False
         self.loss_monitor: LossMonitor
+
+    @property
+    def teacher_config(self) -> AlbertConfig | None:
+        """The configuration of the teacher, if there is one."""
+        return None if self.teacher is None else self.teacher.config
 
     def machine(self) -> dict[str, Any]:
         """Versions, hardware, precision and kernels of this start."""
@@ -131,15 +149,17 @@ class PretrainingRun(TrainingRun[Pretrain, PretrainingBatch]):
             "unigram_entropy": unigram_entropy(self.shards),
             "data": self.data,
             "earlier_data": [],
+            "teacher": self.teacher_record,
             **initialization(self.settings),
         }
 
-    def check_data(self) -> None:
-        """Refuse to resume on other data than the checkpoint's."""
+    def check_sources(self) -> None:
+        """Refuse to resume on other data than the checkpoint's, or with another teacher."""
         found, _ = checkpoint.latest(self.folder / CHECKPOINTS)
         if found and not is_done(self.folder):
-            before = found.state()["data"]
-            check_same_data(before, self.data, found.folder, self.settings.allow_new_data)
+            before = found.state()
+            check_same_data(before["data"], self.data, found.folder, self.settings.allow_new_data)
+            check_same_teacher(before.get("teacher"), self.teacher_record, found.folder)
 
     def train(self, stop: Stop) -> None:
         """Take steps until the budget is spent, with logs, evaluations and checkpoints between them."""
@@ -180,6 +200,10 @@ class PretrainingRun(TrainingRun[Pretrain, PretrainingBatch]):
         self.run_info = read_run_info(self.folder) if found else {}
         if not self.run_info:
             self.run_info = self.first_run_info()
+        source = source_of(self.settings)
+        if not found and self.settings.warm_start_optimizer and source is not None:
+            state = optimizer_state_of(source, self.settings.model.max_positions)
+            load_optimizer_tensors(self.optimizer, self.model, state, source.name)
         self.restore(found)
         events: dict[str, str] = {}
         if found:
@@ -218,6 +242,11 @@ class PretrainingRun(TrainingRun[Pretrain, PretrainingBatch]):
             rate = settings.optimizer.matrix_learning_rate
             sentence = scaling_sentence(rate, settings.batch_size, settings.reference_batch)
             self.log(f"Muon for the matrices of the layers: {sentence}")
+        if self.teacher is not None and self.teacher_record is not None:
+            self.log(
+                f"distilled from {self.teacher_record['name']} ({self.teacher.num_parameters():,} parameters): weight "
+                f"{settings.distillation.weight:g}, temperature {settings.distillation.temperature:g}"
+            )
         self.log(f"word frequencies alone would give a MLM loss of {self.run_info['unigram_entropy']:.3f}")
         encoder = self.model.encoder
         if self.compiled != "none" and encoder.attend_masked is not None and not encoder.is_fused:
@@ -245,7 +274,9 @@ class PretrainingRun(TrainingRun[Pretrain, PretrainingBatch]):
         """What the whole run takes, if a step at this depth takes so long."""
         micro_batch = self.settings.batch_size // self.device.world // self.train_state.micro_batches
         step_tokens = self.train_state.tokens / self.train_state.step
-        return estimate_run(self.settings, micro_batch, step_seconds, step_tokens, depth, self.device)
+        return estimate_run(
+            self.settings, micro_batch, step_seconds, step_tokens, depth, self.device, self.teacher_config
+        )
 
     def _check_loss(self, step: Step) -> None:
         """Warn if the model learns nothing, or loses what it had learned."""
@@ -276,7 +307,7 @@ class PretrainingRun(TrainingRun[Pretrain, PretrainingBatch]):
     def _save(self) -> None:
         """Write a checkpoint."""
         own = {"best": self.best, "evaluated_at": self.evaluated_at, "loss_monitor": self.loss_monitor.state()}
-        own |= {name: self.run_info[name] for name in DATA_KEYS}
+        own |= {name: self.run_info[name] for name in DATA_KEYS} | {"teacher": self.teacher_record}
         is_best = self.evaluated_at == self.train_state.step and self.is_best
         self.checkpointer.save(self.train_state, own, keep_last=self.settings.keep_last, is_best=is_best)
 
@@ -363,6 +394,16 @@ def make_model(settings: Pretrain, device: Device) -> AlbertModel:
     return model.to(device.torch_device)
 
 
+def make_teacher(settings: Pretrain, shards: ShardSet, device: Device) -> AlbertModel | None:
+    """The teacher on the run's device, compiled as the model is; None where there is none."""
+    teacher = load_teacher(settings, shards)
+    if teacher is None:
+        return None
+    if compiled_scope(settings, device) != "none":
+        teacher.encoder.run_layer = torch.compile(run_layer, dynamic=False)
+    return teacher.to(device.torch_device)
+
+
 def open_heldout(settings: Pretrain, shards: ShardSet, device: Device) -> Batches | None:
     """Batches of held-out text, if there is any."""
     if settings.heldout is not None:
@@ -378,7 +419,7 @@ def open_heldout(settings: Pretrain, shards: ShardSet, device: Device) -> Batche
     return Batches(heldout, settings.evaluation_objective, size, HELDOUT_SEED, device=device.torch_device)
 
 
-def first_micro_batches(settings: Pretrain, device: Device) -> int:
+def first_micro_batches(settings: Pretrain, device: Device, teacher: AlbertConfig | None = None) -> int:
     """Into how many micro-batches a step is split at first, on each process."""
     if settings.batch_size % device.world:
         raise UserError(f"batch_size is {settings.batch_size}, which does not divide among {device.world} processes")
@@ -386,38 +427,58 @@ def first_micro_batches(settings: Pretrain, device: Device) -> int:
     wanted = settings.speed.micro_batch
     if wanted is None:
         free = device.free_memory() or CPU_MEMORY
-        length, recompute = settings.objective.max_length, settings.speed.recompute
-        of_one = memory(settings.model, 1, length, device.precision, recompute).activations
+        of_one = sum(needed.activations for needed in step_memory(settings, 1, device, teacher))
         wanted = max(1, int(MEMORY_FRACTION * free / of_one))
     return next(count for count in range(1, examples + 1) if examples % count == 0 and examples // count <= wanted)
 
 
-def estimate_run(
-    settings: Pretrain, micro_batch: int, step_seconds: float, step_tokens: float, depth: int, device: Device
-) -> Needs:
-    """The needs of a run, given the time and the tokens of one step at some depth."""
-    needed = memory(
+def step_memory(
+    settings: Pretrain, micro_batch: int, device: Device, teacher: AlbertConfig | None = None
+) -> list[Memory]:
+    """What a micro-batch takes: of the model, and of its teacher if it has one."""
+    length, masked = settings.objective.max_length, settings.objective.masked_lm.rate
+    own = memory(
         settings.model,
         micro_batch,
-        settings.objective.max_length,
+        length,
         device.precision,
         settings.speed.recompute,
         has_muon=settings.optimizer.kind == "muon",
+        masked_fraction=masked,
     )
+    if teacher is None:
+        return [own]
+    return [own, teacher_memory(teacher, micro_batch, length, device.precision, masked)]
+
+
+def estimate_run(
+    settings: Pretrain,
+    micro_batch: int,
+    step_seconds: float,
+    step_tokens: float,
+    depth: int,
+    device: Device,
+    teacher: AlbertConfig | None = None,
+) -> Needs:
+    """The needs of a run, given the time and the tokens of one step at some depth."""
+    needed = step_memory(settings, micro_batch, device, teacher)
     weights = 4 * sum(parameters_by_component(settings.model).values())
     return estimate(
         settings.budget,
         settings.depths,
-        step_cost(settings),
+        step_cost(settings, teacher),
         step_seconds=step_seconds,
         step_tokens=step_tokens,
         depth=depth,
-        memory_bytes=device.memory_before + needed.total,
+        memory_bytes=device.memory_before + sum(one.total for one in needed),
         # The last few checkpoints, the best, and one being written.
-        disk_bytes=checkpoint_bytes(weights, needed.optimizer, settings.keep_last + 2),
+        disk_bytes=checkpoint_bytes(weights, needed[0].optimizer, settings.keep_last + 2),
     )
 
 
-def step_cost(settings: Pretrain) -> Callable[[int], float]:
-    """What a step at a depth costs compared with another: its FLOPs, of which the masked-LM head has no depth."""
-    return lambda depth: training_flops_per_token(settings.model, settings.objective.max_length, depth=depth)
+def step_cost(settings: Pretrain, teacher: AlbertConfig | None = None) -> Callable[[int], float]:
+    """What a step at a depth costs compared with another: its FLOPs per token. The masked-LM head has no depth, and a
+    teacher always runs all of its layers."""
+    length, masked = settings.objective.max_length, settings.objective.masked_lm.rate
+    of_teacher = 0.0 if teacher is None else forward_flops_per_token(teacher, length, masked)
+    return lambda depth: training_flops_per_token(settings.model, length, masked, depth) + of_teacher

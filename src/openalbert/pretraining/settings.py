@@ -1,5 +1,6 @@
 """All settings of a pretraining run: what is learned, how fast, and what is logged."""
 
+import math
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated
@@ -12,6 +13,22 @@ from openalbert.optim.schedule import Budget, DepthSchedule, DepthStage, Schedul
 from openalbert.optim.settings import OptimizerSettings, scaled_learning_rate
 from openalbert.pretraining.batches import Objective
 from openalbert.train.device import Speed
+
+
+@dataclass(frozen=True)
+class Distillation:
+    """How much of the MLM loss comes from a teacher."""
+
+    weight: float = 0.5
+    """Weight of the divergence from the teacher's predictions at the masked positions; the MLM loss has 1 minus it."""
+    temperature: float = 1.0
+    """The scores of both are divided by it: above 1, unlikely tokens count for more."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.weight <= 1:
+            raise UserError(f"distillation.weight is {self.weight}: give a number above 0, up to 1")
+        if not (math.isfinite(self.temperature) and self.temperature > 0):
+            raise UserError(f"distillation.temperature is {self.temperature}: give a number above 0")
 
 
 @dataclass(frozen=True)
@@ -50,6 +67,14 @@ class Pretrain:
     warm_start: str = ""
     """A model's folder or name, or a run, to take the weights from. The shards must have its vocabulary. It may have
     fewer positions than the new model, and fewer layers if they are shared."""
+    warm_start_optimizer: bool = False
+    """Take the optimizer state of the warm start too, from the last checkpoint of that run: same optimizer, and a model
+    that differs in its positions only."""
+    distill: Annotated[str, arg(metavar="MODEL")] = ""
+    """A pretrained model's folder or name, or a run, as a teacher: the model also learns to predict masked tokens as
+    the teacher does. The shards must have its vocabulary. A step takes longer by the teacher's forward pass."""
+    distillation: Distillation = field(default_factory=Distillation)
+    """How it learns from the teacher."""
     seed: int = 1
     """Seed of everything random."""
 
@@ -95,6 +120,10 @@ class Pretrain:
             raise UserError(
                 f"evaluation_mask_rate is {self.evaluation_mask_rate}: give a fraction of the tokens between 0 and 1"
             )
+        if self.warm_start_optimizer and not self.warm_start:
+            raise UserError("warm_start_optimizer is set but there is no warm start: name a run with --warm-start")
+        if not self.distill and self.distillation != Distillation():
+            raise UserError("distillation has settings but no teacher: name one with --distill, or leave them out")
         self.budget  # noqa: B018 - raises if more than one is given
         self.depths  # noqa: B018 - raises if it cannot be parsed
 
@@ -128,12 +157,13 @@ class Pretrain:
         return replace(self.objective, masked_lm=replace(self.objective.masked_lm, rate=self.evaluation_mask_rate))
 
 
-# What may change when a run is resumed: none of it changes what is learned. Data are compared by content.
+# What may change when a run is resumed: none of it changes what is learned. Data and teacher are compared by content.
 FREE_TO_CHANGE = (
     "out",
     "data",
     "heldout",
     "allow_new_data",
+    "distill",
     "evaluate_every",
     "evaluation_examples",
     "save_every",

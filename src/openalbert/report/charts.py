@@ -87,6 +87,7 @@ MFU = Chart("mfu", "Model FLOPs utilization (MFU)", "%", "percent", from_zero=Tr
 PRETRAINING_CHARTS = (
     Chart("mlm_loss", "MLM loss", "nats per masked token", levels=_level_of("unigram entropy", "unigram_entropy")),
     Chart("mlm_acc", "MLM accuracy", "%", "percent", from_zero=True),
+    Chart("distillation_loss", "Distillation loss", "nats per masked token"),
     *_sentence_charts("sop"),
     *_sentence_charts("nsp"),
     LR,

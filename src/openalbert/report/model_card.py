@@ -238,12 +238,22 @@ def _pretraining_table(run: RunRecord, settings: Any) -> str:
         ("depth", one_line(settings.depth_schedule or f"{settings.model.num_layers} layers throughout")),
         ("dropout", f"hidden {settings.model.hidden_dropout:g}, attention {settings.model.attention_dropout:g}"),
         ("initialized from", one_line(source) if source else "weights drawn at random"),
+        *_teacher_row(run, settings),
         ("throughput", f"{rate(run.train.median('tokens_per_second'))} tokens per second (median)"),
         ("skipped steps", count(run.train.last("skipped") or 0)),
         ("restarts", count(run.info("restarts") or 0)),
         *_run_rows(run, settings),
     ]
     return _table(rows)
+
+
+def _teacher_row(run: RunRecord, settings: Any) -> list[tuple[str, str]]:
+    """The teacher of a distilled model."""
+    name = run.info("teacher", "name")
+    if not name:
+        return []
+    how = settings.distillation
+    return [("distilled from", f"{one_line(name)}, weight {how.weight:g}, temperature {how.temperature:g}")]
 
 
 def _optimizer(settings: Any) -> str:
