@@ -94,10 +94,10 @@ def write_export(model: AlbertModel, folder: Path, *, source: Path, int8: bool, 
     check_replaceable(folder)
     config, heads = model.config, model.head_list
     parameters = {name: parameter.detach().float().cpu().numpy() for name, parameter in model.named_parameters()}
-    weights = Weights(parameters, int8, keep)
-    graphs = {WHOLE: whole_graph(weights, config, heads), EMBEDDING: embedding_graph(weights, config)}
+    weights, blocks = Weights(parameters, int8, keep), blocks_of(config, parameters)
+    graphs = {WHOLE: whole_graph(weights, config, heads, blocks), EMBEDDING: embedding_graph(weights, config)}
     layers = []
-    for attention, ffn in blocks_of(config):
+    for attention, ffn in blocks:
         name = f"layer-{attention}-{ffn}.onnx"
         layers.append(name)
         if name not in graphs:
