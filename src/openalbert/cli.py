@@ -126,7 +126,8 @@ def main(arguments: list[str] | None = None) -> None:
     arguments = sys.argv[1:] if arguments is None else arguments
     if isinstance(sys.stdout, io.TextIOWrapper):
         # Where both streams go into one pipe or file, results stay in order with what is said on standard error.
-        sys.stdout.reconfigure(line_buffering=True)
+        # Half a character, which JSON may hold, is printed as a question mark.
+        sys.stdout.reconfigure(line_buffering=True, errors="replace")
     try:
         verb, rest = find_verb(arguments)
         with warnings_as_sentences():

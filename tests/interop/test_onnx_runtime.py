@@ -53,6 +53,13 @@ def test_a_missing_file_is_named(export: Path) -> None:
         ExportedModel(export, 1)
 
 
+@pytest.mark.parametrize("content", [b"{", b"[]", b"\xff\xfe\x00"])
+def test_a_manifest_that_cannot_be_read_is_refused(export: Path, content: bytes) -> None:
+    (export / EXPORT).write_bytes(content)
+    with pytest.raises(UserError, match=EXPORT):
+        ExportedModel(export, 1)
+
+
 def foreign(folder: Path) -> None:
     (folder / EMBEDDING).write_text("this is not ONNX")
 

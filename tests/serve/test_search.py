@@ -1,5 +1,6 @@
 """Search finds what brute force finds, in Python and in files, and keeps embeddings only as long as they are right."""
 
+import io
 import json
 import sys
 from pathlib import Path
@@ -181,8 +182,6 @@ def test_a_folder_with_other_things_is_not_replaced(tiny: Path, file: Path, caps
 def test_queries_are_read_from_standard_input_and_empty_ones_refused(
     tiny: Path, file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import io
-
     monkeypatch.setattr(sys, "stdin", io.StringIO("home\n\nthe world\n"))
     found, _ = searched(capsys, tiny, file)
     assert [one["query"] for one in found] == ["home", "the world"]
@@ -192,3 +191,14 @@ def test_queries_are_read_from_standard_input_and_empty_ones_refused(
     with pytest.raises(SystemExit):
         cli.main(["search", str(tiny), str(file), "war", "--top", "0"])
     assert "top is 0" in capsys.readouterr().err
+
+
+def test_half_a_character_in_a_row_is_printed_as_a_question_mark(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "the \\ud800 war"}\n')
+    printed = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(printed, "utf-8"))
+    cli.main(["search", str(tiny), str(tmp_path / "a.jsonl"), "war", "--json"])
+    [hit] = json.loads(printed.getvalue())["hits"]
+    assert hit["values"]["text"] == "the ? war"

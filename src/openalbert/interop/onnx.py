@@ -147,7 +147,7 @@ def check_replaceable(target: Path) -> None:
 def read_manifest(folder: Path) -> Manifest:
     """The manifest of an exported folder, whose files are checked against it."""
     path = folder / EXPORT
-    manifest = from_json(path.read_text(encoding="utf-8"), Manifest, str(path))
+    manifest = from_json(path.read_bytes(), Manifest, str(path))
     for name, expected in manifest.files.items():
         file = folder / name
         if not file.is_file():

@@ -1,5 +1,6 @@
 """The verb `embed`: embeddings of texts and files of any size as .npy, Parquet or JSONL, in the order of rows."""
 
+import contextlib
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -74,14 +75,16 @@ def embed(settings: Embed) -> None:
         rows = open_given(settings.texts, settings.out, LINES, lambda words: [{TEXT: word} for word in words])
         first = next(rows.chunks)
         job.find_column(rows, first)
-        with open_output(settings.out) as file, progress("embed", rows) as advance:
-            make = WRITERS[".jsonl" if settings.out is None else settings.out.suffix.lower()]
-            writer = make(file, rows, job.column, model.config.hidden_size)
-            for chunk in itertools.chain([first], rows.chunks):
-                writer.write(chunk, job.embed(chunk))
-                advance(float(chunk.num_lines))
-            writer.close()
-        job.report(rows)
+        make = WRITERS[".jsonl" if settings.out is None else settings.out.suffix.lower()]
+        with open_output(settings.out) as file:
+            with (
+                contextlib.closing(make(file, rows, job.column, model.config.hidden_size)) as writer,
+                progress("embed", rows) as advance,
+            ):
+                for chunk in itertools.chain([first], rows.chunks):
+                    writer.write(chunk, job.embed(chunk))
+                    advance(float(chunk.num_lines))
+            job.report(rows)
 
 
 class Job:
@@ -93,6 +96,7 @@ class Job:
         self.column = TEXT
         self.num_rows = self.num_truncated = 0
         self.problems = Exclusions()
+        self.embed_texts([])  # refuses settings that do not fit the model before anything is written
 
     def find_column(self, rows: Rows, first: Chunk) -> None:
         """Find the column of the text by the first rows: the user's, that of the training file, or a guess."""
@@ -108,8 +112,8 @@ class Job:
                 "--text-column"
             )
         self.column = found.first
-        for remark in found.remarks:
-            log(remark)
+        if layout is None and self.how.text_column is None:
+            log(f"{table.name}: the text from '{self.column}' (guessed; change with --text-column)")
 
     def embed(self, chunk: Chunk) -> Float32[np.ndarray, "rows hidden"]:
         """A row for each record that is not a blank line; zeros where it has no text."""
@@ -229,7 +233,8 @@ class ParquetEmbeddings:
 
 
 def _plain(value: Any) -> str | None:
-    return None if value is None else str(value)
+    """As Parquet takes it: JSON may hold half a character."""
+    return None if value is None else str(value).encode(errors="replace").decode()
 
 
 WRITERS: dict[str, Any] = {".npy": NpyRows, ".parquet": ParquetEmbeddings, ".jsonl": JsonEmbeddings}

@@ -115,8 +115,11 @@ def as_example(given: Input, kind: Kind | None, number: int) -> Example | Unpred
 
 def _text_to_tag(given: Input, name: str) -> TaggingExample | Unpredictable:
     """A text as it was given, since entities are characters of it; or the words of one."""
-    if given.get("tokens") is not None:
-        text, words = join_words([as_text(word, "whose word") for word in given["tokens"]])
+    tokens = given.get("tokens")
+    if tokens is not None:
+        if not isinstance(tokens, Sequence) or isinstance(tokens, str):
+            return Unpredictable("whose tokens are not a list of words")
+        text, words = join_words([as_text(word, "whose word") for word in tokens])
     else:
         text = _text(given, "text")
         words = split_words(text)

@@ -43,7 +43,7 @@ from openalbert.serve.predictions import (
     Unpredictable,
     added_columns,
 )
-from openalbert.serve.predictor import TOP, Predictor
+from openalbert.serve.predictor import TOP, Predicted, Predictor
 from openalbert.tasks.data.tables import Exclusions
 from openalbert.text.readers import STANDARD_INPUT
 from openalbert.train.device import Speed, open_device
@@ -95,14 +95,15 @@ def predict(settings: Predict) -> None:
         for remark in reader.remarks:
             log(remark)
         added = _added(model, settings, form)
+        job = _Job(model, settings, reader, added)
         with open_output(settings.out) as file:
-            writer = open_writer(file, form, rows, added)
-            job = _Job(model, settings, reader, added)
-            with progress("predict", rows) as work:
+            with (
+                contextlib.closing(open_writer(file, form, rows, added)) as writer,
+                progress("predict", rows) as advance,
+            ):
                 for chunk in itertools.chain([first], rows.chunks):
                     writer.write(chunk, job.cells(chunk))
-                    work(float(chunk.num_lines))
-            writer.close()
+                    advance(float(chunk.num_lines))
             job.report(rows)
 
 
@@ -152,6 +153,16 @@ class _Job:
         self.leaving = model.leaving(depth=settings.depth, speedup=settings.speedup, deadline_ms=settings.deadline_ms)
         self.num_rows = self.num_predicted = self.num_truncated = self.num_layers = 0
         self.problems = Exclusions()
+        self._predict([])  # refuses settings that do not fit the model before anything is written
+
+    def _predict(self, inputs: list[Input]) -> Predicted:
+        return self.model.predict_inputs(
+            inputs,
+            max_length=self.settings.max_length,
+            tokens_at_a_time=self.settings.tokens_at_a_time,
+            top=self.settings.top,
+            leaving=self.leaving,
+        )
 
     def cells(self, chunk: Chunk) -> list[Cells]:
         """The cells that are added to each record of a chunk."""
@@ -165,13 +176,7 @@ class _Job:
                     self.problems.add(f"that cannot be read ({error})", record.row.place)
             elif record.problem:
                 self.problems.add(record.problem, record.place)
-        found = self.model.predict_inputs(
-            list(inputs.values()),
-            max_length=self.settings.max_length,
-            tokens_at_a_time=self.settings.tokens_at_a_time,
-            top=self.settings.top,
-            leaving=self.leaving,
-        )
+        found = self._predict(list(inputs.values()))
         for (place, _), one in zip(inputs.items(), found.predictions, strict=True):
             row = chunk.records[place].row
             if isinstance(one, Unpredictable):
@@ -271,7 +276,7 @@ def open_given(
 
 def _is_file(word: str) -> bool:
     """Whether a word names a file: one that exists, or one by its ending."""
-    if len(word) > 4096 or "\n" in word:
+    if not word or len(word) > 4096 or "\n" in word:
         return False
     path = Path(word)
     with contextlib.suppress(OSError, ValueError):

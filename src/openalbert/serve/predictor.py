@@ -237,7 +237,9 @@ class Predictor(TrainedModel):
         self, *, depth: int | None = None, speedup: float | None = None, deadline_ms: float | None = None
     ) -> Leaving | None:
         """At which depth inputs leave: as asked for, else by the fitted rule; None where all layers are computed."""
-        found = choose_leaving(self.exits, depth=depth, speedup=speedup, deadline_ms=deadline_ms)
+        found = choose_leaving(
+            self.exits, self.config.num_layers, depth=depth, speedup=speedup, deadline_ms=deadline_ms
+        )
         if deadline_ms is not None and self.kind not in EXIT_KINDS:
             raise UserError(f"a deadline is for {', '.join(EXIT_KINDS)}: {self.name} is {self._describe()}")
         return found

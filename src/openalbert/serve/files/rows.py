@@ -175,7 +175,7 @@ def _some(chunks: Iterator[Chunk], name: str) -> Iterator[Chunk]:
     """The same chunks; none at all are an error."""
     first = next(chunks, None)
     if first is None:
-        raise UserError(f"{name} is empty: there is nothing to predict for")
+        raise UserError(f"{name} is empty: there are no rows to read")
     return itertools.chain([first], chunks)
 
 
@@ -235,10 +235,9 @@ def _delimited_rows(path: Path, found: Format, lines: Iterator[str], total: int,
             raise misquoted(f"{path}, line {number}", csv.Error("in the first line"))
         above.append(raw)
     else:
-        raise UserError(f"{path} is empty: there is nothing to predict for")
+        raise UserError(f"{path} is empty: there are no rows to read")
     columns = tuple(name.strip() for name in header)
-    if twice := next((name for name in columns if columns.count(name) > 1), None):
-        raise UserError(f"{path}: the column '{twice}' is named twice in the first line: give it two names")
+    _check_names(path, columns)
     chunks = _chunks(_delimited_records(str(path), cut, columns))
     first = next(chunks, None)
     if first is None:
@@ -254,6 +253,13 @@ def _delimited_rows(path: Path, found: Format, lines: Iterator[str], total: int,
         is_quoted=is_quoted,
         is_marked=is_marked,
     )
+
+
+def _check_names(path: Path, columns: Sequence[str]) -> None:
+    """Refuse two columns of one name, one of which would be lost; those without a name may be many."""
+    twice = [name for name in columns if name and columns.count(name) > 1]
+    if twice:
+        raise UserError(f"{path}: the column '{twice[0]}' is named twice: give it two names")
 
 
 def _sample(lines: Iterator[str]) -> list[str]:
@@ -404,5 +410,6 @@ def _parquet_rows(path: Path) -> Rows:
     except problems as error:
         raise explained(error) from None
     schema = file.schema_arrow
+    _check_names(path, schema.names)
     total = file.metadata.num_rows
     return Rows(str(path), "parquet", tuple(schema.names), _some(chunks(), str(path)), total, schema=schema)
