@@ -88,7 +88,7 @@ VERBS = {
         "predict",
     ),
     "embed": Verb("embeddings of texts, or of the rows of a file", "openalbert.serve.embed", "Embed", "embed"),
-    "search": Verb("the rows of a file nearest to a query", "openalbert.serve.search_file", "Search", "search"),
+    "search": Verb("the rows of a file nearest to a query", "openalbert.serve.search", "Search", "search"),
     "serve": Verb("models over HTTP, and a page to try them", "openalbert.serve.http_api.server", "Serve", "serve"),
     "report": Verb("curves and scores of runs, as one page", "openalbert.report.report", "Report", "report"),
     "models": Verb(

@@ -294,7 +294,7 @@ def test_long_work_shows_its_progress(quick_runs: dict[str, Path], monkeypatch: 
     with contextlib.redirect_stderr(said):
         model.predict(TEXTS)
         assert not said.getvalue()
-        monkeypatch.setattr("openalbert.serve.compute.LONG_INPUT", 10)
+        monkeypatch.setattr("openalbert.serve.backend.LONG_INPUT", 10)
         model.predict(TEXTS)
     assert re.match(r"predict: 0\.1/0\.1 k tokens", said.getvalue())
 

@@ -14,7 +14,7 @@ from openalbert import cli
 from openalbert.errors import UserError
 from openalbert.interop import huggingface
 from openalbert.interop.onnx import write_export
-from openalbert.serve import search, search_file
+from openalbert.serve import search
 from openalbert.serve.search import SearchIndex, make_index, nearest, nearest_by_index
 
 TEXTS = ["the war of the men", "school and water", "good people of the time", "", "the world is old, so old", "home"]
@@ -157,7 +157,7 @@ def test_a_large_file_has_an_index_and_without_usearch_a_notice(
     tiny: Path, file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("usearch")
-    monkeypatch.setattr(search_file, "LARGE", 4)
+    monkeypatch.setattr(search, "LARGE", 4)
     exact, _ = searched(capsys, tiny, file, "school water", "--exact")
     assert (file.with_name("notes.csv.search") / "index.usearch").is_file()
     found, _ = searched(capsys, tiny, file, "school water")

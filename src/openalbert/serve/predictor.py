@@ -15,7 +15,7 @@ from openalbert.finetuning.predict import TOKENS_AT_A_TIME, Embedding
 from openalbert.formatting import counted
 from openalbert.model.heads import EXIT_KINDS
 from openalbert.model.pooling import Pooling
-from openalbert.serve.compute import Computation
+from openalbert.serve.backend import Computation
 from openalbert.serve.decisions import predict_order, predict_task
 from openalbert.serve.early_exit import Leaving, choose_leaving
 from openalbert.serve.embeddings import EmbeddingMethod, choose_method, piece_weights

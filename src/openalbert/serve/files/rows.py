@@ -60,6 +60,11 @@ class Record:
     """File and line, where it cannot be read."""
 
     @property
+    def where(self) -> str:
+        """File and line."""
+        return self.place if self.row is None else self.row.place
+
+    @property
     def is_blank(self) -> bool:
         """Whether it is no row, but a blank line between rows."""
         return self.row is None and not self.problem
