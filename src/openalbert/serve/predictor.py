@@ -1,7 +1,7 @@
 """`Predictor`: a trained model that takes text and gives predictions, for Python, the shell and servers alike."""
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -19,7 +19,7 @@ from openalbert.serve.backend import Computation
 from openalbert.serve.decisions import predict_order, predict_task
 from openalbert.serve.early_exit import Leaving, choose_leaving
 from openalbert.serve.embeddings import EmbeddingMethod, choose_method, piece_weights
-from openalbert.serve.inputs import Input, as_example, as_inputs, expected, is_one
+from openalbert.serve.inputs import Input, as_example, as_inputs, check_is_several, expected, is_one
 from openalbert.serve.masks import MASK, fill_masks
 from openalbert.serve.predictions import AnswerPrediction, Prediction, Unpredictable
 from openalbert.serve.trained_model import TrainedModel
@@ -121,8 +121,7 @@ class Predictor(TrainedModel):
         weighted mean of an early one. The dot product of normalized embeddings is their cosine. A text without visible
         characters has a row of zeros, with a warning.
         """
-        if isinstance(texts, bytes | Mapping) or not hasattr(texts, "__iter__"):
-            raise UserError(f"the input is a {type(texts).__name__}: give a text, or several")
+        check_is_several(texts, "give a text, or several")
         given = [texts] if isinstance(texts, str) else list(texts)
         method = self.embedding_method(pooling, layer)
         found = self.embed_texts(given, method, normalize, max_length, tokens_at_a_time)
