@@ -162,7 +162,12 @@ def test_a_large_file_has_an_index_and_without_usearch_a_notice(
     assert (file.with_name("notes.csv.search") / "index.usearch").is_file()
     found, _ = searched(capsys, tiny, file, "school water")
     assert found == exact
+    index = file.with_name("notes.csv.search") / "index.usearch"
+    index.write_bytes(index.read_bytes()[:50])
+    found, said = searched(capsys, tiny, file, "school water")
+    assert (found, "it is damaged: the file is embedded again" in said) == (exact, True)
     monkeypatch.setitem(sys.modules, "usearch.index", None)
+    assert searched(capsys, tiny, file, "school water")[0] == exact  # without the index that is there
     again, said = searched(capsys, tiny, file, "school water", "--cache", str(file.parent / "elsewhere"))
     assert again == exact
     assert "pip install 'openalbert[search]'" in said

@@ -112,13 +112,21 @@ def _best(scores: Float32[np.ndarray, "n"], top: int) -> Int64[np.ndarray, "_"]:
     return places[np.argsort(-scores[places], kind="stable")][:top]
 
 
-def make_index(embeddings: Float32[np.ndarray, "texts hidden"], path: Path) -> bool:
-    """Write an HNSW index of the embeddings; False where usearch is not installed."""
+def usearch_index() -> Any:
+    """usearch's class of indexes; None where it is not installed."""
     try:
         from usearch.index import Index
     except ImportError:
+        return None
+    return Index
+
+
+def make_index(embeddings: Float32[np.ndarray, "texts hidden"], path: Path) -> bool:
+    """Write an HNSW index of the embeddings; False where usearch is not installed."""
+    make = usearch_index()
+    if make is None:
         return False
-    index = Index(ndim=embeddings.shape[1], metric="ip", dtype="f16")
+    index = make(ndim=embeddings.shape[1], metric="ip", dtype="f16")
     for start in range(0, len(embeddings), BLOCK):
         block = np.asarray(embeddings[start : start + BLOCK])
         there = np.flatnonzero(block.any(1))
@@ -134,9 +142,7 @@ def nearest_by_index(
     top: int,
 ) -> tuple[list[list[int]], list[list[float]]]:
     """As `nearest`, among the candidates that an index proposes."""
-    from usearch.index import Index
-
-    index = Index.restore(str(path), view=True)
+    index = usearch_index().restore(str(path), view=True)
     rows, scores = [], []
     for query in queries:
         candidates = np.sort(index.search(query, CANDIDATES * top).keys.astype(np.int64))
@@ -203,7 +209,7 @@ def search(settings: Search) -> None:
             found = job.embed_texts(queries)
             if found.empty:
                 raise UserError("a query without visible characters finds nothing: give words")
-            if kept.index is not None and not settings.exact:
+            if kept.index is not None and not settings.exact and usearch_index() is not None:
                 rows, scores = nearest_by_index(found.embeddings, kept.embeddings, kept.index, settings.top)
             else:
                 rows, scores = nearest(found.embeddings, kept.embeddings, settings.top)
@@ -294,7 +300,7 @@ def _embeddings(settings: Search, model: Predictor, job: Job) -> Kept:
                 f"{counted(len(embeddings), 'row')} are compared one by one, which an index would make faster: "
                 "pip install 'openalbert[search]'"
             )
-        info = {**wanted, "rows": len(embeddings), "checksum": _checksum(embeddings)}
+        info = {**wanted, "rows": len(embeddings), "checksum": _checksum(embeddings), "index": _index_checksum(aside)}
         (aside / INFO).write_text(json_text.dumps(info, indent=2) + "\n", encoding="utf-8")
     log(f"embeddings of {counted(len(embeddings), 'row')} are kept in {folder}")
     return Kept(folder, job.column, np.load(folder / EMBEDDINGS, mmap_mode="r"))
@@ -310,7 +316,8 @@ def _read(folder: Path, wanted: dict[str, Any]) -> np.ndarray | str:
         if differing:
             return f"the {' and the '.join(differing).replace('_', ' ')} changed"
         embeddings: np.ndarray = np.load(folder / EMBEDDINGS, mmap_mode="r", allow_pickle=False)
-        if len(embeddings) != info["rows"] or _checksum(embeddings) != info["checksum"]:
+        sums = (len(embeddings), _checksum(embeddings), _index_checksum(folder))
+        if sums != (info["rows"], info["checksum"], info["index"]):
             return "it is damaged"
     except (OSError, ValueError, KeyError, TypeError):
         return "it is damaged"
@@ -322,6 +329,11 @@ def _checksum(embeddings: Float32[np.ndarray, "rows hidden"]) -> int:
     for start in range(0, len(embeddings), BLOCK):
         found = zlib.crc32(np.ascontiguousarray(embeddings[start : start + BLOCK]).data, found)
     return found
+
+
+def _index_checksum(folder: Path) -> str | None:
+    path = folder / INDEX
+    return _file_fingerprint(path) if path.is_file() else None
 
 
 def _file_fingerprint(path: Path) -> str:
