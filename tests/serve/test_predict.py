@@ -144,6 +144,20 @@ def test_jsonl_keeps_its_objects_as_they_are_written(quick_runs: dict[str, Path]
     assert "1 row whose text is a list, but a text is needed there (first" in err
 
 
+def test_a_list_in_a_json_file_is_predicted_as_its_lines_are(quick_runs: dict[str, Path], tmp_path: Path) -> None:
+    objects = [{"text": "a good day", "n": 1}, {"text": "", "more": [2]}, {"text": "war"}]
+    (tmp_path / "a.json").write_text(json.dumps(objects))
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(one) + "\n" for one in objects))
+    run = quick_runs["classification"]
+    by_list, err, _ = predict(run, tmp_path / "a.json")
+    assert by_list == predict(run, tmp_path / "a.jsonl")[0]
+    assert f"1 row without a text (first: {tmp_path}/a.json, item 2)" in err
+    _, err, code = predict(run, tmp_path / "a.json", "--out", tmp_path / "b.json")
+    assert (code, "its ending says no format to write" in err) == (1, True)
+    (tmp_path / "a.json").write_text('[{"text": "war", "prediction": "mine"}]')
+    assert "has a column 'prediction' already" in predict(run, tmp_path / "a.json")[1]
+
+
 def test_parquet_stays_parquet_with_its_types(quick_runs: dict[str, Path], tmp_path: Path) -> None:
     table = pyarrow.table(
         {"when": pyarrow.array([0, 1, 2], pyarrow.date32()), "text": ["good", None, "war"], "n": [[1], [], None]}

@@ -46,7 +46,8 @@ class Predict:
     """A fine-tuned or pretrained model: a model folder, a run, the name of a bundled checkpoint, or `owner/name` on
     Hugging Face's hub."""
     texts: Annotated[Positional[tuple[str, ...]], arg(metavar="[TEXT ...|FILE|-]")] = ()
-    """Texts; or a file: CSV, TSV, JSONL, Parquet, CoNLL, or .txt, a text a line. Nothing, or -: standard input."""
+    """Texts; or a file: CSV, TSV, JSONL, JSON, Parquet, CoNLL, or .txt, a text a line. Nothing, or -: standard
+    input."""
     out: Path | None = None
     """The file to write: with the ending of the input, or .jsonl. Not given: standard output."""
     all_probabilities: bool = False
@@ -194,6 +195,6 @@ def _output_format(rows: Rows, out: Path | None) -> Format:
             f"--out {out}: predictions for a CoNLL file are a column of it, and only for such a file: give --out the "
             "ending of the input"
         )
-    if form is None or form == "text":
+    if form is None or form in ("text", "json"):
         raise UserError(f"--out {out}: its ending says no format to write: .csv, .tsv, .jsonl and .parquet do")
     return form

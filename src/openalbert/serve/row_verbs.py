@@ -91,7 +91,7 @@ def progress(label: str, rows: Rows) -> Iterator[Advance]:
     if not rows.total:
         yield not_shown
         return
-    with Work(label, total=float(rows.total), unit="rows" if rows.format == "parquet" else "lines") as work:
+    with Work(label, total=float(rows.total), unit="rows" if rows.format in ("parquet", "json") else "lines") as work:
         yield work.advance
 
 

@@ -16,16 +16,17 @@ from typing import Any, Literal
 
 from openalbert.errors import UserError
 from openalbert.tasks.data.conll import SAMPLE, ConllLines
-from openalbert.tasks.data.tables import Row, Table, check_is_there, find_encoding, table_blocks, table_of
+from openalbert.tasks.data.tables import Row, Table, check_is_there, find_encoding, read_table, table_blocks, table_of
 from openalbert.text.readers import MAGIC, STANDARD_INPUT, CorpusSource, Counts, byte_blocks
 from openalbert.text.records import LONGEST_ROW, ONE_COLUMN, TSV_SAMPLE, delimiter_of, misquoted, quotes_as_csv
 
-Format = Literal["csv", "tsv", "jsonl", "parquet", "text", "conll"]
+Format = Literal["csv", "tsv", "jsonl", "json", "parquet", "text", "conll"]
 ENDINGS: dict[str, Format] = {
     ".csv": "csv",
     ".tsv": "tsv",
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
+    ".json": "json",
     ".parquet": "parquet",
     ".txt": "text",
     ".conll": "conll",
@@ -89,10 +90,10 @@ class Rows:
     """The file, for messages."""
     format: Format
     columns: tuple[str, ...] | None
-    """The names of the columns; None for JSONL, whose objects may differ."""
+    """The names of the columns; None for JSONL, whose objects may differ and are not all known."""
     chunks: Iterator[Chunk]
     total: int = 0
-    """How many lines, or rows of Parquet, there are."""
+    """How many lines, or rows of Parquet and JSON, there are."""
     header: str = ""
     """The first line of CSV and TSV, with its line end."""
     delimiter: str = ""
@@ -128,6 +129,8 @@ def open_rows(path: Path, text_lines: TextLines) -> Rows:
         raise UserError(f"{path}: the ending '{path.suffix}' is not known: {known} are, also with .gz, .bz2, .xz, .zst")
     if found == "parquet":
         return _parquet_rows(path)
+    if found == "json":
+        return _json_rows(path)
     encoding = find_encoding(table_blocks(path), str(path))
     lines = _lines(table_blocks(path), encoding.name, str(path))
     if found in ("csv", "tsv"):
@@ -382,6 +385,13 @@ def _json_records(name: str, lines: Iterator[str]) -> Iterator[Record]:
             yield Record(line, Row(source, number, values))
         else:
             yield Record(line, None, "without a JSON object", f"{source} {number}")
+
+
+def _json_rows(path: Path) -> Rows:
+    """A .json file: a list of objects, which is read as a whole, or an object on each line."""
+    table = read_table(path)
+    chunks = _chunks(Record("", row) for row in table.rows)
+    return Rows(str(path), "json", table.columns, chunks, len(table.rows))
 
 
 def _parquet_rows(path: Path) -> Rows:
