@@ -11,7 +11,7 @@ import torch
 import openalbert
 from openalbert import cli
 from openalbert.errors import InputWarning, UserError
-from openalbert.serve.embeddings import SMOOTHING, choose_method, piece_weights
+from openalbert.serve.embedding_method import SMOOTHING, choose_method, piece_weights
 from openalbert.serve.predictor import Predictor
 from openalbert.text.tokenizer import Tokenizer
 

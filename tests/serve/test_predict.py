@@ -2,6 +2,7 @@
 
 import contextlib
 import csv
+import errno
 import gc
 import gzip
 import io
@@ -24,6 +25,7 @@ from tests.finetuning.made_lessons import learn, lesson
 
 import openalbert
 from openalbert import cli
+from openalbert.serve.files.row_writers import DelimitedRows
 from openalbert.serve.predictor import Predictor
 
 
@@ -386,6 +388,21 @@ def test_an_interrupted_command_leaves_the_file_before_as_it_was(
     assert predict(quick_runs["classification"], tmp_path / "a.csv", "--out", tmp_path / "b.csv")[2] == 130
     assert (tmp_path / "b.csv").read_text() == "before"
     assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_full_disk_is_named_and_nothing_is_left(
+    quick_runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.csv").write_text("text\na\n")
+
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(DelimitedRows, "write", full)
+    _, err, code = predict(quick_runs["classification"], tmp_path / "a.csv", "--out", tmp_path / "b.csv")
+    assert code == 1
+    assert f"{tmp_path / 'b.csv'}: the disk is full (No space left on device): make room there" in err
+    assert [path.name for path in tmp_path.iterdir()] == ["a.csv"]
 
 
 @pytest.mark.parametrize("kind", ["classification", "multiple_choice", "question_answering"])

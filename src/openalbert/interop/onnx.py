@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from openalbert.atomic_io import new_folder
-from openalbert.errors import UserError
+from openalbert.errors import UserError, explain_full_disk
 from openalbert.interop.config_json import write_config
 from openalbert.interop.exits import copy_exits
 from openalbert.interop.huggingface import CONFIG, EXPORT
@@ -108,7 +108,7 @@ def write_export(model: AlbertModel, folder: Path, *, source: Path, int8: bool, 
     graphs |= {head_file(head.kind): head_graph(weights, config, head) for head in heads}
     if int8:
         check_quantized(graphs.values(), keep)
-    with new_folder(folder) as aside:
+    with explain_full_disk(folder, "nothing is left of it"), new_folder(folder) as aside:
         (aside / WEIGHTS_FILE).write_bytes(weights.content())
         for name, graph in graphs.items():
             (aside / name).write_bytes(graph.SerializeToString(deterministic=True))

@@ -18,7 +18,7 @@ from openalbert.model.pooling import Pooling
 from openalbert.serve.backend import Computation
 from openalbert.serve.decisions import predict_order, predict_task
 from openalbert.serve.early_exit import Leaving, choose_leaving
-from openalbert.serve.embeddings import EmbeddingMethod, choose_method, piece_weights
+from openalbert.serve.embedding_method import EmbeddingMethod, choose_method, piece_weights
 from openalbert.serve.inputs import Input, as_example, as_inputs, check_is_several, expected, is_one
 from openalbert.serve.masks import MASK, fill_masks
 from openalbert.serve.predictions import AnswerPrediction, Prediction, Unpredictable

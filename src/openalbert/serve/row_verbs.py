@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import IO, Any, TextIO, cast
 
 from openalbert import atomic_io
-from openalbert.errors import UserError
+from openalbert.errors import UserError, explain_full_disk
 from openalbert.formatting import counted, percent_of, were
 from openalbert.interop.huggingface import find_folder
 from openalbert.progress import Work
@@ -71,7 +71,7 @@ def open_output(path: Path | None) -> Iterator[IO[bytes]]:
         sys.stdout.flush()
         return
     atomic_io.make_folder(path.absolute().parent)
-    with atomic_io.new_file(path) as file:
+    with explain_full_disk(path, "nothing is left of it"), atomic_io.new_file(path) as file:
         yield file
 
 

@@ -20,7 +20,7 @@ from jaxtyping import Float32, Int64
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from openalbert import atomic_io
-from openalbert.errors import UserError
+from openalbert.errors import UserError, explain_full_disk
 from openalbert.formatting import counted
 from openalbert.model.pooling import Pooling
 from openalbert.serve.embed import LINES, HowToEmbed, Job, NpyRows, read_text
@@ -286,7 +286,7 @@ def _embeddings(settings: Search, model: Predictor, job: Job) -> Kept:
         )
     atomic_io.make_folder(folder.parent)
     atomic_io.check_writable(folder.parent)
-    with atomic_io.new_folder(folder) as aside:
+    with explain_full_disk(folder, "or give --cache another folder"), atomic_io.new_folder(folder) as aside:
         with (aside / EMBEDDINGS).open("wb") as file, progress("embed", rows) as advance:
             writer = NpyRows(file, rows, job.column, model.config.hidden_size)
             for chunk in itertools.chain([first], rows.chunks):
