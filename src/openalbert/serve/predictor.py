@@ -200,15 +200,11 @@ class Predictor(TrainedModel):
         length = self._checked_length(max_length)
         compute = Computation(self.backend, tokens_at_a_time, leaving, shows)
         found = [as_example(one, self.kind, number) for number, one in enumerate(inputs)]
-        places = [place for place, one in enumerate(found) if not isinstance(one, Unpredictable)]
         examples = [one for one in found if not isinstance(one, Unpredictable)]
         self._check_pairs(examples)
-        predictions: list[Prediction | Unpredictable] = [
-            one if isinstance(one, Unpredictable) else Unpredictable("") for one in found
-        ]
         made, num_truncated = self._predict(examples, length, top, compute)
-        for place, one in zip(places, made, strict=True):
-            predictions[place] = one
+        in_order = iter(made)
+        predictions = [one if isinstance(one, Unpredictable) else next(in_order) for one in found]
         return Predicted(predictions, num_truncated)
 
     def _predict(
