@@ -15,10 +15,11 @@ from tyro.conf import OmitArgPrefixes, Positional, arg
 from openalbert.errors import UserError
 from openalbert.finetuning.predict import TOKENS_AT_A_TIME
 from openalbert.model.pooling import Pooling
+from openalbert.progress import log
 from openalbert.serve.files.row_writers import JsonRows
 from openalbert.serve.files.rows import Chunk, Rows, TextLines, first_table
 from openalbert.serve.predictor import Embedded, Predictor
-from openalbert.serve.row_verbs import RowCount, log, open_given, open_model, open_output, progress
+from openalbert.serve.row_verbs import RowCount, open_given, open_model, open_output, progress
 from openalbert.tasks.custom.columns import Layout
 from openalbert.tasks.custom.text import find_text_columns
 from openalbert.tasks.data.source import TaskSource

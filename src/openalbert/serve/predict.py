@@ -12,6 +12,7 @@ from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from openalbert.errors import UserError
 from openalbert.finetuning.predict import TOKENS_AT_A_TIME
+from openalbert.progress import log
 from openalbert.serve.files.roles import InputColumns, RowReader, find_roles, lines_for, words_for
 from openalbert.serve.files.row_writers import Cells, open_writer
 from openalbert.serve.files.rows import (
@@ -32,7 +33,7 @@ from openalbert.serve.predictions import (
     added_columns,
 )
 from openalbert.serve.predictor import TOP, Predicted, Predictor
-from openalbert.serve.row_verbs import RowCount, log, open_given, open_model, open_output, progress
+from openalbert.serve.row_verbs import RowCount, open_given, open_model, open_output, progress
 from openalbert.train.device import Speed
 
 DIGITS = 6  # significant ones of probabilities and values in files

@@ -11,7 +11,7 @@ from openalbert import atomic_io
 from openalbert.errors import UserError, explain_full_disk
 from openalbert.formatting import counted, percent_of, were
 from openalbert.interop.huggingface import find_folder
-from openalbert.progress import Work
+from openalbert.progress import Work, log
 from openalbert.serve.backend import Advance, not_shown
 from openalbert.serve.files.rows import Rows, TextLines, format_of, given_rows, input_rows, open_rows
 from openalbert.serve.predictor import Predictor
@@ -114,8 +114,3 @@ class RowCount:
             raise UserError(f"{name}: nothing can be {verb}: {'; '.join(reasons)}")
         for reason in reasons:
             log(f"warning: {reason}: {outcome}")
-
-
-def log(sentence: str) -> None:
-    """Write a message to standard error."""
-    print(sentence, file=sys.stderr, flush=True)

@@ -23,11 +23,12 @@ from openalbert import atomic_io
 from openalbert.errors import UserError, explain_full_disk
 from openalbert.formatting import counted
 from openalbert.model.pooling import Pooling
+from openalbert.progress import log
 from openalbert.serve.embed import LINES, HowToEmbed, Job, NpyRows, read_text
 from openalbert.serve.files.rows import Rows, open_rows
 from openalbert.serve.onnx_backend import OnnxBackend
 from openalbert.serve.predictor import Predictor
-from openalbert.serve.row_verbs import log, open_model, progress
+from openalbert.serve.row_verbs import open_model, progress
 from openalbert.settings import to_dict
 from openalbert.tasks.data.tables import Row
 from openalbert.train.device import Speed
