@@ -88,7 +88,7 @@ VERBS = {
         "predict",
     ),
     "embed": Verb("embeddings of texts, or of the rows of a file", "openalbert.serve.embed", "Embed", "embed"),
-    "search": Verb("the rows of a file nearest to a query", "openalbert.serve.search_file", "Search", "search"),
+    "search": Verb("the rows of a file nearest to a query", "openalbert.serve.search", "Search", "search"),
     "serve": Verb("models over HTTP, and a page to try them", "openalbert.serve.http_api.server", "Serve", "serve"),
     "report": Verb("curves and scores of runs, as one page", "openalbert.report.report", "Report", "report"),
     "models": Verb(
@@ -126,7 +126,8 @@ def main(arguments: list[str] | None = None) -> None:
     arguments = sys.argv[1:] if arguments is None else arguments
     if isinstance(sys.stdout, io.TextIOWrapper):
         # Where both streams go into one pipe or file, results stay in order with what is said on standard error.
-        sys.stdout.reconfigure(line_buffering=True)
+        # Half a character, which JSON may hold, is printed as a question mark.
+        sys.stdout.reconfigure(line_buffering=True, errors="replace")
     try:
         verb, rest = find_verb(arguments)
         with warnings_as_sentences():

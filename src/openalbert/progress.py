@@ -85,6 +85,8 @@ class Work:
         self.label, self.total, self.unit, self.scale = label, total, unit, scale
         self.done = 0.0
         self.note = ""
+        self._shown: float | None = None
+        """The amount that the last line had."""
         self._started = time.monotonic()
         self._line = ProgressLine(label, self._started)
 
@@ -101,12 +103,14 @@ class Work:
             self._show()
 
     def _show(self) -> None:
+        self._shown = self.done
         elapsed = time.monotonic() - self._started
         rate = self.done / max(elapsed, 1e-9)
         digits = 0 if self.scale == 1 else 1  # counts are whole numbers, amounts are not
         total = f"/{self.total / self.scale:,.{digits}f}" if self.total else ""
         amount = f"{self.done / self.scale:,.{digits}f}{total} {self.unit} ({rate / self.scale:,.1f} {self.unit}/s)"
-        left = f", {elapsed * (self.total - self.done) / self.done:,.0f} s left" if self.total and self.done else ""
+        rest = max(0.0, (self.total or 0.0) - self.done)
+        left = f", {elapsed * rest / self.done:,.0f} s left" if self.total and self.done else ""
         note = f", {self.note}" if self.note else ""
         line = f"{self.label}: {amount}, {elapsed:,.0f} s{left}{note}"
         fraction = self.done / self.total if self.total else None
@@ -118,6 +122,6 @@ class Work:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if kind is None:
+        if kind is None and self._shown != self.done:
             self._show()
         self._line.close()

@@ -22,6 +22,7 @@ from openalbert.interop.onnx import EXPORT, WHOLE, Manifest, check_quantized, re
 from openalbert.interop.onnx_graph import OPSET, WEIGHTS_FILE, Part, quantize
 from openalbert.interop.onnx_runtime import ExportedModel
 from openalbert.model.albert import AlbertModel
+from openalbert.model.averaging import with_depth
 from openalbert.model.config import AlbertConfig, Head, Sharing
 
 HEADS = (
@@ -60,6 +61,26 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     model, folder = made_model(FORMS[request.param]), tmp_path_factory.mktemp("export") / "model"
     write_export(model, folder, source=folder, int8=False)
     return model, folder
+
+
+@pytest.mark.parametrize("int8", [False, True])
+def test_blocks_with_the_same_weights_are_stored_once(int8: bool, tmp_path: Path) -> None:
+    """`finetune --trainable head` adds a layer, for which Hugging Face's format needs copies of the shared block."""
+    shared = made_model(FORMS["ALBERT"])
+    model = with_depth(shared, shared.config.num_layers, averages=True)
+    assert model.config.sharing == Sharing(3, 3)
+    manifest = write_export(model, tmp_path / "more", source=tmp_path, int8=int8)
+    assert manifest.layers == ("layer-0-0.onnx",) * 4 + ("layer-2-2.onnx",)
+    write_export(shared, tmp_path / "shared", source=tmp_path, int8=int8)
+    one_block = sum(
+        parameter.numel() for parameter in (*shared.encoder.attention.parameters(), *shared.encoder.ffn.parameters())
+    )
+    grown = (tmp_path / "more" / WEIGHTS_FILE).stat().st_size - (tmp_path / "shared" / WEIGHTS_FILE).stat().st_size
+    assert grown < 1.2 * one_block * (1 if int8 else 4) + 1000
+    ids, segments, mask = batch()
+    session = onnxruntime.InferenceSession(tmp_path / "more" / WHOLE)
+    (found,) = session.run(["classification"], {"input_ids": ids, "token_type_ids": segments, "attention_mask": mask})
+    np.testing.assert_allclose(found, computed_by_torch(model)["classification"], atol=0.3 if int8 else 2e-5)
 
 
 def batch() -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -133,13 +134,28 @@ def info() -> ExitInfo:
 
 
 def test_a_speed_up_chooses_the_best_rule_that_is_fast_enough() -> None:
-    assert choose_leaving(info(), speedup=3.5).rule.threshold == 0.8
-    assert choose_leaving(info(), speedup=5.0).rule.threshold == 0.6
-    assert choose_leaving(info()).rule.threshold == 0.8
+    assert choose_leaving(info(), 12, speedup=3.5).rule.threshold == 0.8
+    assert choose_leaving(info(), 12, speedup=5.0).rule.threshold == 0.6
+    assert choose_leaving(info(), 12).rule.threshold == 0.8
     with pytest.raises(UserError, match=r"fastest rule gives 6\.00"):
-        choose_leaving(info(), speedup=7.0)
+        choose_leaving(info(), 12, speedup=7.0)
+
+
+@pytest.mark.parametrize(
+    ("wish", "sentence"),
+    [
+        ({"speedup": 0.0}, "a speed-up of 0 is none: give 1 or more"),
+        ({"speedup": float("nan")}, "a speed-up of nan is none"),
+        ({"deadline_ms": -1.0}, "a deadline of -1 milliseconds is none: give 0 or more"),
+        ({"deadline_ms": float("nan")}, "a deadline of nan milliseconds is none"),
+        ({"depth": 13}, "depth is 13, but it must be from 1 to 12"),
+    ],
+)
+def test_a_wish_that_means_nothing_is_refused(wish: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        choose_leaving(info(), 12, **wish)
 
 
 def test_a_model_without_exits_cannot_be_sped_up() -> None:
     with pytest.raises(UserError, match="--exits"):
-        choose_leaving(None, speedup=2.0)
+        choose_leaving(None, 12, speedup=2.0)

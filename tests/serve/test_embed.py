@@ -11,7 +11,7 @@ import torch
 import openalbert
 from openalbert import cli
 from openalbert.errors import InputWarning, UserError
-from openalbert.serve.embeddings import SMOOTHING, choose_method, piece_weights
+from openalbert.serve.embedding_method import SMOOTHING, choose_method, piece_weights
 from openalbert.serve.predictor import Predictor
 from openalbert.text.tokenizer import Tokenizer
 
@@ -133,6 +133,24 @@ def test_a_file_is_embedded_row_by_row_in_every_format(
     np.testing.assert_allclose(np.load(tmp_path / "again.npy"), expected, atol=1e-6)
 
 
+def test_half_a_character_in_json_becomes_a_question_mark_in_parquet(tiny: Path, tmp_path: Path) -> None:
+    import pyarrow.parquet
+
+    (tmp_path / "a.jsonl").write_text('{"text": "the \\ud800 war"}\n')
+    cli.main(["embed", str(tiny), str(tmp_path / "a.jsonl"), "--out", str(tmp_path / "a.parquet")])
+    assert pyarrow.parquet.read_table(tmp_path / "a.parquet")["text"].to_pylist() == ["the ? war"]
+
+
+def test_a_guessed_column_is_logged_with_the_setting_that_embed_has(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write_csv(tmp_path)
+    cli.main(["embed", str(tiny), str(file), "--out", str(tmp_path / "a.npy")])
+    assert "the text from 'text' (guessed; change with --text-column)" in capsys.readouterr().err
+    cli.main(["embed", str(tiny), str(file), "--out", str(tmp_path / "a.npy"), "--text-column", "text"])
+    assert "(guessed" not in capsys.readouterr().err
+
+
 def test_many_rows_are_streamed_in_chunks(tiny: Path, model: Predictor, tmp_path: Path) -> None:
     lines = [f"{TEXTS[number % 2]} {number}" for number in range(2500)]
     (tmp_path / "lines.txt").write_text("\n".join(lines) + "\n")
@@ -158,6 +176,8 @@ def test_words_are_embedded_on_standard_output(tiny: Path, capfdbinary: pytest.C
         (["text", "--layer", "9"], "give 1 to 2"),
         (["empty.txt"], "is empty"),
         (["blank.txt"], "nothing can be embedded: 2 rows without a text"),
+        (["blank.txt", "--out", "blank.npy"], "nothing can be embedded: 2 rows without a text"),
+        (["text", "--max-length", "1"], "max_length is 1: give a number from 8"),
     ],
 )
 def test_what_cannot_be_embedded_is_refused(
@@ -175,3 +195,4 @@ def test_what_cannot_be_embedded_is_refused(
     with pytest.raises(SystemExit):
         cli.main(["embed", str(tiny), *words])
     assert sentence in capfd.readouterr().err
+    assert {path.suffix for path in tmp_path.iterdir()} == {".csv", ".txt"}

@@ -65,6 +65,23 @@ def test_a_score_that_drops_too_much_is_a_warning_that_offers_a_mixed_form(
     assert "int8, down in fp32" in printed
 
 
+def test_the_part_whose_logits_suffer_most_is_the_one_to_keep(
+    quick_runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pooler that scales small differences up, as one that was trained alone does, loses most by 8 bits."""
+    run = tmp_path / "model"
+    model = openalbert.load(quick_runs["classification"])
+    pooler = model.module.encoder.pooler
+    pooler.weight.data[:, 0] = 0
+    pooler.weight.data *= 40
+    model.module.encoder.ffn[0].norm.bias.data[0] = 60
+    model.save(run)
+    monkeypatch.setattr(module, "MOST_LOST", -101.0)
+    dev = TaskSource(dev=dev_of(quick_runs["classification"]))
+    report = export_model(Export(str(run), tmp_path / "export", int8=True, source=dev))
+    assert report.advice.endswith("--keep-fp32 heads")
+
+
 def test_a_pretrained_model_is_scored_by_its_mlm_accuracy(tiny: Path, tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     text.write_text("\n".join(plain_lines(400)))

@@ -2,8 +2,11 @@
 
 import contextlib
 import csv
+import errno
+import gc
 import gzip
 import io
+import itertools
 import json
 import os
 import shlex
@@ -22,6 +25,7 @@ from tests.finetuning.made_lessons import learn, lesson
 
 import openalbert
 from openalbert import cli
+from openalbert.serve.files.row_writers import DelimitedRows
 from openalbert.serve.predictor import Predictor
 
 
@@ -142,6 +146,20 @@ def test_jsonl_keeps_its_objects_as_they_are_written(quick_runs: dict[str, Path]
     assert "1 row whose text is a list, but a text is needed there (first" in err
 
 
+def test_a_list_in_a_json_file_is_predicted_as_its_lines_are(quick_runs: dict[str, Path], tmp_path: Path) -> None:
+    objects = [{"text": "a good day", "n": 1}, {"text": "", "more": [2]}, {"text": "war"}]
+    (tmp_path / "a.json").write_text(json.dumps(objects))
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(one) + "\n" for one in objects))
+    run = quick_runs["classification"]
+    by_list, err, _ = predict(run, tmp_path / "a.json")
+    assert by_list == predict(run, tmp_path / "a.jsonl")[0]
+    assert f"1 row without a text (first: {tmp_path}/a.json, item 2)" in err
+    _, err, code = predict(run, tmp_path / "a.json", "--out", tmp_path / "b.json")
+    assert (code, "its ending says no format to write" in err) == (1, True)
+    (tmp_path / "a.json").write_text('[{"text": "war", "prediction": "mine"}]')
+    assert "has a column 'prediction' already" in predict(run, tmp_path / "a.json")[1]
+
+
 def test_parquet_stays_parquet_with_its_types(quick_runs: dict[str, Path], tmp_path: Path) -> None:
     table = pyarrow.table(
         {"when": pyarrow.array([0, 1, 2], pyarrow.date32()), "text": ["good", None, "war"], "n": [[1], [], None]}
@@ -155,6 +173,66 @@ def test_parquet_stays_parquet_with_its_types(quick_runs: dict[str, Path], tmp_p
     assert found["probability_war"].to_pylist()[0] < 1
     out, _, _ = predict(quick_runs["classification"], tmp_path / "a.parquet")
     assert [json.loads(line)["when"] for line in out.splitlines()] == ["1970-01-01", "1970-01-02", "1970-01-03"]
+
+
+def test_two_columns_of_parquet_with_one_name_are_refused(quick_runs: dict[str, Path], tmp_path: Path) -> None:
+    table = pyarrow.table([pyarrow.array(["a"]), pyarrow.array(["b"])], names=["text", "text"])
+    pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
+    _, err, code = predict(quick_runs["classification"], tmp_path / "a.parquet")
+    assert (code, "the column 'text' is named twice" in err) == (1, True)
+
+
+def test_a_number_that_json_has_not_is_null_in_jsonl(quick_runs: dict[str, Path], tmp_path: Path) -> None:
+    table = pyarrow.table({"text": ["war", "men"], "x": [float("nan"), 1.5], "y": [[float("inf")], []]})
+    pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
+    out, _, _ = predict(quick_runs["classification"], tmp_path / "a.parquet")
+    lines = [json.loads(line, parse_constant=pytest.fail) for line in out.splitlines()]
+    assert [(line["x"], line["y"]) for line in lines] == [(None, [None]), (1.5, [])]
+
+
+def test_an_interrupted_parquet_file_leaves_no_trace(
+    quick_runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pyarrow.parquet.write_table(pyarrow.table({"text": ["war"] * 3000}), tmp_path / "a.parquet")
+    real, calls = Predictor.predict_inputs, itertools.count()
+
+    def stopped(*given: Any, **more: Any) -> Any:
+        if next(calls) == 2:
+            raise KeyboardInterrupt
+        return real(*given, **more)
+
+    monkeypatch.setattr(Predictor, "predict_inputs", stopped)
+    words = (quick_runs["classification"], tmp_path / "a.parquet", "--out", tmp_path / "b.parquet")
+    _, err, code = predict(*words)
+    gc.collect()  # a writer that is not closed complains when it is deleted
+    assert code == 130
+    assert "Traceback" not in err
+    assert [path.name for path in tmp_path.iterdir()] == ["a.parquet"]
+
+
+def test_words_of_conll_may_hold_other_line_breaks(quick_runs: dict[str, Path], tmp_path: Path) -> None:
+    words = ["water", "\x85key", "a\u2028b", "c\x0cd", "time"]
+    (tmp_path / "a.conll").write_text("".join(f"{word}\tO\n" for word in words), encoding="utf-8")
+    out, _, code = predict(quick_runs["tagging"], tmp_path / "a.conll")
+    assert code == 0
+    lines = out.removesuffix("\n").split("\n")
+    assert [line.split("\t")[:2] for line in lines] == [[word, "O"] for word in words]
+    assert {len(line.split("\t")) for line in lines} == {3}
+
+
+def test_a_text_without_entities_differs_from_a_row_without_a_text(quick_runs: dict[str, Path], tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("text,n\nnobody,1\n,2\nthe water,3\n")
+    out, _, _ = predict(quick_runs["tagging"], tmp_path / "a.csv")
+    cells = [row["prediction"] for row in csv.DictReader(io.StringIO(out))]
+    assert cells[:2] == ["[]", ""]
+    assert json.loads(cells[2]) == json.loads(predict(quick_runs["tagging"], "the water")[0])["prediction"]
+
+
+def test_tokens_that_are_no_list_are_not_read_as_letters(quick_runs: dict[str, Path], tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"tokens": ["the", "water"]}\n{"tokens": "the water"}\n')
+    out, err, _ = predict(quick_runs["tagging"], tmp_path / "a.jsonl")
+    assert json.loads(out.splitlines()[1])["prediction"] is None
+    assert "1 row whose tokens are not a list of words (first: " in err
 
 
 def test_texts_lines_and_compressed_files_give_the_same_predictions(
@@ -226,7 +304,7 @@ def test_columns_of_earlier_predictions_are_not_overwritten(quick_runs: dict[str
 
 REFUSED: dict[str, tuple[str, str, bytes, tuple[str, ...], str]] = {
     "binary": ("classification", "a.csv", bytes(range(256)) * 40, (), "this is not UTF-8 text"),
-    "empty": ("classification", "a.csv", b"", (), "is empty: there is nothing to predict for"),
+    "empty": ("classification", "a.csv", b"", (), "is empty: there are no rows to read"),
     "empty lines": ("classification", "a.jsonl", b"\n\n", (), "is empty"),
     "no rows": ("classification", "a.csv", b"text,label\n", (), "has a first line, but no rows"),
     "an open quote": ("classification", "a.csv", b'text\n"a\nb\n', (), "line 2: the quotes do not fit"),
@@ -251,6 +329,17 @@ REFUSED: dict[str, tuple[str, str, bytes, tuple[str, ...], str]] = {
 }
 
 
+@pytest.mark.parametrize(
+    "words", [("--depth", "9"), ("--speedup", "2"), ("--max-length", "1"), ("--tokens-at-a-time", "0")]
+)
+def test_settings_that_do_not_fit_the_model_are_refused_before_anything_is_written(
+    words: tuple[str, ...], quick_runs: dict[str, Path], tmp_path: Path
+) -> None:
+    (tmp_path / "a.csv").write_text("text\na good day\n")
+    out, err, code = predict(quick_runs["classification"], tmp_path / "a.csv", *words)
+    assert (out, code, err[:7]) == ("", 1, "error: ")
+
+
 @pytest.mark.parametrize("case", REFUSED)
 def test_a_file_that_cannot_be_predicted_is_refused_and_nothing_is_written(
     case: str, quick_runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -271,6 +360,7 @@ def test_words_that_do_not_fit_the_model_are_refused(quick_runs: dict[str, Path]
         (tiny, ("a text",), "or a text with [MASK]"),
         (quick_runs["classification"], ("nowhere.csv",), "there is no file nowhere.csv"),
         (quick_runs["classification"], (tmp_path,), "is a folder, and a file is needed"),
+        (quick_runs["classification"], ("",), "nothing can be predicted: 1 row without a text"),
         ("albert-micro", ("a",), "is a preset, a fresh model without a tokenizer"),
     ):
         _, err, code = predict(run, *words)
@@ -298,6 +388,21 @@ def test_an_interrupted_command_leaves_the_file_before_as_it_was(
     assert predict(quick_runs["classification"], tmp_path / "a.csv", "--out", tmp_path / "b.csv")[2] == 130
     assert (tmp_path / "b.csv").read_text() == "before"
     assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_full_disk_is_named_and_nothing_is_left(
+    quick_runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.csv").write_text("text\na\n")
+
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(DelimitedRows, "write", full)
+    _, err, code = predict(quick_runs["classification"], tmp_path / "a.csv", "--out", tmp_path / "b.csv")
+    assert code == 1
+    assert f"{tmp_path / 'b.csv'}: the disk is full (No space left on device): make room there" in err
+    assert [path.name for path in tmp_path.iterdir()] == ["a.csv"]
 
 
 @pytest.mark.parametrize("kind", ["classification", "multiple_choice", "question_answering"])

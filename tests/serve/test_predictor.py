@@ -176,6 +176,16 @@ REFUSED: dict[str, tuple[str, Any, str]] = {
         "input 0 has 3 values, and not 2",
     ),
     "a number": ("classification", lambda model: model.predict(5), "the input is a int: give texts"),
+    "a DataFrame": (
+        "classification",
+        lambda model: model.predict(pandas.DataFrame({"text": ["a"]})),
+        "the input is a DataFrame: give one of its columns",
+    ),
+    "a DataFrame to embed": (
+        "classification",
+        lambda model: model.embed(pandas.DataFrame({"text": ["a"]})),
+        "the input is a DataFrame: give one of its columns",
+    ),
     "bytes": ("classification", lambda model: model.predict(b"a"), "the input is a bytes: give texts"),
     "a wrong key": (
         "classification",
@@ -294,7 +304,7 @@ def test_long_work_shows_its_progress(quick_runs: dict[str, Path], monkeypatch: 
     with contextlib.redirect_stderr(said):
         model.predict(TEXTS)
         assert not said.getvalue()
-        monkeypatch.setattr("openalbert.serve.compute.LONG_INPUT", 10)
+        monkeypatch.setattr("openalbert.serve.backend.LONG_INPUT", 10)
         model.predict(TEXTS)
     assert re.match(r"predict: 0\.1/0\.1 k tokens", said.getvalue())
 

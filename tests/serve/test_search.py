@@ -1,5 +1,6 @@
 """Search finds what brute force finds, in Python and in files, and keeps embeddings only as long as they are right."""
 
+import io
 import json
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ from openalbert import cli
 from openalbert.errors import UserError
 from openalbert.interop import huggingface
 from openalbert.interop.onnx import write_export
-from openalbert.serve import search, search_file
+from openalbert.serve import search
 from openalbert.serve.search import SearchIndex, make_index, nearest, nearest_by_index
 
 TEXTS = ["the war of the men", "school and water", "good people of the time", "", "the world is old, so old", "home"]
@@ -156,12 +157,17 @@ def test_a_large_file_has_an_index_and_without_usearch_a_notice(
     tiny: Path, file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("usearch")
-    monkeypatch.setattr(search_file, "LARGE", 4)
+    monkeypatch.setattr(search, "LARGE", 4)
     exact, _ = searched(capsys, tiny, file, "school water", "--exact")
     assert (file.with_name("notes.csv.search") / "index.usearch").is_file()
     found, _ = searched(capsys, tiny, file, "school water")
     assert found == exact
+    index = file.with_name("notes.csv.search") / "index.usearch"
+    index.write_bytes(index.read_bytes()[:50])
+    found, said = searched(capsys, tiny, file, "school water")
+    assert (found, "it is damaged: the file is embedded again" in said) == (exact, True)
     monkeypatch.setitem(sys.modules, "usearch.index", None)
+    assert searched(capsys, tiny, file, "school water")[0] == exact  # without the index that is there
     again, said = searched(capsys, tiny, file, "school water", "--cache", str(file.parent / "elsewhere"))
     assert again == exact
     assert "pip install 'openalbert[search]'" in said
@@ -181,8 +187,6 @@ def test_a_folder_with_other_things_is_not_replaced(tiny: Path, file: Path, caps
 def test_queries_are_read_from_standard_input_and_empty_ones_refused(
     tiny: Path, file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import io
-
     monkeypatch.setattr(sys, "stdin", io.StringIO("home\n\nthe world\n"))
     found, _ = searched(capsys, tiny, file)
     assert [one["query"] for one in found] == ["home", "the world"]
@@ -192,3 +196,14 @@ def test_queries_are_read_from_standard_input_and_empty_ones_refused(
     with pytest.raises(SystemExit):
         cli.main(["search", str(tiny), str(file), "war", "--top", "0"])
     assert "top is 0" in capsys.readouterr().err
+
+
+def test_half_a_character_in_a_row_is_printed_as_a_question_mark(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "the \\ud800 war"}\n')
+    printed = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(printed, "utf-8"))
+    cli.main(["search", str(tiny), str(tmp_path / "a.jsonl"), "war", "--json"])
+    [hit] = json.loads(printed.getvalue())["hits"]
+    assert hit["values"]["text"] == "the ? war"

@@ -135,7 +135,7 @@ def read_exit_info(folder: Path) -> ExitInfo | None:
     path = folder / RULE
     if not path.is_file():
         return None
-    info = from_json(path.read_text(encoding="utf-8"), ExitInfo, str(path))
+    info = from_json(path.read_bytes(), ExitInfo, str(path))
     if info.weights != _weights_of(folder):
         raise UserError(f"{path}: the rule was fitted for other weights: copy the folder again, or remove the file")
     return info

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from openalbert.atomic_io import new_folder
-from openalbert.errors import UserError
+from openalbert.errors import UserError, explain_full_disk
 from openalbert.interop.config_json import write_config
 from openalbert.interop.exits import copy_exits
 from openalbert.interop.huggingface import CONFIG, EXPORT
@@ -94,10 +94,10 @@ def write_export(model: AlbertModel, folder: Path, *, source: Path, int8: bool, 
     check_replaceable(folder)
     config, heads = model.config, model.head_list
     parameters = {name: parameter.detach().float().cpu().numpy() for name, parameter in model.named_parameters()}
-    weights = Weights(parameters, int8, keep)
-    graphs = {WHOLE: whole_graph(weights, config, heads), EMBEDDING: embedding_graph(weights, config)}
+    weights, blocks = Weights(parameters, int8, keep), blocks_of(config, parameters)
+    graphs = {WHOLE: whole_graph(weights, config, heads, blocks), EMBEDDING: embedding_graph(weights, config)}
     layers = []
-    for attention, ffn in blocks_of(config):
+    for attention, ffn in blocks:
         name = f"layer-{attention}-{ffn}.onnx"
         layers.append(name)
         if name not in graphs:
@@ -108,7 +108,7 @@ def write_export(model: AlbertModel, folder: Path, *, source: Path, int8: bool, 
     graphs |= {head_file(head.kind): head_graph(weights, config, head) for head in heads}
     if int8:
         check_quantized(graphs.values(), keep)
-    with new_folder(folder) as aside:
+    with explain_full_disk(folder, "nothing is left of it"), new_folder(folder) as aside:
         (aside / WEIGHTS_FILE).write_bytes(weights.content())
         for name, graph in graphs.items():
             (aside / name).write_bytes(graph.SerializeToString(deterministic=True))
@@ -147,7 +147,7 @@ def check_replaceable(target: Path) -> None:
 def read_manifest(folder: Path) -> Manifest:
     """The manifest of an exported folder, whose files are checked against it."""
     path = folder / EXPORT
-    manifest = from_json(path.read_text(encoding="utf-8"), Manifest, str(path))
+    manifest = from_json(path.read_bytes(), Manifest, str(path))
     for name, expected in manifest.files.items():
         file = folder / name
         if not file.is_file():

@@ -318,15 +318,14 @@ def head_graph(weights: Weights, config: AlbertConfig, head: Head) -> "ModelProt
     return _model(graph, head.kind, inputs, [_value("logits", "FLOAT", ["rows", _width(head, config)])])
 
 
-def whole_graph(weights: Weights, config: AlbertConfig, heads: Sequence[Head]) -> "ModelProto":
-    """Token ids to hidden states, the pooled ones and the logits of every head.
+def whole_graph(weights: Weights, config: AlbertConfig, heads: Sequence[Head], blocks: Sequence[Block]) -> "ModelProto":
+    """Token ids to hidden states, the pooled ones and the logits of every head; `blocks` are those of each layer.
 
     Layers with one set of weights are a loop; others follow one another.
     """
     graph = Graph(weights)
     hidden = embed(graph, config)
     mask = attention_mask(graph, IDS)
-    blocks = blocks_of(config)
     if len(set(blocks)) == 1:
         rounds, go_on = graph.constant(config.num_layers), graph.constant(np.array(True))
         hidden = graph.op("Loop", rounds, go_on, hidden, body=_body(graph, config, mask))
@@ -346,13 +345,33 @@ def whole_graph(weights: Weights, config: AlbertConfig, heads: Sequence[Head]) -
     return _model(graph, "albert", [_tokens(IDS), _tokens(MASK), _tokens(SEGMENTS)], outputs)
 
 
-def blocks_of(config: AlbertConfig) -> list[Block]:
-    """The blocks of each layer."""
+def blocks_of(config: AlbertConfig, parameters: Mapping[str, np.ndarray]) -> list[Block]:
+    """The blocks of each layer. Of blocks with the same weights, as `finetune --trainable head` makes them, all layers
+    use the first."""
     sharing, layers = config.sharing, config.num_layers
+    attention, ffn = (
+        _first_equal(parameters, f"encoder.{kind}.", count)
+        for kind, count in (("attention", sharing.attention), ("ffn", sharing.ffn))
+    )
     return [
-        (block_of_layer(layer, sharing.attention, layers), block_of_layer(layer, sharing.ffn, layers))
+        (
+            attention[block_of_layer(layer, sharing.attention, layers)],
+            ffn[block_of_layer(layer, sharing.ffn, layers)],
+        )
         for layer in range(layers)
     ]
+
+
+def _first_equal(parameters: Mapping[str, np.ndarray], prefix: str, count: int) -> list[int]:
+    """For each block, the first one with the same weights."""
+    names = [name.removeprefix(f"{prefix}0") for name in parameters if name.startswith(f"{prefix}0.")]
+
+    def are_equal(one: int, other: int) -> bool:
+        return all(
+            np.array_equal(parameters[f"{prefix}{one}{name}"], parameters[f"{prefix}{other}{name}"]) for name in names
+        )
+
+    return [next(other for other in range(block + 1) if are_equal(other, block)) for block in range(count)]
 
 
 def _body(outer: Graph, config: AlbertConfig, mask: str) -> "GraphProto":

@@ -153,7 +153,8 @@ def open_session(path: Path, threads: int) -> "InferenceSession":
     try:
         return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # its exceptions have no common base
-        reason = str(error).splitlines()[0]
+        # The first line: a status, the place in the C++ code, and behind its last parenthesis what is wrong.
+        reason = str(error).splitlines()[0].rpartition(" failed:")[2].rpartition(") ")[2]
         raise UserError(
             f"{path}: ONNX Runtime {onnxruntime.__version__} cannot load this graph ({reason}): update it with "
             "pip install 'openalbert[onnx]', or export the model again"

@@ -92,4 +92,4 @@ def _write_sentence_transformers_files(folder: Path, hidden_size: int, max_lengt
 def read_task_info(folder: Path) -> TaskInfo | None:
     """The content of task.json; None where the model was fine-tuned elsewhere."""
     path = folder / TASK
-    return from_json(path.read_text(encoding="utf-8"), TaskInfo, str(path)) if path.is_file() else None
+    return from_json(path.read_bytes(), TaskInfo, str(path)) if path.is_file() else None

@@ -1,9 +1,11 @@
 """What computes a model's outputs for token sequences, behind one small protocol: torch here, others elsewhere.
 
-Everything before it (tokens) and after it (what the logits mean) is the same for all of them.
+Everything before it (tokens) and after it (what the logits mean) is the same for all of them. A `Computation` is one
+pass: a backend, which layers it computes, how much at a time, and what progress is shown.
 """
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
@@ -11,12 +13,14 @@ import numpy as np
 import torch
 from jaxtyping import Float32, Int64
 
+from openalbert.errors import UserError
 from openalbert.finetuning.predict import (
     MEAN,
     TOKENS_AT_A_TIME,
     Embedding,
     Outputs,
     batches_by_length,
+    combine_windows,
     embed,
     inference,
     pack,
@@ -24,10 +28,13 @@ from openalbert.finetuning.predict import (
 )
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import AlbertConfig, Head, HeadKind
-from openalbert.serve.early_exit import Pool, TorchPool
+from openalbert.model.heads import EXIT_KINDS
+from openalbert.progress import Work
+from openalbert.serve.early_exit import Leaving, Pool, TorchPool, run_with_exits
 from openalbert.tasks.task import Sequences
 from openalbert.train.device import Device
 
+LONG_INPUT = 200_000  # tokens from which on progress is shown
 Advance = Callable[[float], None]
 """Called with the number of tokens that were just computed."""
 
@@ -178,3 +185,63 @@ class TorchBackend:
                 ids[rows], probabilities[rows] = best.indices.cpu().numpy(), best.values.cpu().numpy()
                 pace.advance(float(len(packed.tokens)))
         return MaskedPieces(ids, probabilities)
+
+
+@dataclass(frozen=True)
+class Computation:
+    """A backend, and how it is used for some inputs."""
+
+    backend: Backend
+    tokens_at_a_time: int = TOKENS_AT_A_TIME
+    leaving: Leaving | None = None
+    """At which depth inputs leave; None: all layers are computed."""
+    shows: bool = False
+    """Whether long work shows its progress."""
+
+    def __post_init__(self) -> None:
+        if self.tokens_at_a_time < 1:
+            raise UserError(f"tokens_at_a_time is {self.tokens_at_a_time}: it must be at least 1")
+
+    def logits(self, sequences: Sequences, kinds: Sequence[HeadKind]) -> Outputs:
+        """The logits of these heads, and the depth at which each sequence left, where they may leave early."""
+        backend = self._to_depth()
+        with self._work(sequences) as advance:
+            if self.leaving is not None and kinds[0] in EXIT_KINDS and isinstance(backend, LayeredBackend):
+                left = run_with_exits(
+                    backend.pool(), sequences, self.leaving, tokens_at_a_time=self.tokens_at_a_time, advance=advance
+                )
+                return Outputs({kinds[0]: combine_windows(sequences, left.logits)}, left.depths)
+            return backend.logits(sequences, kinds, Pace(self.tokens_at_a_time, advance))
+
+    def masked_pieces(
+        self, sequences: Sequences, masks: Int64[np.ndarray, "masks"], top: int, num_pieces: int
+    ) -> MaskedPieces:
+        """The most probable pieces of the tokens at these places."""
+        with self._work(sequences) as advance:
+            pace = Pace(self.tokens_at_a_time, advance)
+            return self._to_depth().masked_pieces(sequences, masks, top, num_pieces, pace)
+
+    def embed(self, sequences: Sequences, embedding: Embedding = MEAN) -> Float32[np.ndarray, "sequences hidden"]:
+        """The embedding of each sequence."""
+        with self._work(sequences) as advance:
+            return self._to_depth().embed(sequences, embedding, Pace(self.tokens_at_a_time, advance))
+
+    def _to_depth(self) -> Backend:
+        depth = self.leaving.max_depth if self.leaving is not None else None
+        if depth is None or not isinstance(self.backend, LayeredBackend):
+            return self.backend
+        return self.backend.at_depth(depth)
+
+    @contextlib.contextmanager
+    def _work(self, sequences: Sequences) -> Iterator[Advance]:
+        """Show the progress of long work, and explain what it lacks memory for."""
+        try:
+            if self.shows and len(sequences.ids) >= LONG_INPUT:
+                with Work("predict", total=float(len(sequences.ids)), unit="k tokens", scale=1e3) as work:
+                    yield work.advance
+            else:
+                yield not_shown
+        except torch.OutOfMemoryError:
+            raise UserError(
+                "so many tokens at a time do not fit into the memory: give fewer with tokens_at_a_time"
+            ) from None

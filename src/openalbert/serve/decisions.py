@@ -13,7 +13,7 @@ from openalbert.finetuning.predict import PRETRAINING, Outputs, decide, probabil
 from openalbert.finetuning.span_decoding import best_answers
 from openalbert.finetuning.words import TaggedWords
 from openalbert.interop.task_json import TaskInfo
-from openalbert.serve.compute import Computation
+from openalbert.serve.backend import Computation
 from openalbert.serve.predictions import (
     IN_ORDER,
     SWAPPED,

@@ -128,8 +128,7 @@ class DepthMixedBatch:
     ) -> None:
         """Add sequences, which get these numbers; `deadline` is in seconds from now."""
         last = self.pool.num_layers if max_depth is None else max_depth
-        if not 1 <= last <= self.pool.num_layers:
-            raise UserError(f"depth is {last}, but it must be from 1 to {self.pool.num_layers}, the number of layers")
+        check_depth(last, self.pool.num_layers)
         count, until = len(chosen), np.inf if deadline is None else self.clock() + deadline
         zeros, logits = np.zeros(count, np.int64), np.zeros((count, self.pool.num_outputs), np.float32)
         new = Active(
@@ -254,17 +253,33 @@ class TorchPool:
             self.hidden = hidden
 
 
+def check_depth(depth: int, num_layers: int) -> None:
+    """Refuse a number of layers that the model has not."""
+    if not 1 <= depth <= num_layers:
+        raise UserError(f"depth is {depth}, but it must be from 1 to {num_layers}, the number of layers")
+
+
 def choose_leaving(
-    info: ExitInfo | None, *, depth: int | None = None, speedup: float | None = None, deadline_ms: float | None = None
+    info: ExitInfo | None,
+    num_layers: int,
+    *,
+    depth: int | None = None,
+    speedup: float | None = None,
+    deadline_ms: float | None = None,
 ) -> Leaving | None:
     """When examples leave, as a user asks for it. Without a wish it is by the fitted rule; None where there is none.
 
     `depth` is that of all examples.
     """
+    if deadline_ms is not None and not deadline_ms >= 0:
+        raise UserError(f"a deadline of {deadline_ms:g} milliseconds is none: give 0 or more")
+    if speedup is not None and not speedup >= 1:
+        raise UserError(f"a speed-up of {speedup:g} is none: give 1 or more")
     deadline = None if deadline_ms is None else deadline_ms / 1000
     if depth is not None:
         if speedup is not None:
             raise UserError("a depth is the same for all inputs, a speed-up lets each leave at its own: give one")
+        check_depth(depth, num_layers)
         return Leaving(NEVER, depth, deadline)
     if speedup is not None and info is None:
         raise UserError("this model has no exits to speed it up: fine-tune it with --exits, or choose a depth")

@@ -1,5 +1,6 @@
 """The verb `embed`: embeddings of texts and files of any size as .npy, Parquet or JSONL, in the order of rows."""
 
+import contextlib
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -8,21 +9,21 @@ from typing import IO, Annotated, Any
 
 import numpy as np
 from jaxtyping import Float32
+from numpy.lib import format as npy
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from openalbert.errors import UserError
 from openalbert.finetuning.predict import TOKENS_AT_A_TIME
-from openalbert.formatting import counted, percent_of, were
 from openalbert.model.pooling import Pooling
-from openalbert.serve.embeddings import NpyWriter
+from openalbert.progress import log
 from openalbert.serve.files.row_writers import JsonRows
 from openalbert.serve.files.rows import Chunk, Rows, TextLines, first_table
-from openalbert.serve.predict import log, open_given, open_model, open_output, progress
 from openalbert.serve.predictor import Embedded, Predictor
+from openalbert.serve.row_verbs import RowCount, open_given, open_model, open_output, progress
 from openalbert.tasks.custom.columns import Layout
 from openalbert.tasks.custom.text import find_text_columns
 from openalbert.tasks.data.source import TaskSource
-from openalbert.tasks.data.tables import Exclusions, Row
+from openalbert.tasks.data.tables import Row
 from openalbert.train.device import Speed
 
 TEXT, EMBEDDING = "text", "embedding"
@@ -74,14 +75,16 @@ def embed(settings: Embed) -> None:
         rows = open_given(settings.texts, settings.out, LINES, lambda words: [{TEXT: word} for word in words])
         first = next(rows.chunks)
         job.find_column(rows, first)
-        with open_output(settings.out) as file, progress("embed", rows) as advance:
-            make = WRITERS[".jsonl" if settings.out is None else settings.out.suffix.lower()]
-            writer = make(file, rows, job.column, model.config.hidden_size)
-            for chunk in itertools.chain([first], rows.chunks):
-                writer.write(chunk, job.embed(chunk))
-                advance(float(chunk.num_lines))
-            writer.close()
-        job.report(rows)
+        make = WRITERS[".jsonl" if settings.out is None else settings.out.suffix.lower()]
+        with open_output(settings.out) as file:
+            with (
+                contextlib.closing(make(file, rows, job.column, model.config.hidden_size)) as writer,
+                progress("embed", rows) as advance,
+            ):
+                for chunk in itertools.chain([first], rows.chunks):
+                    writer.write(chunk, job.embed(chunk))
+                    advance(float(chunk.num_lines))
+            job.report(rows)
 
 
 class Job:
@@ -91,8 +94,8 @@ class Job:
         self.model, self.how, self.normalize = model, how, normalize
         self.method = model.embedding_method(how.pooling, how.layer)
         self.column = TEXT
-        self.num_rows = self.num_truncated = 0
-        self.problems = Exclusions()
+        self.count = RowCount()
+        self.embed_texts([])  # refuses settings that do not fit the model before anything is written
 
     def find_column(self, rows: Rows, first: Chunk) -> None:
         """Find the column of the text by the first rows: the user's, that of the training file, or a guess."""
@@ -108,25 +111,24 @@ class Job:
                 "--text-column"
             )
         self.column = found.first
-        for remark in found.remarks:
-            log(remark)
+        if layout is None and self.how.text_column is None:
+            log(f"{table.name}: the text from '{self.column}' (guessed; change with --text-column)")
 
     def embed(self, chunk: Chunk) -> Float32[np.ndarray, "rows hidden"]:
         """A row for each record that is not a blank line; zeros where it has no text."""
         records = [record for record in chunk.records if not record.is_blank]
-        texts, reasons, places = [], [], []
+        texts, reasons = [], []
         for record in records:
             text = read_text(record.row, self.column) if record.row is not None else None
             texts.append(text or "")
             reasons.append(
                 "without a text" if text is not None else record.problem or f"whose '{self.column}' is no text"
             )
-            places.append(record.place if record.row is None else record.row.place)
         found = self.embed_texts(texts)
         for number in found.empty:
-            self.problems.add(reasons[number], places[number])
-        self.num_rows += len(records)
-        self.num_truncated += found.num_truncated
+            self.count.problems.add(reasons[number], records[number].where)
+        self.count.num_rows += len(records)
+        self.count.num_truncated += found.num_truncated
         return found.embeddings
 
     def embed_texts(self, texts: Sequence[str]) -> Embedded:
@@ -138,15 +140,8 @@ class Job:
 
     def report(self, rows: Rows) -> None:
         """Log what was cut or has no embedding; nothing at all is an error."""
-        if self.num_truncated:
-            number, length = self.num_truncated, self.how.max_length or self.model.max_length
-            percent = percent_of(number, self.num_rows)
-            log(f"{counted(number, 'row')} ({percent}) {were(number)} too long, and cut to {length} tokens")
-        reasons = [f"{counted(count, 'row')} {reason}" for reason, count in self.problems.counted().items()]
-        if len(self.problems) == self.num_rows:
-            raise UserError(f"{rows.name}: nothing can be embedded: {'; '.join(reasons)}")
-        for reason in reasons:
-            log(f"warning: {reason}: embedded as zeros")
+        longest = self.how.max_length or self.model.max_length
+        self.count.report(rows.name, longest, "embedded", "embedded as zeros")
 
 
 def read_text(row: Row, column: str) -> str | None:
@@ -164,15 +159,23 @@ class NpyRows:
     """.npy: a matrix with a row for each row of the input, blank lines not counted."""
 
     def __init__(self, file: IO[bytes], rows: Rows, column: str, width: int) -> None:
-        self._writer = NpyWriter(file, width)
+        self._file, self._num_rows, self._width = file, 0, width
+        self._write_header()
+
+    def _write_header(self) -> None:
+        """Numpy leaves room for a larger first number: the header can be written again with the final one."""
+        values = {"descr": "<f4", "fortran_order": False, "shape": (self._num_rows, self._width)}
+        npy.write_array_header_1_0(self._file, values)
 
     def write(self, chunk: Chunk, embeddings: Float32[np.ndarray, "rows hidden"]) -> None:
         """Append the embeddings."""
-        self._writer.write(embeddings)
+        self._file.write(np.ascontiguousarray(embeddings, "<f4").data)
+        self._num_rows += len(embeddings)
 
     def close(self) -> None:
         """Write how many they are."""
-        self._writer.close()
+        self._file.seek(0)
+        self._write_header()
 
 
 class JsonEmbeddings:
@@ -229,7 +232,8 @@ class ParquetEmbeddings:
 
 
 def _plain(value: Any) -> str | None:
-    return None if value is None else str(value)
+    """As Parquet takes it: JSON may hold half a character."""
+    return None if value is None else str(value).encode(errors="replace").decode()
 
 
 WRITERS: dict[str, Any] = {".npy": NpyRows, ".parquet": ParquetEmbeddings, ".jsonl": JsonEmbeddings}

@@ -27,6 +27,7 @@ from openalbert.progress import plain_console
 from openalbert.report.model_card import exported_card
 from openalbert.run_files import MODEL
 from openalbert.serve.export_scores import (
+    HIDDEN_STATES,
     Comparison,
     Score,
     compare_on_task,
@@ -198,7 +199,7 @@ def _advice(settings: Export, model: AlbertModel, folder: Path, scores: Sequence
     if worst is None or worst.drop <= MOST_LOST:
         return ""
     lost = f"{worst.name} drops by {worst.drop:.1f} points, more than {MOST_LOST}"
-    rest = [part for part in PARTS if part not in settings.keep_fp32 and part != "heads"]
+    rest = [part for part in PARTS if part not in settings.keep_fp32]
     if not settings.int8 or not rest:
         return f"{lost}: use the model as it is"
     sample = sample_sequences(folder, model.config)
@@ -207,9 +208,15 @@ def _advice(settings: Export, model: AlbertModel, folder: Path, scores: Sequence
         for part in rest:
             out = Path(temporary, part)
             write_export(model, out, source=folder, int8=True, keep=(*settings.keep_fp32, part))
-            errors[part] = largest_differences(model, OnnxBackend(ExportedModel(out)), sample)["hidden states"][0]
+            errors[part] = _relative_error(largest_differences(model, OnnxBackend(ExportedModel(out)), sample))
     best = min(errors, key=lambda part: errors[part])
     return f"{lost}: keep the part that matters most in fp32, --keep-fp32 {' '.join((*settings.keep_fp32, best))}"
+
+
+def _relative_error(differences: dict[str, tuple[float, float]]) -> float:
+    """That of the logits, which decide; of the hidden states where there are none."""
+    of_heads = {name: found for name, found in differences.items() if name != HIDDEN_STATES} or differences
+    return max(gap / max(size, 1e-9) for gap, size in of_heads.values())
 
 
 def print_report(report: Report) -> None:

@@ -12,6 +12,7 @@ from openalbert.finetuning.data import EncodedSplit, encode_split
 from openalbert.finetuning.evaluation.evaluate import Evaluate, open_for, resolve_options, with_trained_metric
 from openalbert.finetuning.evaluation.split import evaluate_outputs
 from openalbert.finetuning.predict import Ensemble, Outputs, task_heads
+from openalbert.interop.onnx_graph import SCORE_TOKENS
 from openalbert.interop.task_json import read_task_info
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import AlbertConfig
@@ -23,6 +24,7 @@ from openalbert.tasks.task import Sequences
 from openalbert.text.tokenizer import MODEL_FILE, Tokenizer
 from openalbert.train.device import Device
 
+HIDDEN_STATES = "hidden states"
 MASK_RATE = 0.15
 CHUNK = 128  # tokens of an example of masked LM
 MOST_CHUNKS = 200  # 3,800 masked tokens
@@ -80,13 +82,12 @@ def largest_differences(
         ids = sequences.ids[start:end].astype(np.int64)[None]
         with torch.inference_mode():
             encoded = model.encode(torch.from_numpy(ids))
-            theirs = {"hidden states": encoded.hidden[0].numpy()}
+            theirs = {HIDDEN_STATES: encoded.hidden[0].numpy()}
             theirs |= {head.kind: model.scores(head.kind, encoded).numpy() for head in model.head_list}
         hidden = export.model.encode(ids, np.zeros_like(ids), np.ones_like(ids), depth=export.depth)[0]
         for name, expected in theirs.items():
-            is_of_tokens = expected.size // expected.shape[-1] == len(hidden) and len(hidden) > 1
-            vectors = hidden if is_of_tokens else hidden[:1]
-            ours = hidden if name == "hidden states" else export.model.scores(name, vectors)  # type: ignore[arg-type]
+            vectors = hidden if name in SCORE_TOKENS else hidden[:1]
+            ours = hidden if name == HIDDEN_STATES else export.model.scores(name, vectors)  # type: ignore[arg-type]
             difference, largest = found.get(name, (0.0, 0.0))
             gap = float(np.abs(ours - expected.reshape(ours.shape)).max())
             found[name] = (max(difference, gap), max(largest, float(np.abs(expected).max())))

@@ -49,9 +49,17 @@ def as_inputs(given: Any, kind: Kind | None) -> list[Input]:
     """The inputs that a Python value stands for: one, or all of a list, a pandas Series or any other iterable."""
     if is_one(given):
         return [_as_input(given, kind, "the input")]
-    if isinstance(given, bytes | Mapping) or not hasattr(given, "__iter__"):
-        raise UserError(f"the input is a {type(given).__name__}: {expected(kind)}")
+    check_is_several(given, expected(kind))
     return [_as_input(one, kind, f"input {number}") for number, one in enumerate(given)]
+
+
+def check_is_several(given: Any, advice: str) -> None:
+    """Refuse what is no collection of inputs; one of a DataFrame would give the names of its columns."""
+    if hasattr(given, "columns"):
+        advice = "give one of its columns"
+    elif hasattr(given, "__iter__") and not isinstance(given, bytes | Mapping):
+        return
+    raise UserError(f"the input is a {type(given).__name__}: {advice}")
 
 
 def expected(kind: Kind | None) -> str:
@@ -115,8 +123,11 @@ def as_example(given: Input, kind: Kind | None, number: int) -> Example | Unpred
 
 def _text_to_tag(given: Input, name: str) -> TaggingExample | Unpredictable:
     """A text as it was given, since entities are characters of it; or the words of one."""
-    if given.get("tokens") is not None:
-        text, words = join_words([as_text(word, "whose word") for word in given["tokens"]])
+    tokens = given.get("tokens")
+    if tokens is not None:
+        if not isinstance(tokens, Sequence) or isinstance(tokens, str):
+            return Unpredictable("whose tokens are not a list of words")
+        text, words = join_words([as_text(word, "whose word") for word in tokens])
     else:
         text = _text(given, "text")
         words = split_words(text)

@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Int64
 
 from openalbert.errors import UserError
-from openalbert.serve.compute import Computation
+from openalbert.serve.backend import Computation
 from openalbert.serve.predictions import FillPrediction, Guess, Prediction, Unpredictable
 from openalbert.tasks.task import Sequences
 from openalbert.text.tokenizer import Tokenizer

@@ -1,24 +1,18 @@
 """The verb `predict`: predictions of a model for texts and files of any size, in the order of their rows."""
 
 import contextlib
-import io
 import itertools
 import math
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Annotated, Any, TextIO, cast
+from typing import Annotated, Any
 
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
-from openalbert import atomic_io
 from openalbert.errors import UserError
 from openalbert.finetuning.predict import TOKENS_AT_A_TIME
-from openalbert.formatting import counted, percent_of, were
-from openalbert.interop.huggingface import find_folder
-from openalbert.progress import Work
-from openalbert.serve.backend import Advance, not_shown
+from openalbert.progress import log
 from openalbert.serve.files.roles import InputColumns, RowReader, find_roles, lines_for, words_for
 from openalbert.serve.files.row_writers import Cells, open_writer
 from openalbert.serve.files.rows import (
@@ -26,12 +20,7 @@ from openalbert.serve.files.rows import (
     Chunk,
     Format,
     Rows,
-    TextLines,
     first_table,
-    format_of,
-    given_rows,
-    input_rows,
-    open_rows,
 )
 from openalbert.serve.inputs import Input
 from openalbert.serve.predictions import (
@@ -43,10 +32,9 @@ from openalbert.serve.predictions import (
     Unpredictable,
     added_columns,
 )
-from openalbert.serve.predictor import TOP, Predictor
-from openalbert.tasks.data.tables import Exclusions
-from openalbert.text.readers import STANDARD_INPUT
-from openalbert.train.device import Speed, open_device
+from openalbert.serve.predictor import TOP, Predicted, Predictor
+from openalbert.serve.row_verbs import RowCount, open_given, open_model, open_output, progress
+from openalbert.train.device import Speed
 
 DIGITS = 6  # significant ones of probabilities and values in files
 
@@ -59,7 +47,8 @@ class Predict:
     """A fine-tuned or pretrained model: a model folder, a run, the name of a bundled checkpoint, or `owner/name` on
     Hugging Face's hub."""
     texts: Annotated[Positional[tuple[str, ...]], arg(metavar="[TEXT ...|FILE|-]")] = ()
-    """Texts; or a file: CSV, TSV, JSONL, Parquet, CoNLL, or .txt, a text a line. Nothing, or -: standard input."""
+    """Texts; or a file: CSV, TSV, JSONL, JSON, Parquet, CoNLL, or .txt, a text a line. Nothing, or -: standard
+    input."""
     out: Path | None = None
     """The file to write: with the ending of the input, or .jsonl. Not given: standard output."""
     all_probabilities: bool = False
@@ -95,14 +84,15 @@ def predict(settings: Predict) -> None:
         for remark in reader.remarks:
             log(remark)
         added = _added(model, settings, form)
+        job = _Job(model, settings, reader, added)
         with open_output(settings.out) as file:
-            writer = open_writer(file, form, rows, added)
-            job = _Job(model, settings, reader, added)
-            with progress("predict", rows) as work:
+            with (
+                contextlib.closing(open_writer(file, form, rows, added)) as writer,
+                progress("predict", rows) as advance,
+            ):
                 for chunk in itertools.chain([first], rows.chunks):
                     writer.write(chunk, job.cells(chunk))
-                    work(float(chunk.num_lines))
-            writer.close()
+                    advance(float(chunk.num_lines))
             job.report(rows)
 
 
@@ -124,34 +114,24 @@ def _added(model: Predictor, settings: Predict, form: Format) -> dict[str, CellK
     return {f"{settings.prefix}{name}": kind for name, kind in added.items()}
 
 
-@contextlib.contextmanager
-def open_model(name: str, speed: Speed) -> Iterator[Predictor]:
-    """A model on the device that the settings ask for."""
-    find_folder(name)  # refuses a preset, which has no tokenizer
-    with open_device(speed) as device:
-        model = Predictor.load(name)
-        model.compute_on(device)
-        yield model
-
-
-@contextlib.contextmanager
-def progress(label: str, rows: Rows) -> Iterator[Advance]:
-    """Progress over the lines of a file; there is none for texts that were typed."""
-    if not rows.total:
-        yield not_shown
-        return
-    with Work(label, total=float(rows.total), unit="rows" if rows.format == "parquet" else "lines") as work:
-        yield work.advance
-
-
 class _Job:
     """Predicts chunk by chunk, and counts what could not be predicted."""
 
     def __init__(self, model: Predictor, settings: Predict, reader: RowReader, added: Mapping[str, CellKind]) -> None:
         self.model, self.settings, self.reader, self.added = model, settings, reader, added
         self.leaving = model.leaving(depth=settings.depth, speedup=settings.speedup, deadline_ms=settings.deadline_ms)
-        self.num_rows = self.num_predicted = self.num_truncated = self.num_layers = 0
-        self.problems = Exclusions()
+        self.count = RowCount()
+        self.num_predicted = self.num_layers = 0
+        self._predict([])  # refuses settings that do not fit the model before anything is written
+
+    def _predict(self, inputs: list[Input]) -> Predicted:
+        return self.model.predict_inputs(
+            inputs,
+            max_length=self.settings.max_length,
+            tokens_at_a_time=self.settings.tokens_at_a_time,
+            top=self.settings.top,
+            leaving=self.leaving,
+        )
 
     def cells(self, chunk: Chunk) -> list[Cells]:
         """The cells that are added to each record of a chunk."""
@@ -162,26 +142,19 @@ class _Job:
                 try:
                     inputs[place] = self.reader.read(record.row)
                 except UserError as error:  # a list where a text belongs, which the error says with the place
-                    self.problems.add(f"that cannot be read ({error})", record.row.place)
+                    self.count.problems.add(f"that cannot be read ({error})", record.where)
             elif record.problem:
-                self.problems.add(record.problem, record.place)
-        found = self.model.predict_inputs(
-            list(inputs.values()),
-            max_length=self.settings.max_length,
-            tokens_at_a_time=self.settings.tokens_at_a_time,
-            top=self.settings.top,
-            leaving=self.leaving,
-        )
+                self.count.problems.add(record.problem, record.where)
+        found = self._predict(list(inputs.values()))
         for (place, _), one in zip(inputs.items(), found.predictions, strict=True):
-            row = chunk.records[place].row
             if isinstance(one, Unpredictable):
-                self.problems.add(one.reason, row.place if row is not None else "")
+                self.count.problems.add(one.reason, chunk.records[place].where)
             else:
                 cells[place] = self._cells(one)
                 self.num_predicted += 1
                 self.num_layers += getattr(one, "depth", None) or 0
-        self.num_rows += sum(not record.is_blank for record in chunk.records)
-        self.num_truncated += found.num_truncated
+        self.count.num_rows += sum(not record.is_blank for record in chunk.records)
+        self.count.num_truncated += found.num_truncated
         return cells
 
     def _cells(self, prediction: Prediction) -> Cells:
@@ -199,16 +172,10 @@ class _Job:
         if self.num_layers:
             mean = self.num_layers / self.num_predicted
             log(f"{mean:.1f} of {self.model.config.num_layers} layers were computed on average")
-        if self.num_truncated:
-            number, length = self.num_truncated, self.settings.max_length or self.model.max_length
-            percent = percent_of(number, self.num_rows)
-            log(f"{counted(number, 'row')} ({percent}) {were(number)} too long, and cut to {length} tokens")
-        reasons = [f"{counted(count, 'row')} {reason}" for reason, count in self.problems.counted().items()]
-        if not self.num_predicted:
-            advice = "; it is a pretrained model: fine-tune it for a task first" if self.model.kind is None else ""
-            raise UserError(f"{rows.name}: nothing can be predicted: {'; '.join(reasons)}{advice}")
-        for reason in reasons:
-            log(f"warning: {reason}: no prediction")
+        if self.model.kind is None and not self.num_predicted:
+            log(f"{self.model.name} is a pretrained model: fine-tune it for a task first")
+        longest = self.settings.max_length or self.model.max_length
+        self.count.report(rows.name, longest, "predicted", "no prediction")
 
 
 def _rounded(value: Any) -> Any:
@@ -220,66 +187,6 @@ def _rounded(value: Any) -> Any:
     return [_rounded(one) for one in value] if isinstance(value, list) else value
 
 
-def log(sentence: str) -> None:
-    """Write a message to standard error."""
-    print(sentence, file=sys.stderr, flush=True)
-
-
-@contextlib.contextmanager
-def open_output(path: Path | None) -> Iterator[IO[bytes]]:
-    """The file to write, which is complete or absent; standard output where there is none."""
-    if path is None:
-        sys.stdout.flush()
-        yield cast("IO[bytes]", getattr(sys.stdout, "buffer", None) or _TextStream(sys.stdout))
-        sys.stdout.flush()
-        return
-    atomic_io.make_folder(path.absolute().parent)
-    with atomic_io.new_file(path) as file:
-        yield file
-
-
-class _TextStream(io.RawIOBase):
-    """Standard output where it is replaced by a stream of text, as in notebooks."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self.stream = stream
-
-    def write(self, data: Any) -> int:
-        return self.stream.write(bytes(data).decode())
-
-
-def open_given(
-    words: tuple[str, ...],
-    out: Path | None,
-    lines: TextLines,
-    typed: Callable[[tuple[str, ...]], Sequence[Mapping[str, Any]]],
-) -> Rows:
-    """The rows of the file that is named, of standard input, or of texts that were typed."""
-    if words in ((), (STANDARD_INPUT,)):
-        return input_rows(lines)
-    files = [word for word in words if _is_file(word)]
-    if not files:
-        texts = typed(words)
-        return given_rows(texts, tuple(dict.fromkeys(role for one in texts for role in one)))
-    if len(words) > 1:
-        raise UserError(f"{files[0]} is a file: give one file alone, or texts")
-    path = Path(files[0])
-    if out is not None and out.exists() and path.exists() and out.samefile(path):
-        raise UserError(f"--out {out} is the file that is read: give it another name")
-    return open_rows(path, lines)
-
-
-def _is_file(word: str) -> bool:
-    """Whether a word names a file: one that exists, or one by its ending."""
-    if len(word) > 4096 or "\n" in word:
-        return False
-    path = Path(word)
-    with contextlib.suppress(OSError, ValueError):
-        if path.exists():
-            return True
-    return format_of(path) is not None and not any(character.isspace() for character in path.name)
-
-
 def _output_format(rows: Rows, out: Path | None) -> Format:
     if out is None:
         return rows.format if rows.format in ("csv", "tsv", "conll") else "jsonl"
@@ -289,6 +196,6 @@ def _output_format(rows: Rows, out: Path | None) -> Format:
             f"--out {out}: predictions for a CoNLL file are a column of it, and only for such a file: give --out the "
             "ending of the input"
         )
-    if form is None or form == "text":
+    if form is None or form in ("text", "json"):
         raise UserError(f"--out {out}: its ending says no format to write: .csv, .tsv, .jsonl and .parquet do")
     return form

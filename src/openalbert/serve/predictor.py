@@ -1,7 +1,7 @@
 """`Predictor`: a trained model that takes text and gives predictions, for Python, the shell and servers alike."""
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -15,11 +15,11 @@ from openalbert.finetuning.predict import TOKENS_AT_A_TIME, Embedding
 from openalbert.formatting import counted
 from openalbert.model.heads import EXIT_KINDS
 from openalbert.model.pooling import Pooling
-from openalbert.serve.compute import Computation
+from openalbert.serve.backend import Computation
 from openalbert.serve.decisions import predict_order, predict_task
 from openalbert.serve.early_exit import Leaving, choose_leaving
-from openalbert.serve.embeddings import EmbeddingMethod, choose_method, piece_weights
-from openalbert.serve.inputs import Input, as_example, as_inputs, expected, is_one
+from openalbert.serve.embedding_method import EmbeddingMethod, choose_method, piece_weights
+from openalbert.serve.inputs import Input, as_example, as_inputs, check_is_several, expected, is_one
 from openalbert.serve.masks import MASK, fill_masks
 from openalbert.serve.predictions import AnswerPrediction, Prediction, Unpredictable
 from openalbert.serve.trained_model import TrainedModel
@@ -121,8 +121,7 @@ class Predictor(TrainedModel):
         weighted mean of an early one. The dot product of normalized embeddings is their cosine. A text without visible
         characters has a row of zeros, with a warning.
         """
-        if isinstance(texts, bytes | Mapping) or not hasattr(texts, "__iter__"):
-            raise UserError(f"the input is a {type(texts).__name__}: give a text, or several")
+        check_is_several(texts, "give a text, or several")
         given = [texts] if isinstance(texts, str) else list(texts)
         method = self.embedding_method(pooling, layer)
         found = self.embed_texts(given, method, normalize, max_length, tokens_at_a_time)
@@ -201,15 +200,11 @@ class Predictor(TrainedModel):
         length = self._checked_length(max_length)
         compute = Computation(self.backend, tokens_at_a_time, leaving, shows)
         found = [as_example(one, self.kind, number) for number, one in enumerate(inputs)]
-        places = [place for place, one in enumerate(found) if not isinstance(one, Unpredictable)]
         examples = [one for one in found if not isinstance(one, Unpredictable)]
         self._check_pairs(examples)
-        predictions: list[Prediction | Unpredictable] = [
-            one if isinstance(one, Unpredictable) else Unpredictable("") for one in found
-        ]
         made, num_truncated = self._predict(examples, length, top, compute)
-        for place, one in zip(places, made, strict=True):
-            predictions[place] = one
+        in_order = iter(made)
+        predictions = [one if isinstance(one, Unpredictable) else next(in_order) for one in found]
         return Predicted(predictions, num_truncated)
 
     def _predict(
@@ -237,7 +232,9 @@ class Predictor(TrainedModel):
         self, *, depth: int | None = None, speedup: float | None = None, deadline_ms: float | None = None
     ) -> Leaving | None:
         """At which depth inputs leave: as asked for, else by the fitted rule; None where all layers are computed."""
-        found = choose_leaving(self.exits, depth=depth, speedup=speedup, deadline_ms=deadline_ms)
+        found = choose_leaving(
+            self.exits, self.config.num_layers, depth=depth, speedup=speedup, deadline_ms=deadline_ms
+        )
         if deadline_ms is not None and self.kind not in EXIT_KINDS:
             raise UserError(f"a deadline is for {', '.join(EXIT_KINDS)}: {self.name} is {self._describe()}")
         return found

@@ -1,6 +1,6 @@
 """Which columns of a file a model reads: as the user names them, as in its training file, or guessed."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from openalbert.tasks.data.source import TaskSource
 from openalbert.tasks.data.tables import Row, Table
 
 PAIR = "\t"  # between the values of a line of text
+NAMES = {"second": "second text"}  # of roles in messages, where it is another
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ def _guesses(
     """A message on the columns that neither the user nor the training file names."""
     known = {"options" if role.startswith("option") else role for role in (layout.columns if layout else ())}
     guessed = [role for role in roles if role not in known and not named.get(SETTINGS[role])]
-    columns = ", ".join(f"the {role} from '{roles[role]}'" for role in guessed)
+    columns = ", ".join(f"the {NAMES.get(role, role)} from '{roles[role]}'" for role in guessed)
     settings = ", ".join(map(flag, guessed))
     return (f"{table.name}: {columns} (guessed; change with {settings})",) if guessed else ()
 
@@ -113,7 +114,8 @@ def _check_columns(model: Predictor, columns: Columns, named: Mapping[str, Any])
         if columns.given(role, None) is None:
             there = ", ".join(f"'{column}'" for column in table.columns)
             raise UserError(
-                f"{table.name} has no column '{columns.layout[role]}', the {role} that {model.name} was trained on: "
+                f"{table.name} has no column '{columns.layout[role]}', the {NAMES.get(role, role)} that {model.name} "
+                "was trained on: "
                 f"name the column to read with {flag(role)}; there {'is' if len(table.columns) == 1 else 'are'} {there}"
             )
 
@@ -123,7 +125,7 @@ def lines_for(model: Predictor) -> TextLines:
     are separated by tabs."""
     roles = roles_of(model.kind)
     if model.kind == "multiple_choice":
-        return TextLines(("question", "options"), lambda line: _fields(line.split(PAIR), "multiple_choice"))
+        return TextLines(("question", "options"), lambda line: _question(line.split(PAIR)))
     if model.of_pairs is False or model.kind == "tagging":
         return TextLines(("text",), lambda line: {"text": line})
     if model.of_pairs or model.kind == "question_answering":
@@ -136,18 +138,19 @@ def words_for(model: Predictor, words: tuple[str, ...]) -> list[Mapping[str, Any
     and its options. Of a pretrained model, texts without [MASK] are pairs."""
     roles = roles_of(model.kind)
     if model.kind == "multiple_choice":
-        return [_fields(list(words), "multiple_choice")]
+        return [_question(words)]
     has_masks = any(MASK in word for word in words)
     if model.kind == "question_answering" or model.of_pairs or (model.kind is None and not has_masks):
         if len(words) % 2:
             raise UserError(
                 f"{counted(len(words), 'text')} {were(len(words))} given, but {model.name} reads "
-                f"{' and '.join(roles)}: give both, each in quotes"
+                f"{' and '.join(NAMES.get(role, role) for role in roles)}: give both, each in quotes"
                 + (f"; or a text with {MASK}" if model.kind is None else "")
             )
         return [dict(zip(roles, words[place : place + 2], strict=True)) for place in range(0, len(words), 2)]
     return [{"text": word} for word in words]
 
 
-def _fields(values: list[str], kind: str) -> dict[str, Any]:
-    return {"question": values[0], "options": values[1:]}
+def _question(values: Sequence[str]) -> dict[str, Any]:
+    question, *options = values
+    return {"question": question, "options": options}

@@ -6,6 +6,7 @@ What stood in a row stays as it was, to the byte where the format allows that.
 import csv
 import io
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import IO, Any, Protocol, runtime_checkable
 
@@ -44,22 +45,22 @@ def open_writer(file: IO[bytes], form: Format, rows: Rows, added: Mapping[str, C
     if form in ("csv", "tsv"):
         if rows.columns is None:
             raise UserError(f"{rows.name} is JSONL, whose rows may differ: give --out a name that ends in .jsonl")
-        return DelimitedRows(file, form, rows, tuple(added))
+        return DelimitedRows(file, form, rows, added)
     return JsonRows(file, rows) if rows.conll is None else ConllRows(file, rows.conll)
 
 
 class DelimitedRows:
     """CSV or TSV: cells after those of the row, whose own text is copied where it is of that format."""
 
-    def __init__(self, file: IO[bytes], form: Format, rows: Rows, added: Sequence[str]) -> None:
-        self.file, self.columns, self.added = file, rows.columns or (), list(added)
+    def __init__(self, file: IO[bytes], form: Format, rows: Rows, added: Mapping[str, CellKind]) -> None:
+        self.file, self.columns, self.added = file, rows.columns or (), added
         self.is_copied = rows.is_raw and form == rows.format
         self.is_quoted = rows.is_quoted if self.is_copied else True
         self.delimiter = rows.delimiter if self.is_copied else ("\t" if form == "tsv" else ",")
         first = BYTE_ORDER_MARK if rows.is_marked else ""
         header = rows.header if self.is_copied else self._line(self.columns) + "\n"
         self.line_end = header[len(header.rstrip("\r\n")) :] or "\n"
-        self._put(first + self._with(header, self.added))
+        self._put(first + self._with(header, list(self.added)))
 
     def write(self, chunk: Chunk, cells: Sequence[Cells]) -> None:
         """Write the rows with their cells."""
@@ -70,7 +71,7 @@ class DelimitedRows:
             raw = record.raw if self.is_copied else self._own(record)
             if self.is_copied and record.row is None:
                 raw = self._filled_up(raw)
-            self._put(self._with(raw, [_cell(added.get(name)) for name in self.added]))
+            self._put(self._with(raw, [_cell(added.get(name), kind) for name, kind in self.added.items()]))
 
     def close(self) -> None:
         """Nothing is left to write."""
@@ -124,7 +125,7 @@ class JsonRows:
         if record.row is None:
             return _json({"unreadable": record.raw.rstrip("\r\n"), **added})
         if not self.is_copied:
-            return _json({**record.row.values, **added})
+            return _json(_finite({**record.row.values, **added}))
         for name in added:
             if name in record.row.values:
                 raise UserError(f"{record.row.place} has a field '{name}' already: {OTHER_NAMES}")
@@ -142,7 +143,7 @@ class ConllRows:
         """Write the sentences with their tags; one that cannot be predicted stays as it is."""
         for record, added in zip(chunk.records, cells, strict=True):
             tags = iter(added.get(TAGS) or ())
-            for line in record.raw.splitlines(keepends=True):
+            for line in io.StringIO(record.raw, newline=""):  # as they were read: a word may hold other line breaks
                 tag = next(tags, None) if self.form.fields(line) else None
                 text = line.rstrip("\r\n")
                 put = line if tag is None else f"{text}{self.form.separator}{tag}{line[len(text) :]}"
@@ -165,21 +166,21 @@ class ParquetRows:
             "whole number": pyarrow.int64(),
             "texts": pyarrow.list_(pyarrow.string()),
         }
-        self._array = pyarrow.array
-        self._fields = [pyarrow.field(name, kinds[kind]) for name, kind in added.items()]
+        self._array, self._added = pyarrow.array, added
+        self._fields = {name: pyarrow.field(name, kinds[kind]) for name, kind in added.items()}
         schema = rows.schema
-        for field in self._fields:
+        for field in self._fields.values():
             schema = schema.append(field)
         self._writer = pyarrow.parquet.ParquetWriter(file, schema)
 
     def write(self, chunk: Chunk, cells: Sequence[Cells]) -> None:
         """Write a batch with its columns."""
         batch = chunk.batch
-        for field in self._fields:
-            values = [one.get(field.name) for one in cells]
-            is_text = str(field.type) == "string"
-            plain = [None if value is None else _cell(value) for value in values] if is_text else values
-            batch = batch.append_column(field, self._array(plain, field.type))
+        for name, field in self._fields.items():
+            values = [one.get(name) for one in cells]
+            if self._added[name] == "text":
+                values = [None if value is None else _cell(value) for value in values]
+            batch = batch.append_column(field, self._array(values, field.type))
         self._writer.write_batch(batch)
 
     def close(self) -> None:
@@ -187,15 +188,24 @@ class ParquetRows:
         self._writer.close()
 
 
-def _cell(value: Any) -> str:
+def _cell(value: Any, kind: CellKind = "text") -> str:
     """A value as the text of a cell: several labels with a separator, anything nested as JSON."""
     if value is None:
         return ""
     if isinstance(value, str):
         return value
-    if isinstance(value, list) and all(isinstance(one, str) for one in value):
+    if kind == "texts":
         return SEPARATOR.join(value)
     return _json(value) if isinstance(value, list | dict | bool) else str(value)
+
+
+def _finite(value: Any) -> Any:
+    """A value of Parquet without the numbers that JSON has not."""
+    if isinstance(value, dict):
+        return {name: _finite(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_finite(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _json(value: Any) -> str:

@@ -16,16 +16,17 @@ from typing import Any, Literal
 
 from openalbert.errors import UserError
 from openalbert.tasks.data.conll import SAMPLE, ConllLines
-from openalbert.tasks.data.tables import Row, Table, check_is_there, find_encoding, table_blocks, table_of
+from openalbert.tasks.data.tables import Row, Table, check_is_there, find_encoding, read_table, table_blocks, table_of
 from openalbert.text.readers import MAGIC, STANDARD_INPUT, CorpusSource, Counts, byte_blocks
 from openalbert.text.records import LONGEST_ROW, ONE_COLUMN, TSV_SAMPLE, delimiter_of, misquoted, quotes_as_csv
 
-Format = Literal["csv", "tsv", "jsonl", "parquet", "text", "conll"]
+Format = Literal["csv", "tsv", "jsonl", "json", "parquet", "text", "conll"]
 ENDINGS: dict[str, Format] = {
     ".csv": "csv",
     ".tsv": "tsv",
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
+    ".json": "json",
     ".parquet": "parquet",
     ".txt": "text",
     ".conll": "conll",
@@ -60,6 +61,11 @@ class Record:
     """File and line, where it cannot be read."""
 
     @property
+    def where(self) -> str:
+        """File and line."""
+        return self.place if self.row is None else self.row.place
+
+    @property
     def is_blank(self) -> bool:
         """Whether it is no row, but a blank line between rows."""
         return self.row is None and not self.problem
@@ -84,10 +90,10 @@ class Rows:
     """The file, for messages."""
     format: Format
     columns: tuple[str, ...] | None
-    """The names of the columns; None for JSONL, whose objects may differ."""
+    """The names of the columns; None for JSONL, whose objects may differ and are not all known."""
     chunks: Iterator[Chunk]
     total: int = 0
-    """How many lines, or rows of Parquet, there are."""
+    """How many lines, or rows of Parquet and JSON, there are."""
     header: str = ""
     """The first line of CSV and TSV, with its line end."""
     delimiter: str = ""
@@ -123,6 +129,8 @@ def open_rows(path: Path, text_lines: TextLines) -> Rows:
         raise UserError(f"{path}: the ending '{path.suffix}' is not known: {known} are, also with .gz, .bz2, .xz, .zst")
     if found == "parquet":
         return _parquet_rows(path)
+    if found == "json":
+        return _json_rows(path)
     encoding = find_encoding(table_blocks(path), str(path))
     lines = _lines(table_blocks(path), encoding.name, str(path))
     if found in ("csv", "tsv"):
@@ -175,7 +183,7 @@ def _some(chunks: Iterator[Chunk], name: str) -> Iterator[Chunk]:
     """The same chunks; none at all are an error."""
     first = next(chunks, None)
     if first is None:
-        raise UserError(f"{name} is empty: there is nothing to predict for")
+        raise UserError(f"{name} is empty: there are no rows to read")
     return itertools.chain([first], chunks)
 
 
@@ -235,10 +243,9 @@ def _delimited_rows(path: Path, found: Format, lines: Iterator[str], total: int,
             raise misquoted(f"{path}, line {number}", csv.Error("in the first line"))
         above.append(raw)
     else:
-        raise UserError(f"{path} is empty: there is nothing to predict for")
+        raise UserError(f"{path} is empty: there are no rows to read")
     columns = tuple(name.strip() for name in header)
-    if twice := next((name for name in columns if columns.count(name) > 1), None):
-        raise UserError(f"{path}: the column '{twice}' is named twice in the first line: give it two names")
+    _check_names(path, columns)
     chunks = _chunks(_delimited_records(str(path), cut, columns))
     first = next(chunks, None)
     if first is None:
@@ -254,6 +261,13 @@ def _delimited_rows(path: Path, found: Format, lines: Iterator[str], total: int,
         is_quoted=is_quoted,
         is_marked=is_marked,
     )
+
+
+def _check_names(path: Path, columns: Sequence[str]) -> None:
+    """Refuse two columns of one name, one of which would be lost; those without a name may be many."""
+    twice = [name for name in columns if name and columns.count(name) > 1]
+    if twice:
+        raise UserError(f"{path}: the column '{twice[0]}' is named twice: give it two names")
 
 
 def _sample(lines: Iterator[str]) -> list[str]:
@@ -373,6 +387,13 @@ def _json_records(name: str, lines: Iterator[str]) -> Iterator[Record]:
             yield Record(line, None, "without a JSON object", f"{source} {number}")
 
 
+def _json_rows(path: Path) -> Rows:
+    """A .json file: a list of objects, which is read as a whole, or an object on each line."""
+    table = read_table(path)
+    chunks = _chunks(Record("", row) for row in table.rows)
+    return Rows(str(path), "json", table.columns, chunks, len(table.rows))
+
+
 def _parquet_rows(path: Path) -> Rows:
     try:
         import pyarrow
@@ -404,5 +425,6 @@ def _parquet_rows(path: Path) -> Rows:
     except problems as error:
         raise explained(error) from None
     schema = file.schema_arrow
+    _check_names(path, schema.names)
     total = file.metadata.num_rows
     return Rows(str(path), "parquet", tuple(schema.names), _some(chunks(), str(path)), total, schema=schema)

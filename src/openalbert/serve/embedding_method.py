@@ -1,11 +1,9 @@
-"""How a model embeds texts: which layer and pooling it takes, the weights of words, and files of embeddings."""
+"""How a model embeds texts: which layer and pooling it takes, and the weights of words."""
 
 from dataclasses import dataclass
-from typing import IO
 
 import numpy as np
 from jaxtyping import Float32
-from numpy.lib import format as npy
 
 from openalbert.errors import UserError
 from openalbert.model.config import AlbertConfig
@@ -55,27 +53,3 @@ def piece_weights(tokenizer: Tokenizer) -> Float32[np.ndarray, "vocabulary"]:
     weights[: len(SPECIAL_PIECES)] = OF_SPECIAL_PIECES
     weights[tokenizer.unk_id] = 1.0
     return weights.astype(np.float32)
-
-
-class NpyWriter:
-    """Writes a .npy file of rows, whose number is not known before the last one."""
-
-    def __init__(self, file: IO[bytes], width: int) -> None:
-        self.rows, self.width = 0, width
-        self._file = file
-        self._write_header()
-
-    def _write_header(self) -> None:
-        """Numpy leaves room for a larger first number: the header can be written again with the final one."""
-        values = {"descr": "<f4", "fortran_order": False, "shape": (self.rows, self.width)}
-        npy.write_array_header_1_0(self._file, values)
-
-    def write(self, rows: Float32[np.ndarray, "rows width"]) -> None:
-        """Append rows."""
-        self._file.write(np.ascontiguousarray(rows, "<f4").data)
-        self.rows += len(rows)
-
-    def close(self) -> None:
-        """Write the final number of rows."""
-        self._file.seek(0)
-        self._write_header()
