@@ -151,6 +151,19 @@ def test_the_key_of_a_unit_depends_on_what_is_learned_and_on_nothing_else(easy_s
     assert len({unit.key for unit in units}) == len(units)
 
 
+def test_other_heldout_text_is_evaluated_on_again_and_nothing_is_trained_again(
+    easy_shards: Path, more_data: Path, tmp_path: Path
+) -> None:
+    study = own_study("heldout", a={})
+    first = run(settings(easy_shards, tmp_path / "a"), study).rows[0].results[0]
+    trained = (first.unit.run_folder / "run_info.json").stat().st_mtime_ns
+    other = run(settings(easy_shards, tmp_path / "a", heldout=more_data), study).rows[0].results[0]
+    assert other.unit.key == first.unit.key
+    assert other.unit.intrinsic_stage != first.unit.intrinsic_stage
+    assert other.measured["intrinsic"].values["mlm"] != first.measured["intrinsic"].values["mlm"]
+    assert (first.unit.run_folder / "run_info.json").stat().st_mtime_ns == trained
+
+
 def test_the_same_command_again_trains_nothing_and_a_new_task_only_fine_tunes(
     easy_shards: Path, glue_data: Path, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

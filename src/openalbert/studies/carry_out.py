@@ -42,11 +42,12 @@ from openalbert.studies.units import (
     Measured,
     Unit,
     failures,
+    heldout_split,
     is_done,
     read_measured,
     write_measured,
 )
-from openalbert.text.shards import open_shards, read_manifest
+from openalbert.text.shards import open_shards
 from openalbert.train.device import open_device
 from openalbert.train.run import is_done as is_run_done
 
@@ -179,8 +180,7 @@ def _pretrain(unit: Unit) -> None:
 def measure_intrinsic(unit: Unit) -> Measured:
     """Accuracies on held-out text, example by example, and the distances between layers."""
     train = open_shards(unit.pretrain.data)
-    split = "heldout" if "heldout" in read_manifest(unit.heldout).splits else "train"
-    heldout = open_shards(unit.heldout, split)
+    heldout = open_shards(unit.heldout, heldout_split(unit.heldout))
     trained_on = unit.pretrain.objective.sentence_order.objective
     with open_device(unit.pretrain.speed) as device:
         model = huggingface.load(unit.run_folder).to(device.torch_device)
