@@ -88,6 +88,12 @@ def test_two_variants_of_the_study_are_trained_evaluated_and_reported(
     assert results.sentence() in report
     page = Page((out / "report.html").read_text())
     assert all(name in page.text for name in TWO[study])
+    assert "`" not in page.text
+    read_alike = "read the same examples in the same order" in report
+    assert read_alike == (study not in ("sentence", "data"))
+    assert ("under the same masks" in report) == (study not in ("sentence", "data", "masking"))
+    assert ("E = 64 of the paper is 8" in report) == (study == "embedding")
+    assert ("H = 1024 of the paper is 16" in report) == (study == "width")
     assert not re.search(r"(src|href)=\"http", (out / "report.html").read_text())
     for name in ("curves.png", *(["layers.png"] if study == "layers" else [])):
         assert (out / name).stat().st_size > 1000

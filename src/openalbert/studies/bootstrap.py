@@ -168,7 +168,5 @@ def verdict(difference: Interval | None, margin: float, mlm: Sequence[float | No
 
 
 def names_of(metric: str, tasks: Sequence[str]) -> tuple[str, ...]:
-    """The observations that a metric is the mean of; MLM accuracy where no task was fine-tuned on."""
-    if metric != AVERAGE:
-        return (metric,)
-    return tuple(tasks) or ("mlm",)
+    """The observations that a metric is the mean of; none where it is that of tasks, and nothing was fine-tuned."""
+    return tuple(tasks) if metric == AVERAGE else (metric,)

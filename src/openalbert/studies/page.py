@@ -21,7 +21,6 @@ from openalbert.report.run_reader import RunRecord
 from openalbert.studies.bootstrap import LEAST_MLM_ACCURACY, Interval
 from openalbert.studies.figures import CURVES, LAYERS, draw_curves, draw_layers, layer_charts
 from openalbert.studies.results import Results
-from openalbert.studies.study import scale_sentence
 
 MARKDOWN, HTML, JSON = "report.md", "report.html", "results.json"
 TITLES = {"mlm": "MLM", "sop": "SOP", "nsp": "NSP", "sst2": "SST-2", "cola": "CoLA", "mnli": "MNLI", "rte": "RTE"}
@@ -90,12 +89,18 @@ def html_page(results: Results) -> str:
     if results.study.draws_layers and (drawn := layer_charts(results)):
         sections.append(element("section", element("h2", "Layers"), element("div", *drawn, class_="charts")))
     sections += [one.html() for one in others]
-    text = [element("p", sentence) for sentence in setup(results)]
+    text = [element("p", with_code(sentence)) for sentence in setup(results)]
     sections.append(element("section", element("h2", "Setup"), *text))
-    listed = element("ul", *(element("li", sentence) for sentence in limits(results)))
+    listed = element("ul", *(element("li", with_code(sentence)) for sentence in limits(results)))
     sections.append(element("section", element("h2", "Limits"), listed))
     headline = [element("p", results.sentence()), *notes([*state(results), *results.remarks])]
     return document(heading(results), headline, sections, values, now())
+
+
+def with_code(sentence: str) -> Markup:
+    """What stands between backticks in Markdown as code."""
+    pieces = sentence.split("`")
+    return joined(*(element("code", piece) if number % 2 else piece for number, piece in enumerate(pieces)))
 
 
 def heading(results: Results) -> str:
@@ -185,7 +190,7 @@ def claim_table(results: Results) -> Table:
         rows.append(
             [
                 one.claim.sentence,
-                " + ".join(map(_title, one.names)),
+                " + ".join(map(_title, one.names)) or _title(one.claim.metric),
                 _number(one.paper),
                 _number(ours.value, 2),
                 _number(ours.low, 2),
@@ -255,7 +260,10 @@ def cost_table(results: Results) -> Table:
             ]
         )
     head = ["variant", "runs", "minutes", "tokens", "model FLOPs", "tokens/s", "peak memory"]
-    note = "Means over the runs. Runs that share a device are slower each than one alone."
+    note = (
+        "Means over the runs. Runs that share a device are slower each than one alone. Peak memory on a CPU is that of "
+        "the process, with all that it ran before."
+    )
     return Table("Cost", head, rows, note)
 
 
@@ -270,9 +278,9 @@ def setup(results: Results) -> list[str]:
         f"Base run: {run.model.num_layers} layers, H = {run.model.hidden_size}, E = {run.model.embedding_size}, "
         f"{run.budget}, batches of {run.batch_size}, length {run.objective.max_length}, "
         f"{run.optimizer.kind} at {run.learning_rate:.4g}, "
-        f"{100 * run.schedule.warmup_fraction:.3g} % of warm-up. All variants of a seed see the same examples in the "
-        "same order, and where they mask alike with the same masks.",
-        scale_sentence(results.base),
+        f"{100 * run.schedule.warmup_fraction:.3g} % of warm-up.",
+        examples_sentence(results),
+        shapes_sentence(results),
         f"Held-out accuracies: up to {intrinsic.examples:,} examples, the same for all variants. MLM accuracy is on "
         "text in its natural order, 15 % masked in n-grams. SOP and NSP accuracy of a model that was not trained on "
         "the task is that of a fresh pooler and linear head on the frozen encoder, after "
@@ -284,6 +292,36 @@ def setup(results: Results) -> list[str]:
         rate = settings.optimizer.learning_rate or settings.recipe.learning_rate
         sentences.append(f"Fine-tuning on {_title(settings.task)}{some}, learning rate {rate:g}.")
     return [sentence for sentence in sentences if sentence]
+
+
+def examples_sentence(results: Results) -> str:
+    """What text the variants have in common."""
+    runs = [row.variant.pretrain for row in results.rows]
+    if len({run.data for run in runs}) > 1:
+        return "Each corpus is read in an order of its own."
+    if len({run.objective.sentence_order for run in runs}) > 1:
+        return (
+            "Sentence objectives cut the text into different pairs: all variants read the same text, each in an order "
+            "of its own."
+        )
+    masks = "" if len({run.objective.masked_lm for run in runs}) > 1 else " under the same masks"
+    return f"All variants of a seed read the same examples in the same order{masks}."
+
+
+def shapes_sentence(results: Results) -> str:
+    """How large the models are, and which sizes stand for the paper's."""
+    shapes = {row.variant.name: f"{row.config.num_layers} x {row.config.hidden_size}" for row in results.rows}
+    if len(set(shapes.values())) == 1:
+        sentence = f"Every model has {next(iter(shapes.values()))} layers x hidden size."
+    else:
+        sentence = f"Layers x hidden size: {', '.join(f'{name}: {shape}' for name, shape in shapes.items())}."
+    scaled = [
+        f"{name} = {theirs} of the paper is {ours}"
+        for name, sizes in (("E", results.base.embedding_sizes), ("H", results.base.widths))
+        for theirs, ours in sizes.items()
+        if theirs != ours and any(f"{name} = {theirs}" in variant for variant in shapes)
+    ]
+    return f"{sentence} {'; '.join(scaled)} here." if scaled else sentence
 
 
 def limits(results: Results) -> list[str]:
@@ -299,7 +337,7 @@ def limits(results: Results) -> list[str]:
         found.append("One seed: the intervals hold the noise of the examples alone, not that between runs, and decide nothing.")
     found.append("One learning rate for all variants, chosen for the base run; each might do better with its own.")
     if not results.tasks:
-        found.append("Nothing was fine-tuned: MLM accuracy stands for averages over tasks.")
+        found.append("Nothing was fine-tuned: MLM accuracy is compared where the paper has averages over tasks.")
     return found
 
 
