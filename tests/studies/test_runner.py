@@ -313,6 +313,7 @@ def test_jobs_that_ran_apart_are_merged_into_the_whole_study_and_reported_withou
     assert [row.interval("mlm", ()) for row in merged.rows] == [row.interval("mlm", ()) for row in whole.rows]
     elsewhere = run(replace(together, data=Path("gone"), merge=(), report_only=True))
     assert [row.interval("mlm", ()) for row in elsewhere.rows] == [row.interval("mlm", ()) for row in whole.rows]
+    assert elsewhere.command == together.command_line
     with pytest.raises(UserError, match="holds no variants"):
         merge(easy_shards, tmp_path / "none")
 
@@ -350,7 +351,26 @@ def test_minutes_follow_from_tokens_and_flops_and_equal_minutes_stay_what_they_a
     assert minutes[1] / minutes[0] > 1.8
     timed = make_plan(replace(chosen, study="time", set=("minutes=3.5",)), STUDIES["time"])
     lines = estimate_study(timed, lambda unit: (1e9, 1.0)).splitlines()
-    assert [line.split()[-1] for line in lines[1:4]] == ["3.50", "3.50", "7.00"]
+    assert [line.split()[-1] for line in lines[1:4]] == ["3.5", "3.5", "7"]
+
+
+def test_a_dry_run_counts_evaluation_and_fine_tuning_by_earlier_runs_and_no_pretraining_that_is_done(
+    easy_shards: Path, glue_data: Path, tmp_path: Path
+) -> None:
+    study = own_study("estimate", a={}, b={"batch_size": 4})
+    chosen = settings(easy_shards, tmp_path / "estimate", tasks=("sst2",), task_data=glue_data)
+    first = run(replace(chosen, only=("a",)), study).rows[0].results[0]
+    took = {title: measured.values["seconds"] for title, measured in first.measured.items()}
+    estimate = estimate_study(make_plan(chosen, study), lambda unit: (1e9, 1.0))
+    minutes = re.search(r"evaluation and fine-tuning: ([\d.e-]+) minutes, as measured in earlier runs", estimate)
+    assert minutes is not None
+    assert float(minutes[1]) == pytest.approx((took["intrinsic"] + took["sst2"]) / 60, rel=0.01)
+    assert not re.search(r"^a ", estimate, re.MULTILINE)
+    run(replace(chosen, tasks=()), study)
+    estimate = estimate_study(make_plan(chosen, study), lambda unit: (1e9, 1.0))
+    assert "all variants are pretrained" in estimate
+    new_task = estimate_study(make_plan(replace(chosen, tasks=("cola",)), study), lambda unit: (1e9, 1.0))
+    assert new_task.endswith("evaluation and fine-tuning are not counted: cola was not measured here yet")
 
 
 @pytest.mark.parametrize(
@@ -454,6 +474,12 @@ def test_a_ray_cluster_trains_the_units_and_gives_the_same_numbers(
         own = row.interval("mlm", ())
         assert own is not None
         assert found["variants"][row.variant.name]["metrics"]["mlm"] == own._asdict()
+
+
+def test_runs_in_processes_of_their_own_end_without_a_failure(easy_shards: Path, tmp_path: Path) -> None:
+    results = run(settings(easy_shards, tmp_path / "out", parallel=2), own_study("processes", a={}))
+    assert results.rows[0].results[0].is_finished
+    assert not results.rows[0].failure
 
 
 def test_a_process_that_dies_is_a_failure_and_one_that_was_stopped_is_not(easy_shards: Path, tmp_path: Path) -> None:

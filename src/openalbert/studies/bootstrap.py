@@ -14,9 +14,8 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Float64, Int64
-from scipy import stats
 
-from openalbert.finetuning.evaluation.intervals import RESAMPLES, resample
+from openalbert.finetuning.evaluation.intervals import RESAMPLES, Z, resample
 from openalbert.studies.study import AVERAGE
 
 LEAST_MLM_ACCURACY = 25.0  # percent: below it a model has hardly left the plateau, and nothing is compared
@@ -106,7 +105,9 @@ def _widening(seeds: int) -> float:
     that of few values being uncertain."""
     if seeds < 2:
         return 1.0
-    return math.sqrt(seeds / (seeds - 1)) * float(stats.t.ppf(0.975, seeds - 1) / stats.norm.ppf(0.975))
+    from scipy.special import stdtrit
+
+    return math.sqrt(seeds / (seeds - 1)) * float(stdtrit(seeds - 1, 0.975)) / Z
 
 
 BySeed = Mapping[int, Mapping[str, Observations]]

@@ -261,7 +261,9 @@ def _forget_compiled() -> None:
 
 def _end_with_parent() -> None:
     """Stop, with a checkpoint, when the process that started this one is gone: standard input is its pipe."""
-    sys.stdin.buffer.read()
+    # Not through sys.stdin: Python aborts where a thread still holds its buffer at the end.
+    while os.read(0, 1):
+        pass
     os.kill(os.getpid(), signal.SIGTERM)
 
 

@@ -37,6 +37,7 @@ from openalbert.text.shards import read_manifest
 from openalbert.text.workers import connected_ray
 from openalbert.train.device import open_device
 from openalbert.train.run import Stop
+from openalbert.train.run import is_done as is_run_done
 
 PLAN = "study.json"
 SECONDS_BETWEEN_LOOKS = 0.2
@@ -51,6 +52,8 @@ class Plan:
     budget: Budget
     variants: list[Variant]
     units: list[Unit]
+    command: str
+    """How its results were asked for."""
 
 
 def study(settings: RunStudy) -> None:
@@ -78,13 +81,11 @@ def run_study(settings: RunStudy, own: Study | None = None) -> Results | None:
     for elsewhere in settings.merge:
         copied = merge(elsewhere, settings.variants_folder)
         log(f"{elsewhere}: the results of {counted(copied, 'run')} were copied")
-    atomic_io.make_folder(settings.folder)
-    record = {"study": plan.study.name, "budget": settings.budget, "units": [to_dict(unit) for unit in plan.units]}
-    atomic_io.write_text(settings.folder / PLAN, json.dumps(record, indent=1) + "\n")
+    write_plan(plan, settings.folder)
     if not settings.report_only:
         train_units(plan.units, settings)
     results = read_results(plan.study, plan.budget.base, plan.variants, plan.units)
-    results = replace(results, command=settings.command_line)
+    results = replace(results, command=plan.command)
     write_reports(results, settings.folder)
     return results
 
@@ -96,18 +97,27 @@ def make_plan(settings: RunStudy, chosen: Study) -> Plan:
     variants = _chosen(every, settings.only)
     seeds = settings.seeds or budget.seeds
     tasks = _tasks(settings, budget)
-    known = settings.folder / PLAN
+    known, command = settings.folder / PLAN, settings.command_line
     if settings.report_only and not settings.data.is_dir() and known.is_file():
         # Results from elsewhere need no text to be reported.
-        units = [from_dict(values, Unit, str(known)) for values in json.loads(known.read_text("utf-8"))["units"]]
+        record = json.loads(known.read_text("utf-8"))
+        units = [from_dict(values, Unit, str(known)) for values in record["units"]]
         units = [replace(unit, store=settings.variants_folder) for unit in units]
+        command = record["command"]
     else:
         closure = [one for one in every if one in variants or _leads_to(one, variants, every)]
         units = make_units(closure, budget, tasks, settings.task_data, seeds, settings.variants_folder)
         check_heldout(units[0])
         for one in () if settings.report_only else units[0].finetune:
             open_task(one.task, one.source)
-    return Plan(chosen, budget, variants, units)
+    return Plan(chosen, budget, variants, units, command)
+
+
+def write_plan(plan: Plan, folder: Path) -> None:
+    """Keep all units, from which a report can be written where the text is not."""
+    atomic_io.make_folder(folder)
+    record = {"study": plan.study.name, "command": plan.command, "units": [to_dict(unit) for unit in plan.units]}
+    atomic_io.write_text(folder / PLAN, json.dumps(record, indent=1) + "\n")
 
 
 def _chosen(every: Sequence[Variant], only: Sequence[str]) -> list[Variant]:
@@ -144,7 +154,9 @@ def _tasks(settings: RunStudy, budget: Budget) -> tuple[str, ...]:
 
 def train_units(units: Sequence[Unit], settings: RunStudy) -> None:
     """Carry out what is not done of the chosen subset, those in which time counts one at a time and last."""
-    subset = _subset(list({unit.key: unit for unit in units}.values()), settings.subset)
+    # Of studies that share a run, one may also measure its speed.
+    by_key = {unit.key: unit for unit in sorted(units, key=lambda unit: unit.speed is not None)}
+    subset = _subset([by_key[key] for key in dict.fromkeys(unit.key for unit in units)], settings.subset)
     waiting = [unit for unit in subset if not is_done(unit)]
     if len(subset) > len(waiting):
         log(f"{len(subset) - len(waiting)} of {counted(len(subset), 'run')} are done already")
@@ -332,10 +344,17 @@ def estimate_study(plan: Plan, measure: Callable[[Unit], tuple[float, float]] | 
     waiting = [unit for unit in {unit.key: unit for unit in plan.units}.values() if not is_done(unit)]
     if not waiting:
         return "all runs are done: there is nothing left to train"
-    flops_per_second, fill = (measure or measure_first)(waiting[0])
+    untrained = [unit for unit in waiting if not is_run_done(unit.run_folder)]
+    return "\n".join([*_pretraining_table(untrained, measure or measure_first), _later_stages(plan, waiting)])
+
+
+def _pretraining_table(units: Sequence[Unit], measure: Callable[[Unit], tuple[float, float]]) -> list[str]:
+    if not units:
+        return ["all variants are pretrained"]
+    flops_per_second, fill = measure(units[0])
     rows, total = [["variant", "runs left", "tokens", "FLOPs", "minutes a run", "minutes"]], 0.0
-    for name in dict.fromkeys(unit.variant for unit in waiting):
-        own = [unit for unit in waiting if unit.variant == name]
+    for name in dict.fromkeys(unit.variant for unit in units):
+        own = [unit for unit in units if unit.variant == name]
         run = replace(own[0].pretrain, model=_with_vocabulary(own[0].pretrain))
         minutes, tokens = run.budget.minutes, run.budget.tokens
         per_token = training_flops_per_token(run.model, run.objective.max_length)
@@ -346,11 +365,10 @@ def estimate_study(plan: Plan, measure: Callable[[Unit], tuple[float, float]] | 
         tokens = tokens or round(60 * minutes * flops_per_second / per_token)
         total += minutes * len(own)
         cells = [name, str(len(own)), count(tokens), f"{tokens * per_token:.2e}"]
-        rows.append([*cells, f"{minutes:.2f}", f"{minutes * len(own):.2f}"])
-    rows.append(["in total", str(len(waiting)), "", "", "", f"{total:.2f}"])
-    measured_on = f"{flops_per_second:.2e} model FLOP/s, measured on '{waiting[0].variant}'"
-    note = f"pretraining alone, one run at a time, at {measured_on}"
-    return "\n".join([aligned(rows), note, *_measured_stages(plan)])
+        rows.append([*cells, f"{minutes:.3g}", f"{minutes * len(own):.3g}"])
+    rows.append(["in total", str(len(units)), "", "", "", f"{total:.3g}"])
+    measured_on = f"{flops_per_second:.2e} model FLOP/s, measured on '{units[0].variant}'"
+    return [aligned(rows), f"pretraining alone, one run at a time, at {measured_on}"]
 
 
 def measure_first(unit: Unit) -> tuple[float, float]:
@@ -367,10 +385,20 @@ def _with_vocabulary(run: Pretrain) -> AlbertConfig:
     return replace(run.model, vocab_size=read_manifest(run.data).vocab_size)
 
 
-def _measured_stages(plan: Plan) -> list[str]:
-    """How long evaluation and fine-tuning took where they are done already."""
-    found = read_results(plan.study, plan.budget.base, plan.variants, plan.units).stage_seconds()
-    if not found:
-        return ["evaluation and fine-tuning are not counted: none was measured here yet"]
-    shown = ", ".join(f"{title} {duration(seconds)}" for title, seconds in found.items())
-    return [f"after pretraining, as measured in earlier runs: {shown}"]
+def _later_stages(plan: Plan, waiting: Sequence[Unit]) -> str:
+    """How long evaluation and fine-tuning will take, by what they took where they are done already."""
+    took = read_results(plan.study, plan.budget.base, plan.variants, plan.units).stage_seconds()
+    left = [
+        title
+        for unit in waiting
+        for stage, title in unit.stages.items()
+        if not (unit.folder / f"{stage}.json").exists()
+    ]
+    unknown = sorted(set(left) - took.keys())
+    if unknown:
+        return f"evaluation and fine-tuning are not counted: {', '.join(unknown)} was not measured here yet"
+    shown = ", ".join(f"{title} {duration(took[title])}" for title in dict.fromkeys(left))
+    return (
+        f"evaluation and fine-tuning: {sum(took[title] for title in left) / 60:.3g} minutes, as measured in earlier runs "
+        f"({shown})"
+    )
