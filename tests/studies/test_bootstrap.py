@@ -86,7 +86,9 @@ def test_noise_between_seeds_widens_an_interval_and_is_reported() -> None:
     assert spread({1: noisy[1]}, ["a"]) is None
 
 
-def seeds_of_a_variant(dice: np.random.Generator, items: np.ndarray, shift: float) -> dict[int, dict[str, Observations]]:
+def seeds_of_a_variant(
+    dice: np.random.Generator, items: np.ndarray, shift: float
+) -> dict[int, dict[str, Observations]]:
     """Three runs: items are differently hard, each run is better or worse by chance, and guesses some of them."""
     runs = items + shift + 0.2 * dice.normal(size=(3, 1)) + 0.3 * dice.normal(size=(3, len(items)))
     return {seed: {"a": of((run > 0).astype(float))} for seed, run in enumerate(runs)}

@@ -23,7 +23,9 @@ def unit_result(name: str, seed: int, accuracies: dict[str, float], tasks: tuple
     per_layer = dict.fromkeys(("distance", "angle", "roughness"), np.ones(1000))
     intrinsic = {"mlm_right": right["mlm"], "mlm_total": np.ones(1000), "sop": right["sop"], "nsp": right["sop"]}
     measured = {"intrinsic": Measured({}, intrinsic | per_layer)}
-    measured |= {task: Measured({"metric": "accuracy"}, {"label": np.ones(1000), "prediction": right[task]}) for task in tasks}
+    measured |= {
+        task: Measured({"metric": "accuracy"}, {"label": np.ones(1000), "prediction": right[task]}) for task in tasks
+    }
     return UnitResult(unit, measured, {}, None)
 
 

@@ -482,15 +482,26 @@ def test_runs_in_processes_of_their_own_end_without_a_failure(easy_shards: Path,
     assert not results.rows[0].failure
 
 
+def test_a_process_that_writes_much_to_standard_error_does_not_stop_and_its_last_line_is_the_reason(
+    easy_shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loud = tmp_path / "loud.sh"
+    loud.write_text(
+        "#!/bin/sh\nhead -c 300000 /dev/zero | tr '\\0' x >&2\necho >&2\necho 'no GPU is left' >&2\nexit 1\n"
+    )
+    loud.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(loud))
+    results = run(settings(easy_shards, tmp_path / "out", parallel=2), own_study("loud", a={}))
+    assert results.rows[0].failure == "pretraining: no GPU is left"
+
+
 def test_a_process_that_dies_is_a_failure_and_one_that_was_stopped_is_not(easy_shards: Path, tmp_path: Path) -> None:
     from openalbert.studies.runner import _log_exit
 
     unit = make_plan(settings(easy_shards, tmp_path, study="layers"), STUDIES["layers"]).units[0]
     unit.folder.mkdir(parents=True)
     for number, is_failure in ((signal.SIGTERM, False), (signal.SIGKILL, True)):
-        process = subprocess.Popen(
-            ["sleep", "60"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8"
-        )
+        process = subprocess.Popen(["sleep", "60"], stdout=subprocess.PIPE, text=True, encoding="utf-8")
         process.send_signal(number)
         process.wait()
         _log_exit(process, unit, 1.0)

@@ -194,7 +194,7 @@ def budget_of(name: BudgetName) -> Budget:
 
 
 def finetuning_of(task: str, changes: Finetune, task_data: Path | None) -> Finetune:
-    """How a task is fine-tuned: its recipe, with what the budget changes.
+    """How a task is fine-tuned: its recipe, with what the budget changes. Only variants are compared, no baselines.
 
     `KIND:FILE` is a file of one's own, such as `classification:mails.csv`.
     """
@@ -208,4 +208,4 @@ def finetuning_of(task: str, changes: Finetune, task_data: Path | None) -> Finet
     if any(name in given for name in ("epochs", "steps", "minutes")):
         given = {"epochs": None, "steps": None, "minutes": None} | given
     source = replace(recipe.source, train=Path(file)) if colon else replace(recipe.source, data=task_data)
-    return replace(recipe, source=source, **given)
+    return replace(recipe, source=source, baselines=False, **given)

@@ -274,8 +274,7 @@ def main() -> None:
     unit = from_json(path.read_text(encoding="utf-8"), Unit, str(path))
     try:
         carry_out(unit, lambda sentence: print(sentence, flush=True))
-    except UserError as error:  # another process is at work on it
-        print(error, file=sys.stderr)
+    except UserError:
         sys.exit(LOCKED)
 
 

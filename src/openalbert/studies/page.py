@@ -334,7 +334,9 @@ def limits(results: Results) -> list[str]:
             "compared, not values."
         )
     if seeds < 2:
-        found.append("One seed: the intervals hold the noise of the examples alone, not that between runs, and decide nothing.")
+        found.append(
+            "One seed: the intervals hold the noise of the examples alone, not that between runs, and decide nothing."
+        )
     found.append("One learning rate for all variants, chosen for the base run; each might do better with its own.")
     if not results.tasks:
         found.append("Nothing was fine-tuned: MLM accuracy is compared where the paper has averages over tasks.")

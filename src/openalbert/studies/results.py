@@ -224,9 +224,7 @@ class Results:
 
 
 def _outcome(claims: Sequence[ClaimResult]) -> str:
-    reproduced, contradicted = (
-        sum(one.verdict == word for one in claims) for word in ("reproduced", "contradicted")
-    )
+    reproduced, contradicted = (sum(one.verdict == word for one in claims) for word in ("reproduced", "contradicted"))
     if reproduced == len(claims):
         word = "was reproduced"
     elif contradicted:

@@ -31,7 +31,7 @@ from openalbert.studies.registry import find_study, list_studies
 from openalbert.studies.results import Results, read_results
 from openalbert.studies.settings import RunStudy, resolved_budget
 from openalbert.studies.study import Study, Variant
-from openalbert.studies.units import UNIT, Unit, check_heldout, failures, is_done, make_units
+from openalbert.studies.units import LOG, UNIT, Unit, check_heldout, failures, is_done, make_units
 from openalbert.tasks.registry import open_task
 from openalbert.text.shards import read_manifest
 from openalbert.text.workers import connected_ray
@@ -208,7 +208,7 @@ def _train_in_processes(units: Sequence[Unit], at_once: int, stop: Stop) -> None
         for process in running:
             process.terminate()
         for process in running:
-            process.wait()
+            process.communicate()
 
 
 def _start(unit: Unit) -> "subprocess.Popen[str]":
@@ -216,13 +216,15 @@ def _start(unit: Unit) -> "subprocess.Popen[str]":
     request = unit.folder / f"request-{UNIT}"
     atomic_io.write_text(request, to_json(unit))
     command = [sys.executable, "-m", "openalbert.studies.carry_out", str(request)]
-    return subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8"
-    )
+    # Compilers and libraries may write much: a pipe that nobody reads would stop the run.
+    with (unit.folder / LOG).open("ab") as log_file:
+        return subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log_file, text=True, encoding="utf-8"
+        )
 
 
 def _log_exit(process: "subprocess.Popen[str]", unit: Unit, seconds: float) -> None:
-    out, error = process.communicate()
+    out, _ = process.communicate()
     for line in out.splitlines():
         log(line)
     if process.returncode == 0:
@@ -230,8 +232,11 @@ def _log_exit(process: "subprocess.Popen[str]", unit: Unit, seconds: float) -> N
         return
     if process.returncode < 0:
         reason = f"its process was ended by {signal.Signals(-process.returncode).name}"
+    elif process.returncode == LOCKED:
+        reason = "another process is at work on it"
     else:
-        reason = ([line for line in error.splitlines() if line.strip()] or ["its process failed"])[-1]
+        written = (unit.folder / LOG).read_text(encoding="utf-8", errors="replace")
+        reason = ([line for line in written.splitlines() if line.strip()] or ["its process failed"])[-1]
     log(f"{unit.variant}, seed {unit.seed}: not done: {reason}")
     was_stopped = process.returncode in (-signal.SIGTERM, -signal.SIGINT, 128 + signal.SIGTERM, 128 + signal.SIGINT)
     if process.returncode != LOCKED and not was_stopped:
