@@ -17,10 +17,11 @@ from tests.tasks.made_data import glue_files
 from openalbert import cli
 from openalbert.text.tokenizer import Tokenizer
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.append(str(ROOT / "bench"))  # as `python bench/SCRIPT.py` has it
+sys.path.append(str(Path(__file__).resolve().parents[2] / "bench"))  # as `python bench/SCRIPT.py` has it
 
 import studies_h200
+
+ROOT = Path(studies_h200.__file__).parents[1]
 
 
 @pytest.fixture

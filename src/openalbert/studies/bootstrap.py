@@ -1,9 +1,9 @@
 """How certain a number is: a bootstrap over seeds and examples, paired where two variants are compared.
 
-In each resample the examples are drawn with replacement, the same for all variants, and so are the seeds. Resampled means
-of a few seeds spread less than those of seeds that are trained anew: they are widened until n seeds give as wide an
-interval as Student's t with n - 1 degrees of freedom. Where the noise between seeds is the larger one, two equal variants
-are then found to differ in 5 % of the cases; without it, in 25 % with three seeds.
+In each resample the examples are drawn with replacement, the same for all variants, and so are the seeds. Resampled
+means of a few seeds spread less than those of seeds that are trained anew: they are widened until n seeds give as wide
+an interval as Student's t with n - 1 degrees of freedom. Where most of the noise is between seeds, two equal variants
+are then found to differ in 5 % of the cases; by the percentiles alone it would be 25 % with three seeds.
 """
 
 import math
@@ -101,8 +101,7 @@ def _drawn_seeds(count: int) -> Int64[np.ndarray, "resamples seeds"]:
 
 
 def _widening(seeds: int) -> float:
-    """What deviations of resampled means are multiplied by: for the variance that resamples lack, and by Student's t for
-    that of few values being uncertain."""
+    """What deviations of resampled means are multiplied by: resamples lack some variance, and Student's t is wide."""
     if seeds < 2:
         return 1.0
     from scipy.special import stdtrit
@@ -137,7 +136,7 @@ def interval(one: BySeed, names: Sequence[str], other: BySeed | None = None) -> 
                 theirs = other[seed][name]
                 values[number] -= theirs.value / len(names)
                 resampled[:, number] -= theirs.score(weights) / len(names)
-    # The seeds' deviations are those that were observed: in a resample of examples the noise of these would count twice.
+    # The deviations of seeds as they were observed: in resamples the noise of examples would count twice.
     of_seeds = values[_drawn_seeds(len(seeds))].mean(1) - values.mean()
     low, high = np.percentile(resampled.mean(1) + _widening(len(seeds)) * of_seeds, (2.5, 97.5))
     return Interval(float(values.mean()), float(low), float(high), len(seeds))

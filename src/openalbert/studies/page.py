@@ -21,11 +21,12 @@ from openalbert.report.run_reader import RunRecord
 from openalbert.studies.bootstrap import LEAST_MLM_ACCURACY, Interval
 from openalbert.studies.figures import CURVES, LAYERS, draw_curves, draw_layers, layer_charts
 from openalbert.studies.results import Results
+from openalbert.studies.study import AVERAGE
 
 MARKDOWN, HTML, JSON = "report.md", "report.html", "results.json"
 TITLES = {"mlm": "MLM", "sop": "SOP", "nsp": "NSP", "sst2": "SST-2", "cola": "CoLA", "mnli": "MNLI", "rte": "RTE"}
 TITLES |= {"squad1": "SQuAD 1.1", "squad2": "SQuAD 2.0", "race": "RACE", "average": "Avg", "mrpc": "MRPC"}
-TITLES |= {"distance": "L2 distance", "angle": "angle, degrees"}
+TITLES |= {"distance": "L2 distance", "angle": "angle, degrees", "roughness": "change of distance"}
 REFERENCE = "bert-large"  # of which the paper gives the other models' speed
 
 
@@ -200,7 +201,8 @@ def claim_table(results: Results) -> Table:
         )
     note = (
         "Differences in points, paired by seed and example. An ordering counts only where its interval excludes 0, or "
-        f"the margin that the claim names; below {LEAST_MLM_ACCURACY:g} % MLM accuracy nothing is decided."
+        "the margin that the claim names. Nothing is decided by one seed, or below "
+        f"{LEAST_MLM_ACCURACY:g} % MLM accuracy."
     )
     head = ["claim", "metric", "difference, paper", "difference", "low", "high", "verdict"]
     return Table(
@@ -312,7 +314,9 @@ def shapes_sentence(results: Results) -> str:
     """How large the models are, and which sizes stand for the paper's."""
     shapes = {row.variant.name: f"{row.config.num_layers} x {row.config.hidden_size}" for row in results.rows}
     if len(set(shapes.values())) == 1:
-        sentence = f"Every model has {next(iter(shapes.values()))} layers x hidden size."
+        sentence = "Every model has {} layers and a hidden size of {}.".format(
+            *next(iter(shapes.values())).split(" x ")
+        )
     else:
         sentence = f"Layers x hidden size: {', '.join(f'{name}: {shape}' for name, shape in shapes.items())}."
     scaled = [
@@ -332,6 +336,11 @@ def limits(results: Results) -> list[str]:
         found.append(
             "The paper's numbers are after 262 G tokens or more, on whole training sets: only orderings can be "
             "compared, not values."
+        )
+    if results.tasks and any(AVERAGE in row.variant.paper for row in results.rows):
+        found.append(
+            "The paper's average is of SQuAD 1.1 and 2.0, MNLI, SST-2 and RACE; ours is of "
+            f"{', '.join(map(_title, results.tasks))}."
         )
     if seeds < 2:
         found.append(

@@ -403,7 +403,5 @@ def _later_stages(plan: Plan, waiting: Sequence[Unit]) -> str:
     if unknown:
         return f"evaluation and fine-tuning are not counted: {', '.join(unknown)} was not measured here yet"
     shown = ", ".join(f"{title} {duration(took[title])}" for title in dict.fromkeys(left))
-    return (
-        f"evaluation and fine-tuning: {sum(took[title] for title in left) / 60:.3g} minutes, as measured in earlier runs "
-        f"({shown})"
-    )
+    minutes = sum(took[title] for title in left) / 60
+    return f"evaluation and fine-tuning: {minutes:.3g} minutes, as measured in earlier runs ({shown})"
