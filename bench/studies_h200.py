@@ -7,8 +7,8 @@ pure-Python packages as one file that Python imports from. It prints the sizes.
         --heldout-text heldout-wikipedia.txt heldout-books.txt --task-data glue
 
 On the GPU's machine, from the root of the repository, in commands of ten minutes at most. It needs torch, numpy,
-safetensors and sentencepiece; scipy and matplotlib are needed at home alone. The weights of the bundled checkpoint are not needed
-(its tokenizer is): without them the tree is 23 MB smaller. First and second command:
+safetensors and sentencepiece; scipy and matplotlib are needed at home alone. The weights of the bundled checkpoint are
+not needed (its tokenizer is): without them the tree is 23 MB smaller. First and second command:
 
     export PYTHONPATH=visit/packages.zip:src PYTHONUNBUFFERED=1
     python3 bench/studies_h200.py unpack --bundle visit --work work &&

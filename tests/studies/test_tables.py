@@ -81,13 +81,20 @@ def test_every_variant_of_every_study_can_be_built_at_every_budget(study: str, b
         assert len({str(to_dict(variant.pretrain)) for variant in found}) == len(found)
     for variant in found:
         assert built(variant).config == variant.pretrain.model
-        if variant.speed_model is not None:
-            assert variant.speed_model.hidden_size >= variant.pretrain.model.hidden_size
 
 
 def test_the_seven_models_have_the_exact_parameter_counts_of_the_paper() -> None:
     found = {variant.name: variant for variant in variants("sizes", "paper")}
     assert {name: (encoder_size(one), built(one).num_parameters()) for name, one in found.items()} == SIZES
+
+
+def test_speed_is_that_of_the_papers_models_at_its_length_also_where_smaller_ones_are_trained() -> None:
+    for variant in variants("sizes", "small"):
+        assert variant.speed is not None
+        assert (variant.speed.objective.max_length, variant.speed.batch_size) == (512, 64)
+        assert (variant.speed.model.hidden_dropout, variant.speed.model.attention_dropout) == (0, 0)
+        assert encoder_size(replace(variant, pretrain=variant.speed)) == SIZES[variant.name][0]
+    assert not [one.name for study in STUDIES for one in variants(study, "small") if study != "sizes" and one.speed]
 
 
 @pytest.mark.parametrize("study", ["embedding", "sharing"])

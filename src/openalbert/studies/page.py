@@ -6,7 +6,7 @@ It is written as Markdown, as an offline HTML page, and as JSON.
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from openalbert.report.pretrain_page import curves_section, notes, swatch
 from openalbert.report.run_reader import RunRecord
 from openalbert.studies.bootstrap import LEAST_MLM_ACCURACY, Interval
 from openalbert.studies.figures import CURVES, LAYERS, draw_curves, draw_layers, layer_charts
-from openalbert.studies.results import Results
+from openalbert.studies.results import Results, Row
 from openalbert.studies.study import AVERAGE
 
 MARKDOWN, HTML, JSON = "report.md", "report.html", "results.json"
@@ -218,11 +218,10 @@ def speed_table(results: Results) -> Table:
     for row in results.rows:
         if not row.speed:
             continue
-        config = row.variant.speed_model or row.config
+        length = row.speed["length"]
         of_flops = measured = None
         if reference is not None and reference.speed:
-            other, length = reference.variant.speed_model or reference.config, row.speed["length"]
-            of_flops = training_flops_per_token(other, length) / training_flops_per_token(config, length)
+            of_flops = _speed_flops(reference, length) / _speed_flops(row, length)
             measured = row.speed["tokens_per_second"] / reference.speed["tokens_per_second"]
         rows.append(
             [
@@ -243,6 +242,11 @@ def speed_table(results: Results) -> Table:
     )
     head = ["variant", "parameters", "tokens/s", "peak memory", "speed-up", "by FLOPs", "speed-up, paper", "on"]
     return Table("Speed", head, rows, note)
+
+
+def _speed_flops(row: Row, length: int) -> float:
+    run = row.variant.speed or row.variant.pretrain
+    return training_flops_per_token(replace(run.model, vocab_size=row.config.vocab_size), length)
 
 
 def cost_table(results: Results) -> Table:

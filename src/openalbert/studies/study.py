@@ -58,10 +58,8 @@ class Variant:
     """The variant whose weights it is initialized from."""
     is_timed: bool = False
     """Whether its length is in minutes: then nothing else runs at the same time."""
-    measures_speed: bool = False
-    """Whether the speed and memory of its training step are measured by themselves."""
-    speed_model: AlbertConfig | None = None
-    """The model whose speed is measured, where it is not the one that is trained."""
+    speed: Pretrain | None = None
+    """The run of which a few steps measure speed and memory; where the budget trains smaller models, another one."""
 
 
 @dataclass(frozen=True)

@@ -139,9 +139,7 @@ def make_units(
                     heldout_content=heldout_contents[heldout],
                     finetune=tuple(replace(one, seed=seed) for one in finetune),
                     after=after,
-                    speed=replace(pretrain, model=variant.speed_model or pretrain.model)
-                    if variant.measures_speed and seed == 1
-                    else None,
+                    speed=variant.speed if seed == 1 else None,
                     is_timed=variant.is_timed,
                     store=store,
                 )
