@@ -21,7 +21,7 @@ AVERAGES = {
 
 
 def paper_step(run: Pretrain, name: str) -> Pretrain:
-    """A step of the paper's own model at its own length, of 64 examples and without dropout as in results/speed-h200."""
+    """A step of the paper's own model at its own length: 64 examples, no dropout, as in results/speed-h200."""
     model = replace(PRESETS[name], hidden_dropout=0.0, attention_dropout=0.0)
     return replace(run, model=model, objective=Objective(max_length=512), batch_size=64)
 
