@@ -202,7 +202,7 @@ def train(arguments: argparse.Namespace, units: list) -> None:  # type: ignore[t
         try:
             train_units(units, settings_of(arguments, "sharing", ()))
         except SystemExit:
-            print("the time is over: the same command resumes")
+            print("the time is over")
         finally:
             timer.cancel()
     print(f"{(time.monotonic() - started) / 60:.1f} minutes", flush=True)

@@ -62,9 +62,9 @@ def test_a_visit_runs_from_a_bundle_to_an_archive_is_resumed_and_reported_at_hom
     assert re.search(r"^chosen: --set .*steps=4$", capfd.readouterr().out, re.MULTILINE)
     chosen = ["run", "layers", *work, "--budget", "tiny", "--parallel", "2", "--tasks", "sst2"]
     studies_h200.main([*chosen, "--minutes", "0.01"])
-    said = capfd.readouterr().out
-    assert "the time is over: the same command resumes" in said
-    assert "layers: 0 of 2 runs are done" in said
+    said = capfd.readouterr()
+    assert "stopped: the same command resumes each run from its checkpoint" in said.err
+    assert "layers: 0 of 2 runs are done" in said.out
     studies_h200.main([*chosen, "--minutes", "5"])
     assert "layers: 2 of 2 runs are done" in capfd.readouterr().out
     studies_h200.main(["pack", *work, "--budget", "tiny", "--out", str(tmp_path / "out")])

@@ -420,14 +420,17 @@ def test_processes_train_several_variants_at_once_stop_when_asked_and_give_the_s
 ) -> None:
     words = ["study", "depth", "--data", str(easy_shards), "--out", str(tmp_path / "processes"), "--parallel", "2"]
     words += ["--seeds", "2", "--set", *QUICK, "--tasks", "sst2", "--task-data", str(glue_data)]
-    process = subprocess.Popen([sys.executable, "-m", "openalbert", *words], stderr=subprocess.DEVNULL)
+    process = subprocess.Popen([sys.executable, "-m", "openalbert", *words], stderr=subprocess.PIPE, text=True)
     until = time.monotonic() + 240
     while (
         process.poll() is None and time.monotonic() < until and not list(tmp_path.glob("variants/*/intrinsic-*.json"))
     ):
         time.sleep(0.05)
     process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=120) == 143
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 143
+    assert ": started; " in said
+    assert said.endswith("stopped: the same command resumes each run from its checkpoint\n")
     done = subprocess.run([sys.executable, "-m", "openalbert", *words], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     alone = run(

@@ -162,23 +162,32 @@ def train_units(units: Sequence[Unit], settings: RunStudy) -> None:
         log(f"{len(subset) - len(waiting)} of {counted(len(subset), 'run')} are done already")
     together = [replace(unit, speed=None) for unit in waiting if not unit.is_timed]
     alone = [unit for unit in waiting if unit.is_timed or unit.speed is not None]
-    if settings.engine == "ray":
-        with connected_ray(settings.ray_address) as ray:
-            _train_on_ray(together, ray, settings.parallel)
-            _train_on_ray(alone, ray, 1)
-    elif settings.parallel > 1:
-        with Stop() as stop:
-            _train_in_processes(together, settings.parallel, stop)
-            _train_in_processes(alone, 1, stop)
-    else:
-        for unit in [*together, *alone]:
-            started = time.perf_counter()
-            try:
-                carry_out(unit, log)
-            except UserError as error:  # another process is at work on it
-                log(f"{unit.variant}, seed {unit.seed}: left out: {error}")
-                continue
-            _log_end(unit, time.perf_counter() - started)
+    try:
+        if settings.engine == "ray":
+            with connected_ray(settings.ray_address) as ray:
+                _train_on_ray(together, ray, settings.parallel)
+                _train_on_ray(alone, ray, 1)
+        elif settings.parallel > 1:
+            with Stop() as stop:
+                _train_in_processes(together, settings.parallel, stop)
+                _train_in_processes(alone, 1, stop)
+        else:
+            _train_in_turn([*together, *alone])
+    except SystemExit:
+        log("stopped: the same command resumes each run from its checkpoint")
+        raise
+
+
+def _train_in_turn(units: Sequence[Unit]) -> None:
+    for unit in units:
+        _log_start(unit)
+        started = time.perf_counter()
+        try:
+            carry_out(unit, log)
+        except UserError as error:  # another process is at work on it
+            log(f"{unit.variant}, seed {unit.seed}: left out: {error}")
+            continue
+        _log_end(unit, time.perf_counter() - started)
 
 
 def _subset(units: Sequence[Unit], job: tuple[int, int]) -> list[Unit]:
@@ -197,6 +206,7 @@ def _train_in_processes(units: Sequence[Unit], at_once: int, stop: Stop) -> None
             keys = {unit.key for unit in waiting} | {unit.key for unit, _ in running.values()}
             for unit in [unit for unit in waiting if unit.after not in keys][: at_once - len(running)]:
                 waiting.remove(unit)
+                _log_start(unit)
                 running[_start(unit)] = unit, time.perf_counter()
             for process in [process for process in running if process.poll() is not None]:
                 unit, started = running.pop(process)
@@ -302,6 +312,10 @@ def _carry_out_chain(units: Sequence[Unit]) -> list[tuple[Unit, float, list[str]
         carry_out(unit, sentences.append)
         ended.append((unit, time.perf_counter() - started, sentences))
     return ended
+
+
+def _log_start(unit: Unit) -> None:
+    log(f"{unit.variant}, seed {unit.seed}: started; {unit.folder / LOG}")
 
 
 def _log_end(unit: Unit, seconds: float) -> None:
