@@ -12,8 +12,8 @@ not needed (its tokenizer is): without them the tree is 23 MB smaller. First and
 
     export PYTHONPATH=visit/packages.zip:src PYTHONUNBUFFERED=1
     python3 bench/studies_h200.py unpack --bundle visit --work work &&
-    python3 bench/studies_h200.py calibrate --work work --minutes 2.5 &&
-    python3 bench/studies_h200.py run --work work --minutes 5
+    python3 bench/studies_h200.py calibrate --work work --minutes 3 &&
+    python3 bench/studies_h200.py run --work work --minutes 4.8
     python3 bench/studies_h200.py pack --work work --out "$OUT"
 
     export PYTHONPATH=visit/packages.zip:src PYTHONUNBUFFERED=1
@@ -25,8 +25,8 @@ one with which the weaker variant is better; what it trained with the chosen rat
 one stays below 27 % MLM accuracy, all runs get half as many tokens more. `run` trains all runs of the named studies
 (not named: the first four) as one pool, until its minutes are over; running ones are stopped with a checkpoint. The
 second command resumes, and is repeated until `run` reports that all is done. On another machine, finished runs are
-taken along: give the archive of `pack` to `unpack --results studies.tar.gz`. Unfinished ones start again there, and a
-chain of depths must be trained on one machine.
+taken along: give the archive of `pack` to `unpack --results studies.tar.gz`. Unfinished ones start again there. The
+archive has no weights, so a chain of depths must be trained on one machine: `run depth --seeds 1`, then 2, then 3.
 
 At home: `mkdir work && tar -xzf studies.tar.gz -C work`, and the commands that `pack` prints write the reports.
 
@@ -69,6 +69,7 @@ PACKAGES = (
 )
 TASK_FOLDERS = ("SST-2", "CoLA", "MNLI")
 CHOSEN, TASKS, ARCHIVE = "chosen.json", "tasks", "studies.tar.gz"
+USE_GPU = "import torch; torch.zeros(1, device='cuda').add_(1).item()"
 WEIGHTS = ("model", "checkpoints")
 PAGES = ("report.html", "error_analysis.json")  # of single fine-tuning runs
 
@@ -218,9 +219,20 @@ def shared_gpu() -> Iterator[None]:
         return
     subprocess.run([control, "-d"], check=False)
     try:
+        if not is_usable():
+            subprocess.run([control], input="quit\n", text=True, check=False)
+            print("NVIDIA's MPS does not work here: runs take turns on the GPU")
         yield
     finally:
         subprocess.run([control], input="quit\n", text=True, check=False)
+
+
+def is_usable() -> bool:
+    """Whether a process can use the GPU as it is now."""
+    try:
+        return subprocess.run([sys.executable, "-c", USE_GPU], timeout=60).returncode == 0
+    except subprocess.TimeoutExpired:
+        return False
 
 
 def pack(arguments: argparse.Namespace) -> None:

@@ -92,6 +92,22 @@ def test_a_visit_runs_from_a_bundle_to_an_archive_is_resumed_and_reported_at_hom
     assert "are done already" in capfd.readouterr().err
 
 
+@pytest.mark.parametrize("works", [True, False])
+def test_mps_is_left_again_where_it_does_not_work(
+    works: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    control = tmp_path / "nvidia-cuda-mps-control"
+    control.write_text(f'#!/bin/sh\nif [ "$1" = -d ]; then echo start; else cat; fi >> {tmp_path / "asked"}\n')
+    control.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr(studies_h200, "USE_GPU", f"raise SystemExit({int(not works)})")
+    with studies_h200.shared_gpu():
+        asked = (tmp_path / "asked").read_text().split()
+    assert asked == (["start"] if works else ["start", "quit"])
+    assert ("MPS does not work here" in capfd.readouterr().out) != works
+    assert (tmp_path / "asked").read_text().split()[-1] == "quit"
+
+
 def test_every_study_but_the_one_with_two_corpora_has_its_place_in_a_visit() -> None:
     from openalbert.studies.registry import STUDIES
 
