@@ -14,6 +14,7 @@ from openalbert import atomic_io
 from openalbert.formatting import NOTHING, count, counted, size
 from openalbert.model.cost import training_flops_per_token
 from openalbert.model.presets import PAPER
+from openalbert.pretraining.settings import Pretrain
 from openalbert.report import charts
 from openalbert.report.html import Markup, document, element, joined, now, table
 from openalbert.report.pretrain_page import curves_section, notes, swatch
@@ -27,6 +28,7 @@ MARKDOWN, HTML, JSON = "report.md", "report.html", "results.json"
 TITLES = {"mlm": "MLM", "sop": "SOP", "nsp": "NSP", "sst2": "SST-2", "cola": "CoLA", "mnli": "MNLI", "rte": "RTE"}
 TITLES |= {"squad1": "SQuAD 1.1", "squad2": "SQuAD 2.0", "race": "RACE", "average": "Avg", "mrpc": "MRPC"}
 TITLES |= {"distance": "L2 distance", "angle": "angle, degrees", "roughness": "change of distance"}
+OPTIMIZERS = {"lamb": "LAMB", "adamw": "AdamW", "muon": "Muon"}
 REFERENCE = "bert-large"  # of which the paper gives the other models' speed
 
 
@@ -283,7 +285,7 @@ def setup(results: Results) -> list[str]:
         f"{'; '.join(machines) or 'nothing was trained yet'}.",
         f"Base run: {run.model.num_layers} layers, H = {run.model.hidden_size}, E = {run.model.embedding_size}, "
         f"{run.budget}, batches of {run.batch_size}, length {run.objective.max_length}, "
-        f"{run.optimizer.kind} at {run.learning_rate:.4g}, "
+        f"{optimizer_words(run)}, "
         f"{100 * run.schedule.warmup_fraction:.3g} % of warm-up.",
         examples_sentence(results),
         shapes_sentence(results),
@@ -298,6 +300,14 @@ def setup(results: Results) -> list[str]:
         rate = settings.optimizer.learning_rate or settings.recipe.learning_rate
         sentences.append(f"Fine-tuning on {_title(settings.task)}{some}, learning rate {rate:g}.")
     return [sentence for sentence in sentences if sentence]
+
+
+def optimizer_words(run: Pretrain) -> str:
+    """The optimizer and its learning rates at this batch."""
+    title, rate = OPTIMIZERS[run.optimizer.kind], f"{run.learning_rate:.4g}"
+    if run.optimizer.kind != "muon":
+        return f"{title} at {rate}"
+    return f"{title} at {run.matrix_learning_rate:.4g} for the matrices of the layers and {rate} for the rest"
 
 
 def examples_sentence(results: Results) -> str:
@@ -346,6 +356,8 @@ def limits(results: Results) -> list[str]:
             "The paper's average is of SQuAD 1.1 and 2.0, MNLI, SST-2 and RACE; ours is of "
             f"{', '.join(map(_title, results.tasks))}."
         )
+    if results.study.source and (kind := results.base.pretrain.optimizer.kind) != "lamb":
+        found.append(f"The models were trained with {OPTIMIZERS[kind]}, the paper's with LAMB.")
     if seeds < 2:
         found.append(
             "One seed: the intervals hold the noise of the examples alone, not that between runs, and decide nothing."
