@@ -124,8 +124,8 @@ def unpack(arguments: argparse.Namespace) -> None:
 
 def calibrate(arguments: argparse.Namespace) -> None:
     """The extreme variants with each rate; the choice is kept for `run`."""
+    from openalbert.studies.plan import make_plan
     from openalbert.studies.results import read_results
-    from openalbert.studies.runner import make_plan
 
     only = {"only": EXTREMES, "seeds": 1, "tasks": ()}
     asked = [settings_of(arguments, "sharing", (*rate, *arguments.set), **only) for rate in RATES]
@@ -148,7 +148,7 @@ def calibrate(arguments: argparse.Namespace) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """All runs of the studies as one pool, until the time is over."""
-    from openalbert.studies.runner import make_plan, write_plan
+    from openalbert.studies.plan import make_plan, write_plan
     from openalbert.studies.units import is_done
 
     chosen = arguments.work / CHOSEN

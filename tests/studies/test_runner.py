@@ -20,9 +20,11 @@ from tests.report.parsed_page import Page
 from openalbert import cli
 from openalbert.errors import UserError
 from openalbert.studies import carry_out
+from openalbert.studies.estimate import estimate_study
+from openalbert.studies.plan import make_plan
 from openalbert.studies.registry import STUDIES
 from openalbert.studies.results import Results
-from openalbert.studies.runner import estimate_study, make_plan, merge, run_study
+from openalbert.studies.runner import merge, run_study
 from openalbert.studies.settings import RunStudy
 from openalbert.studies.study import Base, Claim, Study, Variant
 from openalbert.studies.units import failures, is_done

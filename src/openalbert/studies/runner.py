@@ -1,59 +1,36 @@
 """`openalbert study`: plan the units of a study, carry out those that are not done, and write the report."""
 
-import contextlib
-import io
-import json
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from openalbert import atomic_io
-from openalbert.errors import UserError, suggestion
-from openalbert.formatting import aligned, count, counted, duration
-from openalbert.model.config import AlbertConfig
-from openalbert.model.cost import training_flops_per_token
-from openalbert.pretraining.run import PretrainingRun
-from openalbert.pretraining.settings import Pretrain
+from openalbert.errors import UserError
+from openalbert.formatting import counted, duration
 from openalbert.progress import log
 from openalbert.run_files import CHECKPOINTS, MODEL
-from openalbert.settings import from_dict, to_dict, to_json
-from openalbert.studies.budgets import Budget
+from openalbert.settings import to_json
 from openalbert.studies.carry_out import LOCKED, carry_out, record_failure
+from openalbert.studies.estimate import estimate_study
 from openalbert.studies.page import write_reports
+from openalbert.studies.plan import make_plan, write_plan
 from openalbert.studies.registry import find_study, list_studies
 from openalbert.studies.results import Results, read_results
-from openalbert.studies.settings import RunStudy, resolved_budget
-from openalbert.studies.study import Study, Variant
-from openalbert.studies.units import LOG, UNIT, Unit, check_heldout, failures, is_done, make_units
-from openalbert.tasks.registry import open_task
-from openalbert.text.shards import read_manifest
+from openalbert.studies.settings import RunStudy
+from openalbert.studies.study import Study
+from openalbert.studies.units import LOG, UNIT, Unit, failures, is_done
 from openalbert.text.workers import connected_ray
-from openalbert.train.device import open_device
 from openalbert.train.run import Stop
-from openalbert.train.run import is_done as is_run_done
 
-PLAN = "study.json"
 SECONDS_BETWEEN_LOOKS = 0.2
 WEIGHTS = (MODEL, CHECKPOINTS)
-
-
-@dataclass(frozen=True)
-class Plan:
-    """A study at a budget, and all its units."""
-
-    study: Study
-    budget: Budget
-    variants: list[Variant]
-    units: list[Unit]
-    command: str
-    """How its results were asked for."""
 
 
 def study(settings: RunStudy) -> None:
@@ -88,65 +65,6 @@ def run_study(settings: RunStudy, own: Study | None = None) -> Results | None:
     results = replace(results, command=plan.command)
     write_reports(results, settings.folder)
     return results
-
-
-def make_plan(settings: RunStudy, chosen: Study) -> Plan:
-    """All units of a study, with everything checked that can be checked before training."""
-    budget = resolved_budget(settings)
-    every = chosen.variants_of(budget.base)
-    variants = _chosen(every, settings.only)
-    seeds = settings.seeds or budget.seeds
-    tasks = _tasks(settings, budget)
-    known, command = settings.folder / PLAN, settings.command_line
-    if settings.report_only and not settings.data.is_dir() and known.is_file():
-        # Results from elsewhere need no text to be reported.
-        record = json.loads(known.read_text("utf-8"))
-        units = [from_dict(values, Unit, str(known)) for values in record["units"]]
-        units = [replace(unit, store=settings.variants_folder) for unit in units]
-        command = record["command"]
-    else:
-        closure = [one for one in every if one in variants or _leads_to(one, variants, every)]
-        units = make_units(closure, budget, tasks, settings.task_data, seeds, settings.variants_folder)
-        check_heldout(units[0])
-        for one in () if settings.report_only else units[0].finetune:
-            open_task(one.task, one.source)
-    return Plan(chosen, budget, variants, units, command)
-
-
-def write_plan(plan: Plan, folder: Path) -> None:
-    """Keep all units, from which a report can be written where the text is not."""
-    atomic_io.make_folder(folder)
-    record = {"study": plan.study.name, "command": plan.command, "units": [to_dict(unit) for unit in plan.units]}
-    atomic_io.write_text(folder / PLAN, json.dumps(record, indent=1) + "\n")
-
-
-def _chosen(every: Sequence[Variant], only: Sequence[str]) -> list[Variant]:
-    names = [variant.name for variant in every]
-    for name in only:
-        if name not in names:
-            raise UserError(f"--only: '{name}' is not a variant of this study: {suggestion(name, names)}")
-    return [variant for variant in every if not only or variant.name in only]
-
-
-def _leads_to(one: Variant, chosen: Sequence[Variant], every: Sequence[Variant]) -> bool:
-    """Whether a chosen variant is initialized from this one, perhaps through others."""
-    by_name = {variant.name: variant for variant in every}
-    for variant in chosen:
-        before = variant.after
-        while before:
-            if before == one.name:
-                return True
-            before = by_name[before].after
-    return False
-
-
-def _tasks(settings: RunStudy, budget: Budget) -> tuple[str, ...]:
-    if settings.tasks is None:
-        return budget.tasks if settings.task_data is not None else ()
-    named = next((task for task in settings.tasks if ":" not in task), None)
-    if named is not None and settings.task_data is None:
-        raise UserError(f"--tasks {named}: give the folder of its data with --task-data")
-    return settings.tasks
 
 
 # Carrying out.
@@ -353,69 +271,3 @@ def _results(folder: Path) -> Iterator[Path]:
     """The files of finished stages; arrays before the JSON that names them."""
     yield from sorted(folder.glob("*.npz"))
     yield from sorted(path for path in folder.glob("*-*.json") if UNIT not in path.name)
-
-
-# A dry run.
-
-
-def estimate_study(plan: Plan, measure: Callable[[Unit], tuple[float, float]] | None = None) -> str:
-    """Minutes of each variant, one run at a time, by a few steps of the first one and the FLOPs of the others."""
-    waiting = [unit for unit in {unit.key: unit for unit in plan.units}.values() if not is_done(unit)]
-    if not waiting:
-        return "all runs are done: there is nothing left to train"
-    untrained = [unit for unit in waiting if not is_run_done(unit.run_folder)]
-    return "\n".join([*_pretraining_table(untrained, measure or measure_first), _later_stages(plan, waiting)])
-
-
-def _pretraining_table(units: Sequence[Unit], measure: Callable[[Unit], tuple[float, float]]) -> list[str]:
-    if not units:
-        return ["all variants are pretrained"]
-    flops_per_second, fill = measure(units[0])
-    rows, total = [["variant", "runs left", "tokens", "FLOPs", "minutes a run", "minutes"]], 0.0
-    for name in dict.fromkeys(unit.variant for unit in units):
-        own = [unit for unit in units if unit.variant == name]
-        run = replace(own[0].pretrain, model=_with_vocabulary(own[0].pretrain))
-        minutes, tokens = run.budget.minutes, run.budget.tokens
-        per_token = training_flops_per_token(run.model, run.objective.max_length)
-        if run.budget.steps is not None:
-            tokens = round(run.budget.steps * run.batch_size * run.objective.max_length * fill)
-        if minutes is None:
-            minutes = (tokens or 0) * per_token / flops_per_second / 60
-        tokens = tokens or round(60 * minutes * flops_per_second / per_token)
-        total += minutes * len(own)
-        cells = [name, str(len(own)), count(tokens), f"{tokens * per_token:.2e}"]
-        rows.append([*cells, f"{minutes:.3g}", f"{minutes * len(own):.3g}"])
-    rows.append(["in total", str(len(units)), "", "", "", f"{total:.3g}"])
-    measured_on = f"{flops_per_second:.2e} model FLOP/s, measured on '{units[0].variant}'"
-    return [aligned(rows), f"pretraining alone, one run at a time, at {measured_on}"]
-
-
-def measure_first(unit: Unit) -> tuple[float, float]:
-    """Model FLOPs a second of a few steps, and the fraction of an example's places that hold tokens."""
-    run = replace(unit.pretrain, dry_run=True, warm_start="")
-    with contextlib.redirect_stdout(io.StringIO()), open_device(run.speed) as device:
-        needs = PretrainingRun(run, device).dry_run()
-    per_token = training_flops_per_token(_with_vocabulary(run), run.objective.max_length)
-    fill = needs.tokens / max(1, needs.steps) / run.batch_size / run.objective.max_length
-    return needs.tokens * per_token / (3600 * needs.hours), fill
-
-
-def _with_vocabulary(run: Pretrain) -> AlbertConfig:
-    return replace(run.model, vocab_size=read_manifest(run.data).vocab_size)
-
-
-def _later_stages(plan: Plan, waiting: Sequence[Unit]) -> str:
-    """How long evaluation and fine-tuning will take, by what they took where they are done already."""
-    took = read_results(plan.study, plan.budget.base, plan.variants, plan.units).stage_seconds()
-    left = [
-        title
-        for unit in waiting
-        for stage, title in unit.stages.items()
-        if not (unit.folder / f"{stage}.json").exists()
-    ]
-    unknown = sorted(set(left) - took.keys())
-    if unknown:
-        return f"evaluation and fine-tuning are not counted: {', '.join(unknown)} was not measured here yet"
-    shown = ", ".join(f"{title} {duration(took[title])}" for title in dict.fromkeys(left))
-    minutes = sum(took[title] for title in left) / 60
-    return f"evaluation and fine-tuning: {minutes:.3g} minutes, as measured in earlier runs ({shown})"
