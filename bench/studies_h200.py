@@ -1,59 +1,212 @@
-"""Studies at the budget small on one GPU, in commands of ten minutes each that resume one another.
+"""Studies at the budget small on one GPU rented by the minute: bundled at home, trained there, reported at home.
 
-    python bench/studies_h200.py prepare --work W --text FILE … --heldout-text FILE …
-    python bench/studies_h200.py calibrate --work W --minutes 4
-    python bench/studies_h200.py run --work W --task-data GLUE --minutes 9 [sharing sentence …] [-- --set …]
-    python bench/studies_h200.py pack --work W --out OUT
+At home, once. `bundle` writes what the GPU's machine needs and may not have: text and tasks, compressed, and the
+pure-Python packages as one file that Python imports from. It prints the sizes.
 
-`prepare` makes the shards, with the vocabulary of the bundled checkpoint. `calibrate` trains the two extreme variants,
-ALBERT-like and BERT-like, at three learning rates for a quarter of the tokens, to choose the rate that `run` is given
-after `--` (`--set optimizer.learning_rate=0.004`). `run` carries out the studies in their order of importance until its
-minutes are over: it is stopped with a checkpoint, and the same command resumes. `pack` writes one archive of everything
-but weights, small enough to be taken home; there `openalbert study NAME --report-only --store W/variants --out W/NAME`
-writes the reports.
+    python bench/studies_h200.py bundle --out visit --text wikipedia-00.txt.xz books-00.txt.xz \\
+        --heldout-text heldout-wikipedia.txt heldout-books.txt --task-data glue
 
-On a GPU, NVIDIA's MPS is started where it is installed: small runs then share the GPU at the same time instead of in
-turns (results/tasks-h200).
+On the GPU's machine, from the root of the repository, in commands of ten minutes at most. It needs torch, numpy,
+safetensors and sentencepiece; scipy and matplotlib are needed at home alone. The weights of the bundled checkpoint are
+not needed (its tokenizer is): without them the tree is 23 MB smaller. First and second command:
+
+    export PYTHONPATH=visit/packages.zip:src PYTHONUNBUFFERED=1
+    python3 bench/studies_h200.py unpack --bundle visit --work work &&
+    python3 bench/studies_h200.py calibrate --work work --minutes 3 &&
+    python3 bench/studies_h200.py run --work work --minutes 4.8
+    python3 bench/studies_h200.py pack --work work --out "$OUT"
+
+    export PYTHONPATH=visit/packages.zip:src PYTHONUNBUFFERED=1
+    python3 bench/studies_h200.py run --work work --minutes 8.5
+    python3 bench/studies_h200.py pack --work work --out "$OUT"
+
+`calibrate` trains the two extreme variants, ALBERT-like and BERT-like, with two learning rates of Muon, and chooses the
+one with which the weaker variant is better; what it trained with the chosen rate is not trained again. If the weaker
+one stays below 27 % MLM accuracy, all runs get half as many tokens more. `run` trains all runs of the named studies
+(not named: the first four) as one pool, until its minutes are over; running ones are stopped with a checkpoint. The
+second command resumes, and is repeated until `run` reports that all is done. On another machine, finished runs are
+taken along: give the archive of `pack` to `unpack --results studies.tar.gz`. Unfinished ones start again there. The
+archive has no weights, so a chain of depths must be trained on one machine: `run depth --seeds 1`, then 2, then 3.
+
+At home: `mkdir work && tar -xzf studies.tar.gz -C work`, and the commands that `pack` prints write the reports.
+
+NVIDIA's MPS is started where it is installed: small runs then share the GPU at the same time instead of in turns
+(results/tasks-h200). Estimate for the first four studies with three seeds: 45 runs, 3.2 G tokens, 2.4e17 model FLOPs.
+ALBERT-base with 3 layers, the same work between matrix products, had 3.0 M tokens/s on an H200 (results/budget-h200):
+about 18 minutes of pretraining, and by results/tasks-h200 about 4 of fine-tuning; MPS may save a third. Not measured.
 """
 
 import argparse
 import contextlib
+import importlib.metadata
 import json
+import lzma
 import os
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
 import tarfile
+import threading
 import time
-from collections.abc import Iterator
+import zipfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 TOKENIZER = "albert-base-wikibooks"
-# The first four share most of their variants, then those that the noise allows to compare soonest.
-ORDER = "sharing layers embedding sentence dropout masking optimizer depth sizes width deeper time".split()
+# First what the README and the page of claims need most, then what the noise allows to compare soonest.
+FIRST = "sharing layers sentence embedding".split()
+ORDER = [*FIRST, *"dropout masking optimizer depth sizes width deeper time".split()]
 EXTREMES = ("E = 128, all shared", "E = 768, none shared")
-RATES = (0.002, 0.003, 0.0045)
+# The budget's rate, and a matrix learning rate twice as high.
+MUON = ("optimizer.kind=muon", "optimizer.learning_rate=0.006", "optimizer.matrix_learning_rate=0.02")
+RATES: tuple[tuple[str, ...], ...] = ((), MUON)
+ENOUGH = 27.0  # percent of MLM accuracy: every other variant should then be above the 25 that a comparison needs
+PACKAGES = (
+    *("attrs", "cattrs", "docstring-parser", "jaxtyping", "markdown-it-py", "mdurl", "pygments", "rich"),
+    *("typeguard", "typing-extensions", "tyro", "wadler-lindig"),
+)
+TASK_FOLDERS = ("SST-2", "CoLA", "MNLI")
+CHOSEN, TASKS, ARCHIVE = "chosen.json", "tasks", "studies.tar.gz"
+USE_GPU = "import torch; torch.zeros(1, device='cuda').add_(1).item()"
 WEIGHTS = ("model", "checkpoints")
 PAGES = ("report.html", "error_analysis.json")  # of single fine-tuning runs
-GRACE = 60  # seconds that runs have to write their checkpoints
 
 
-def openalbert(words: list[str], seconds: float | None = None) -> int:
-    """Run a command of openalbert, and stop it after so many seconds, with its checkpoints; returns its exit code."""
+# At home.
+
+
+def bundle(arguments: argparse.Namespace) -> None:
+    """Text, tasks and packages, as small as they get."""
+    out: Path = arguments.out
+    for kind, files in (("text", arguments.text), ("heldout", arguments.heldout_text)):
+        shutil.rmtree(out / kind, ignore_errors=True)
+        (out / kind).mkdir(parents=True)
+        for path in files:
+            if path.suffix == ".xz":
+                shutil.copy(path, out / kind / path.name)
+            else:
+                (out / kind / f"{path.name}.xz").write_bytes(lzma.compress(path.read_bytes()))
+    with tarfile.open(out / f"{TASKS}.tar.xz", "w:xz") as archive:
+        for name in TASK_FOLDERS if arguments.task_data else ():
+            archive.add(arguments.task_data / name, name)
+    with zipfile.ZipFile(out / "packages.zip", "w", zipfile.ZIP_DEFLATED) as packages:
+        for name in PACKAGES:
+            for file in importlib.metadata.files(name) or []:
+                if ".." not in file.parts and file.suffix not in (".pyc", ".so") and Path(file.locate()).is_file():
+                    packages.write(file.locate(), str(file))
+    listed = subprocess.run(["git", "ls-files"], capture_output=True, text=True, check=True).stdout.splitlines()
+    tracked = sum(Path(name).stat().st_size for name in listed if Path(name).is_file())
+    own = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
+    print(f"{out}: {own / 2**20:.1f} MiB; files that git tracks: {tracked / 2**20:.1f} MiB")
+
+
+# On the GPU's machine.
+
+
+def unpack(arguments: argparse.Namespace) -> None:
+    """Shards from the text, the tasks, and results of an earlier visit."""
+    work: Path = arguments.work
+    work.mkdir(parents=True, exist_ok=True)
+    if arguments.results is not None:
+        with tarfile.open(arguments.results) as archive:
+            archive.extractall(work, filter="data")
+    if not (work / TASKS).is_dir():
+        with tarfile.open(arguments.bundle / f"{TASKS}.tar.xz") as archive:
+            archive.extractall(work / TASKS, filter="data")
+    for name, kind in (("shards", "text"), ("heldout", "heldout")):
+        files = sorted((arguments.bundle / kind).iterdir())
+        words = ["prepare", *map(str, files), "--tokenizer", arguments.tokenizer, "--out", str(work / name)]
+        if subprocess.run([sys.executable, "-m", "openalbert", *words]).returncode != 0:
+            sys.exit(f"{name} could not be prepared")
+
+
+def calibrate(arguments: argparse.Namespace) -> None:
+    """The extreme variants with each rate; the choice is kept for `run`."""
+    from openalbert.studies.plan import make_plan
+    from openalbert.studies.results import read_results
+
+    only = {"only": EXTREMES, "seeds": 1, "tasks": ()}
+    asked = [settings_of(arguments, "sharing", (*rate, *arguments.set), **only) for rate in RATES]
+    plans = [make_plan(settings, study_of("sharing")) for settings in asked]
+    train(arguments, [unit for plan in plans for unit in plan.units])
+    weaker = []
+    for plan, rate in zip(plans, RATES, strict=True):
+        rows = read_results(plan.study, plan.budget.base, plan.variants, plan.units).rows
+        found = {row.variant.name: one.value for row in rows if (one := row.interval("mlm", ())) is not None}
+        weaker.append(min(found.values()) if len(found) == len(rows) else 0.0)
+        print(" ".join(rate) or "the budget's rate", {name: round(value, 2) for name, value in found.items()})
+    best = weaker.index(max(weaker))
+    chosen = [*RATES[best], *arguments.set]
+    tokens = plans[0].budget.base.pretrain.tokens
+    if 0 < weaker[best] < ENOUGH and tokens:
+        chosen.append(f"tokens={round(1.5 * tokens)}")
+    (arguments.work / CHOSEN).write_text(json.dumps(chosen) + "\n")
+    print(f"chosen: --set {' '.join(chosen) or '(nothing)'}")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """All runs of the studies as one pool, until the time is over."""
+    from openalbert.studies.plan import make_plan, write_plan
+    from openalbert.studies.units import is_done
+
+    chosen = arguments.work / CHOSEN
+    changes = (*(json.loads(chosen.read_text()) if chosen.exists() else ()), *arguments.set)
+    plans = {}
+    for name in arguments.studies or FIRST:
+        settings = settings_of(arguments, name, changes, seeds=arguments.seeds, tasks=arguments.tasks)
+        plans[name] = make_plan(settings, study_of(name))
+        write_plan(plans[name], settings.folder)
+    train(arguments, [unit for plan in plans.values() for unit in plan.units])
+    for name, plan in plans.items():
+        print(f"{name}: {sum(map(is_done, plan.units))} of {len(plan.units)} runs are done")
+
+
+def settings_of(arguments: argparse.Namespace, name: str, changes: Sequence[str], **more: object):  # type: ignore[no-untyped-def]
+    """The settings of `openalbert study`."""
+    from openalbert.studies.settings import RunStudy
+
+    work, tasks = arguments.work, more.pop("tasks", None)
+    return RunStudy(
+        study=name,
+        budget=arguments.budget,
+        data=work / "shards",
+        heldout=work / "heldout",
+        out=work / name,
+        store=work / "variants",
+        task_data=work / TASKS,
+        tasks=None if tasks is None else tuple(tasks),  # type: ignore[arg-type]
+        parallel=arguments.parallel,
+        set=tuple(changes),
+        **more,  # type: ignore[arg-type]
+    )
+
+
+def study_of(name: str):  # type: ignore[no-untyped-def]
+    from openalbert.studies.registry import find_study
+
+    return find_study(name)
+
+
+def train(arguments: argparse.Namespace, units: list) -> None:  # type: ignore[type-arg]
+    """Train what is not done of some units, each in a process of its own, until the minutes are over."""
+    from openalbert.studies.runner import train_units
+
     # Compilation in every process at once would need more cores than there are.
-    environment = {"OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "2"} | os.environ
-    print(f"$ openalbert {' '.join(words)}", flush=True)
-    process = subprocess.Popen([sys.executable, "-m", "openalbert", *words], env=environment)
-    try:
-        return process.wait(seconds)
-    except subprocess.TimeoutExpired:
-        process.send_signal(signal.SIGTERM)
+    os.environ.update({"OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "2"} | dict(os.environ))
+    timer = threading.Timer(60 * arguments.minutes, os.kill, (os.getpid(), signal.SIGTERM))
+    timer.daemon = True
+    started = time.monotonic()
+    with shared_gpu():
+        timer.start()
         try:
-            return process.wait(GRACE)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            return process.wait()
+            train_units(units, settings_of(arguments, "sharing", ()))
+        except SystemExit:
+            print("the time is over")
+        finally:
+            timer.cancel()
+    print(f"{(time.monotonic() - started) / 60:.1f} minutes", flush=True)
 
 
 @contextlib.contextmanager
@@ -61,100 +214,74 @@ def shared_gpu() -> Iterator[None]:
     """NVIDIA's MPS, where it is installed."""
     control = shutil.which("nvidia-cuda-mps-control")
     if control is None:
+        print("NVIDIA's MPS is not installed: runs take turns on the GPU")
         yield
         return
     subprocess.run([control, "-d"], check=False)
     try:
+        if not is_usable():
+            subprocess.run([control], input="quit\n", text=True, check=False)
+            print("NVIDIA's MPS does not work here: runs take turns on the GPU")
         yield
     finally:
         subprocess.run([control], input="quit\n", text=True, check=False)
 
 
-def prepare(arguments: argparse.Namespace) -> None:
-    """Shards of the text and of the held-out text."""
-    for name, files in (("shards", arguments.text), ("heldout", arguments.heldout_text)):
-        words = ["prepare", *map(str, files), "--tokenizer", arguments.tokenizer, "--out", str(arguments.work / name)]
-        if openalbert(words) != 0:
-            sys.exit(f"{name} could not be prepared")
-
-
-def data_words(work: Path) -> list[str]:
-    return ["--data", str(work / "shards"), "--heldout", str(work / "heldout")]
-
-
-def calibrate(arguments: argparse.Namespace) -> None:
-    """The extreme variants at three rates, a quarter as long as the budget says."""
-    until = time.monotonic() + 60 * arguments.minutes
-    with shared_gpu():
-        for rate in RATES:
-            out = arguments.work / "calibration" / f"{rate:g}"
-            words = ["study", "sharing", "--budget", arguments.budget, *data_words(arguments.work), "--out", str(out)]
-            words += ["--only", *EXTREMES, "--seeds", "1", "--tasks", "--parallel", "2"]
-            words += ["--set", f"optimizer.learning_rate={rate}", *arguments.set]
-            openalbert(words, max(1.0, until - time.monotonic()))
-    for rate in RATES:
-        path = arguments.work / "calibration" / f"{rate:g}" / "results.json"
-        if path.exists():
-            variants = json.loads(path.read_text(encoding="utf-8"))["variants"]
-            found = {name: (one["metrics"].get("mlm") or {}).get("value") for name, one in variants.items()}
-            print(f"rate {rate:g}: " + ", ".join(f"{name} {value}" for name, value in found.items()))
-
-
-def run(arguments: argparse.Namespace) -> None:
-    """The studies, one after the other, until the time is over."""
-    until = time.monotonic() + 60 * arguments.minutes
-    with shared_gpu():
-        for study in arguments.studies or ORDER:
-            left = until - time.monotonic()
-            if left < GRACE:
-                print(f"no time is left for {study}")
-                continue
-            words = ["study", study, "--budget", arguments.budget, *data_words(arguments.work)]
-            words += ["--out", str(arguments.work / study), "--store", str(arguments.work / "variants")]
-            words += ["--parallel", str(arguments.parallel), *arguments.more]
-            if arguments.task_data is not None:
-                words += ["--task-data", str(arguments.task_data)]
-            code = openalbert(words, left - GRACE)
-            print(f"{study}: {'done' if code == 0 else f'ended with {code}'}", flush=True)
-            if code not in (0, 1):  # it was stopped: write what there is
-                openalbert([*words, "--report-only"], GRACE)
+def is_usable() -> bool:
+    """Whether a process can use the GPU as it is now."""
+    try:
+        return subprocess.run([sys.executable, "-c", USE_GPU], timeout=60).returncode == 0
+    except subprocess.TimeoutExpired:
+        return False
 
 
 def pack(arguments: argparse.Namespace) -> None:
     """Everything but weights and text, as one archive."""
     arguments.out.mkdir(parents=True, exist_ok=True)
-    target = arguments.out / "studies.tar.gz"
+    target = arguments.out / ARCHIVE
     with tarfile.open(target, "w:gz") as archive:
         for path in sorted(arguments.work.rglob("*")):
             inside = path.relative_to(arguments.work)
-            is_text = inside.parts[0] in ("shards", "heldout")
-            is_page = "tasks" in inside.parts and path.name in PAGES
+            is_text = inside.parts[0] in ("shards", "heldout", TASKS)
+            is_page = TASKS in inside.parts and path.name in PAGES
             if path.is_file() and not (is_text or is_page or {*WEIGHTS} & {*inside.parts}):
                 archive.add(path, str(inside))
     print(f"{target}: {target.stat().st_size / 2**20:.1f} MiB")
+    chosen = arguments.work / CHOSEN
+    changes = json.loads(chosen.read_text()) if chosen.exists() else []
+    for path in sorted(arguments.work.glob("*/study.json")):
+        name = path.parent.name
+        words = ["openalbert", "study", name, "--budget", arguments.budget, "--report-only", "--data", "work/elsewhere"]
+        words += ["--store", "work/variants", "--out", f"work/{name}", *(["--set", *changes] if changes else [])]
+        print(shlex.join(words))
 
 
 def main(words: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     verbs = parser.add_subparsers(dest="verb", required=True)
-    for name, function in (("prepare", prepare), ("calibrate", calibrate), ("run", run), ("pack", pack)):
-        verb = verbs.add_parser(name)
+    for function in (bundle, unpack, calibrate, run, pack):
+        verb = verbs.add_parser(function.__name__, help=function.__doc__)
         verb.set_defaults(function=function)
-        verb.add_argument("--work", type=Path, required=True, help="folder of shards, variants and reports")
-        verb.add_argument("--budget", default="small")
-        verb.add_argument("--minutes", type=float, default=9.0, help="after which everything is stopped")
-    verbs.choices["prepare"].add_argument("--text", nargs="+", type=Path, required=True)
-    verbs.choices["prepare"].add_argument("--heldout-text", nargs="+", type=Path, required=True)
-    verbs.choices["prepare"].add_argument("--tokenizer", default=TOKENIZER)
-    verbs.choices["calibrate"].add_argument("--set", nargs="*", default=["tokens=30000000"])
-    verbs.choices["run"].add_argument("studies", nargs="*")
-    verbs.choices["run"].add_argument("--task-data", type=Path)
-    verbs.choices["run"].add_argument("--parallel", type=int, default=8)
-    verbs.choices["pack"].add_argument("--out", type=Path, required=True)
-    words = sys.argv[1:] if words is None else words
-    end = words.index("--") if "--" in words else len(words)
-    arguments = parser.parse_args(words[:end])
-    arguments.more = words[end + 1 :]
+        if function is not bundle:
+            verb.add_argument("--work", type=Path, required=True, help="folder of shards, variants and reports")
+            verb.add_argument("--budget", default="small")
+        if function in (calibrate, run):
+            verb.add_argument("--minutes", type=float, required=True, help="after which everything is stopped")
+            verb.add_argument("--parallel", type=int, default=12, help="runs at a time")
+            verb.add_argument("--set", nargs="*", default=[], help="settings, as of `openalbert study`")
+    choices = verbs.choices
+    choices["bundle"].add_argument("--out", type=Path, required=True)
+    choices["bundle"].add_argument("--text", nargs="+", type=Path, required=True)
+    choices["bundle"].add_argument("--heldout-text", nargs="+", type=Path, required=True)
+    choices["bundle"].add_argument("--task-data", type=Path)
+    choices["unpack"].add_argument("--bundle", type=Path, required=True)
+    choices["unpack"].add_argument("--results", type=Path, help="an archive of `pack`")
+    choices["unpack"].add_argument("--tokenizer", default=TOKENIZER)
+    choices["run"].add_argument("studies", nargs="*")
+    choices["run"].add_argument("--seeds", type=int)
+    choices["run"].add_argument("--tasks", nargs="*")
+    choices["pack"].add_argument("--out", type=Path, required=True)
+    arguments = parser.parse_args(words)
     arguments.function(arguments)
 
 

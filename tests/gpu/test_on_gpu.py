@@ -185,6 +185,14 @@ def test_bf16_learns_as_fp32_does(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not SHARDS, reason="OPENALBERT_SHARDS names no folder of shards")
+def test_peak_memory_is_that_of_the_run_and_not_of_one_before_it() -> None:
+    with open_device(Speed(device="cuda")) as device:
+        torch.empty(2**28, dtype=torch.uint8, device="cuda")
+        assert device.peak_memory() >= 2**28
+    with open_device(Speed(device="cuda")) as device:
+        assert device.peak_memory() < 2**28
+
+
 def test_memory_that_runs_out_halves_the_micro_batch(tmp_path: Path) -> None:
     words = openalbert(
         "pretrain", "albert-xlarge", "--data", SHARDS, "--out", str(tmp_path / "run"), "--steps", "2",

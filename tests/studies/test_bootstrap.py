@@ -65,7 +65,7 @@ def test_pairing_removes_the_noise_that_both_have() -> None:
     same = {1: {"a": of(base)}}
     paired = interval(same, ["a"], same)
     alone = interval(same, ["a"])
-    assert paired == (0, 0, 0)
+    assert paired == (0, 0, 0, 1)
     assert alone is not None
     assert alone.high - alone.low > 8
 
@@ -86,6 +86,38 @@ def test_noise_between_seeds_widens_an_interval_and_is_reported() -> None:
     assert spread({1: noisy[1]}, ["a"]) is None
 
 
+def seeds_of_a_variant(
+    dice: np.random.Generator, items: np.ndarray, shift: float
+) -> dict[int, dict[str, Observations]]:
+    """Three runs: items are differently hard, each run is better or worse by chance, and guesses some of them."""
+    runs = items + shift + 0.2 * dice.normal(size=(3, 1)) + 0.3 * dice.normal(size=(3, len(items)))
+    return {seed: {"a": of((run > 0).astype(float))} for seed, run in enumerate(runs)}
+
+
+@pytest.mark.parametrize(("shift", "least", "most"), [(0.0, 0.01, 0.09), (2.0, 0.95, 1.0)])
+def test_equal_variants_of_three_seeds_differ_in_5_percent_of_the_cases_and_unequal_ones_nearly_always(
+    shift: float, least: float, most: float
+) -> None:
+    dice = np.random.default_rng(1)
+    trials, excluded = 400, 0
+    for _ in range(trials):
+        items = dice.normal(size=200)
+        found = interval(seeds_of_a_variant(dice, items, shift), ["a"], seeds_of_a_variant(dice, items, 0.0))
+        assert found is not None
+        excluded += found.low > 0 or found.high < 0
+    assert least <= excluded / trials <= most
+
+
+def test_where_seeds_are_all_the_noise_the_interval_is_about_students() -> None:
+    rates = DICE.normal(0.5, 0.05, 8)
+    one = {seed: {"a": of((np.arange(5000) < 5000 * rate).astype(float))} for seed, rate in enumerate(rates)}
+    zero = {seed: {"a": of(np.zeros(5000))} for seed in one}
+    found = interval(one, ["a"], zero)
+    assert found is not None
+    expected = stats.ttest_1samp(100 * rates, 0).confidence_interval()
+    assert found.high - found.low == pytest.approx(expected.high - expected.low, rel=0.15)
+
+
 def test_only_seeds_that_both_variants_have_are_compared_and_an_average_needs_all_its_tasks() -> None:
     right, wrong = of(np.ones(50)), of(np.zeros(50))
     found = interval({1: {"a": right}, 2: {"a": wrong}}, ["a"], {1: {"a": wrong}, 3: {"a": right}})
@@ -100,23 +132,28 @@ def test_only_seeds_that_both_variants_have_are_compared_and_an_average_needs_al
 
 def test_two_variants_differ_only_where_the_interval_excludes_0_or_the_margin() -> None:
     enough = (30.0, 30.0)
-    assert verdict(Interval(1, 0.1, 2), 0.0, enough) == "reproduced"
-    assert verdict(Interval(1, -0.1, 2), 0.0, enough) == "not decidable"
-    assert verdict(Interval(-1, -2, -0.1), 0.0, enough) == "contradicted"
-    assert verdict(Interval(0, -0.4, 0.4), 0.5, enough) == "reproduced"
-    assert verdict(Interval(0, -0.6, 0.4), 0.5, enough) == "not decidable"
-    assert verdict(Interval(-1, -2, -0.6), 0.5, enough) == "contradicted"
+    assert verdict(Interval(1, 0.1, 2, 3), 0.0, enough) == "reproduced"
+    assert verdict(Interval(1, -0.1, 2, 3), 0.0, enough) == "not decidable"
+    assert verdict(Interval(-1, -2, -0.1, 3), 0.0, enough) == "contradicted"
+    assert verdict(Interval(0, -0.4, 0.4, 3), 0.5, enough) == "reproduced"
+    assert verdict(Interval(0, -0.6, 0.4, 3), 0.5, enough) == "not decidable"
+    assert verdict(Interval(-1, -2, -0.6, 3), 0.5, enough) == "contradicted"
 
 
 def test_below_a_quarter_of_mlm_accuracy_nothing_is_decided() -> None:
-    clear = Interval(5, 4, 6)
+    clear = Interval(5, 4, 6, 3)
     assert verdict(clear, 0.0, (25.0, 25.0)) == "reproduced"
     assert verdict(clear, 0.0, (24.9, 40.0)) == "not decidable"
     assert verdict(clear, 0.0, (40.0, None)) == "not decidable"
     assert verdict(None, 0.0, (40.0, 40.0)) == "not decidable"
 
 
-def test_mlm_accuracy_stands_for_the_average_where_nothing_was_fine_tuned() -> None:
-    assert names_of("average", ()) == ("mlm",)
+def test_one_seed_decides_nothing() -> None:
+    assert verdict(Interval(5, 4, 6, 1), 0.0, (40.0, 40.0)) == "not decidable"
+    assert verdict(Interval(5, 4, 6, 2), 0.0, (40.0, 40.0)) == "reproduced"
+
+
+def test_an_average_is_of_the_tasks_that_were_fine_tuned_on() -> None:
+    assert names_of("average", ()) == ()
     assert names_of("average", ("sst2", "cola")) == ("sst2", "cola")
     assert names_of("sop", ("sst2",)) == ("sop",)

@@ -20,9 +20,11 @@ from tests.report.parsed_page import Page
 from openalbert import cli
 from openalbert.errors import UserError
 from openalbert.studies import carry_out
+from openalbert.studies.estimate import estimate_study
+from openalbert.studies.plan import make_plan
 from openalbert.studies.registry import STUDIES
 from openalbert.studies.results import Results
-from openalbert.studies.runner import estimate_study, make_plan, merge, run_study
+from openalbert.studies.runner import merge, run_study
 from openalbert.studies.settings import RunStudy
 from openalbert.studies.study import Base, Claim, Study, Variant
 from openalbert.studies.units import failures, is_done
@@ -88,6 +90,12 @@ def test_two_variants_of_the_study_are_trained_evaluated_and_reported(
     assert results.sentence() in report
     page = Page((out / "report.html").read_text())
     assert all(name in page.text for name in TWO[study])
+    assert "`" not in page.text
+    read_alike = "read the same examples in the same order" in report
+    assert read_alike == (study not in ("sentence", "data"))
+    assert ("under the same masks" in report) == (study not in ("sentence", "data", "masking"))
+    assert ("E = 64 of the paper is 8" in report) == (study == "embedding")
+    assert ("H = 1024 of the paper is 16" in report) == (study == "width")
     assert not re.search(r"(src|href)=\"http", (out / "report.html").read_text())
     for name in ("curves.png", *(["layers.png"] if study == "layers" else [])):
         assert (out / name).stat().st_size > 1000
@@ -149,6 +157,19 @@ def test_the_key_of_a_unit_depends_on_what_is_learned_and_on_nothing_else(easy_s
         assert key(set=(*QUICK, setting)) != key(), setting
     units = make_plan(settings(easy_shards, tmp_path, study="depth", seeds=2), STUDIES["depth"]).units
     assert len({unit.key for unit in units}) == len(units)
+
+
+def test_other_heldout_text_is_evaluated_on_again_and_nothing_is_trained_again(
+    easy_shards: Path, more_data: Path, tmp_path: Path
+) -> None:
+    study = own_study("heldout", a={})
+    first = run(settings(easy_shards, tmp_path / "a"), study).rows[0].results[0]
+    trained = (first.unit.run_folder / "run_info.json").stat().st_mtime_ns
+    other = run(settings(easy_shards, tmp_path / "a", heldout=more_data), study).rows[0].results[0]
+    assert other.unit.key == first.unit.key
+    assert other.unit.intrinsic_stage != first.unit.intrinsic_stage
+    assert other.measured["intrinsic"].values["mlm"] != first.measured["intrinsic"].values["mlm"]
+    assert (first.unit.run_folder / "run_info.json").stat().st_mtime_ns == trained
 
 
 def test_the_same_command_again_trains_nothing_and_a_new_task_only_fine_tunes(
@@ -294,6 +315,7 @@ def test_jobs_that_ran_apart_are_merged_into_the_whole_study_and_reported_withou
     assert [row.interval("mlm", ()) for row in merged.rows] == [row.interval("mlm", ()) for row in whole.rows]
     elsewhere = run(replace(together, data=Path("gone"), merge=(), report_only=True))
     assert [row.interval("mlm", ()) for row in elsewhere.rows] == [row.interval("mlm", ()) for row in whole.rows]
+    assert elsewhere.command == together.command_line
     with pytest.raises(UserError, match="holds no variants"):
         merge(easy_shards, tmp_path / "none")
 
@@ -331,7 +353,26 @@ def test_minutes_follow_from_tokens_and_flops_and_equal_minutes_stay_what_they_a
     assert minutes[1] / minutes[0] > 1.8
     timed = make_plan(replace(chosen, study="time", set=("minutes=3.5",)), STUDIES["time"])
     lines = estimate_study(timed, lambda unit: (1e9, 1.0)).splitlines()
-    assert [line.split()[-1] for line in lines[1:4]] == ["3.50", "3.50", "7.00"]
+    assert [line.split()[-1] for line in lines[1:4]] == ["3.5", "3.5", "7"]
+
+
+def test_a_dry_run_counts_evaluation_and_fine_tuning_by_earlier_runs_and_no_pretraining_that_is_done(
+    easy_shards: Path, glue_data: Path, tmp_path: Path
+) -> None:
+    study = own_study("estimate", a={}, b={"batch_size": 4})
+    chosen = settings(easy_shards, tmp_path / "estimate", tasks=("sst2",), task_data=glue_data)
+    first = run(replace(chosen, only=("a",)), study).rows[0].results[0]
+    took = {title: measured.values["seconds"] for title, measured in first.measured.items()}
+    estimate = estimate_study(make_plan(chosen, study), lambda unit: (1e9, 1.0))
+    minutes = re.search(r"evaluation and fine-tuning: ([\d.e-]+) minutes, as measured in earlier runs", estimate)
+    assert minutes is not None
+    assert float(minutes[1]) == pytest.approx((took["intrinsic"] + took["sst2"]) / 60, rel=0.01)
+    assert not re.search(r"^a ", estimate, re.MULTILINE)
+    run(replace(chosen, tasks=()), study)
+    estimate = estimate_study(make_plan(chosen, study), lambda unit: (1e9, 1.0))
+    assert "all variants are pretrained" in estimate
+    new_task = estimate_study(make_plan(replace(chosen, tasks=("cola",)), study), lambda unit: (1e9, 1.0))
+    assert new_task.endswith("evaluation and fine-tuning are not counted: cola was not measured here yet")
 
 
 @pytest.mark.parametrize(
@@ -381,14 +422,17 @@ def test_processes_train_several_variants_at_once_stop_when_asked_and_give_the_s
 ) -> None:
     words = ["study", "depth", "--data", str(easy_shards), "--out", str(tmp_path / "processes"), "--parallel", "2"]
     words += ["--seeds", "2", "--set", *QUICK, "--tasks", "sst2", "--task-data", str(glue_data)]
-    process = subprocess.Popen([sys.executable, "-m", "openalbert", *words], stderr=subprocess.DEVNULL)
+    process = subprocess.Popen([sys.executable, "-m", "openalbert", *words], stderr=subprocess.PIPE, text=True)
     until = time.monotonic() + 240
     while (
         process.poll() is None and time.monotonic() < until and not list(tmp_path.glob("variants/*/intrinsic-*.json"))
     ):
         time.sleep(0.05)
     process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=120) == 143
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 143
+    assert ": started; " in said
+    assert said.endswith("stopped: the same command resumes each run from its checkpoint\n")
     done = subprocess.run([sys.executable, "-m", "openalbert", *words], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     alone = run(
@@ -437,15 +481,32 @@ def test_a_ray_cluster_trains_the_units_and_gives_the_same_numbers(
         assert found["variants"][row.variant.name]["metrics"]["mlm"] == own._asdict()
 
 
+def test_runs_in_processes_of_their_own_end_without_a_failure(easy_shards: Path, tmp_path: Path) -> None:
+    results = run(settings(easy_shards, tmp_path / "out", parallel=2), own_study("processes", a={}))
+    assert results.rows[0].results[0].is_finished
+    assert not results.rows[0].failure
+
+
+def test_a_process_that_writes_much_to_standard_error_does_not_stop_and_its_last_line_is_the_reason(
+    easy_shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loud = tmp_path / "loud.sh"
+    loud.write_text(
+        "#!/bin/sh\nhead -c 300000 /dev/zero | tr '\\0' x >&2\necho >&2\necho 'no GPU is left' >&2\nexit 1\n"
+    )
+    loud.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(loud))
+    results = run(settings(easy_shards, tmp_path / "out", parallel=2), own_study("loud", a={}))
+    assert results.rows[0].failure == "pretraining: no GPU is left"
+
+
 def test_a_process_that_dies_is_a_failure_and_one_that_was_stopped_is_not(easy_shards: Path, tmp_path: Path) -> None:
     from openalbert.studies.runner import _log_exit
 
     unit = make_plan(settings(easy_shards, tmp_path, study="layers"), STUDIES["layers"]).units[0]
     unit.folder.mkdir(parents=True)
     for number, is_failure in ((signal.SIGTERM, False), (signal.SIGKILL, True)):
-        process = subprocess.Popen(
-            ["sleep", "60"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8"
-        )
+        process = subprocess.Popen(["sleep", "60"], stdout=subprocess.PIPE, text=True, encoding="utf-8")
         process.send_signal(number)
         process.wait()
         _log_exit(process, unit, 1.0)

@@ -9,10 +9,12 @@ import torch
 from openalbert.errors import UserError
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import PRETRAINING_HEADS
+from openalbert.pretraining.batches import Batches, PretrainingBatch
 from openalbert.settings import to_dict
 from openalbert.studies.budgets import BUDGETS, budget_of
 from openalbert.studies.registry import STUDIES, find_study
 from openalbert.studies.study import Study, Variant, longer
+from openalbert.text.shards import open_shards
 
 # Encoder with pooler; V = 30000, 512 positions, 2 segments.
 SIZES = {
@@ -79,13 +81,20 @@ def test_every_variant_of_every_study_can_be_built_at_every_budget(study: str, b
         assert len({str(to_dict(variant.pretrain)) for variant in found}) == len(found)
     for variant in found:
         assert built(variant).config == variant.pretrain.model
-        if variant.speed_model is not None:
-            assert variant.speed_model.hidden_size >= variant.pretrain.model.hidden_size
 
 
 def test_the_seven_models_have_the_exact_parameter_counts_of_the_paper() -> None:
     found = {variant.name: variant for variant in variants("sizes", "paper")}
     assert {name: (encoder_size(one), built(one).num_parameters()) for name, one in found.items()} == SIZES
+
+
+def test_speed_is_that_of_the_papers_models_at_its_length_also_where_smaller_ones_are_trained() -> None:
+    for variant in variants("sizes", "small"):
+        assert variant.speed is not None
+        assert (variant.speed.objective.max_length, variant.speed.batch_size) == (512, 64)
+        assert (variant.speed.model.hidden_dropout, variant.speed.model.attention_dropout) == (0, 0)
+        assert encoder_size(replace(variant, pretrain=variant.speed)) == SIZES[variant.name][0]
+    assert not [one.name for study in STUDIES for one in variants(study, "small") if study != "sizes" and one.speed]
 
 
 @pytest.mark.parametrize("study", ["embedding", "sharing"])
@@ -134,6 +143,44 @@ def test_variants_differ_in_the_model_or_the_optimizer_alone(study: str) -> None
     free = {"model", "preset", "optimizer", "reference_batch"}
     rests = [{k: v for k, v in to_dict(one.pretrain).items() if k not in free} for one in variants(study, "small")]
     assert all(rest == rests[0] for rest in rests)
+
+
+def first_batches(variant: Variant, shards: Path) -> list[PretrainingBatch]:
+    """Three batches of its run, the last of them in another epoch."""
+    run = variant.pretrain
+    batches = Batches(open_shards(shards), run.objective, run.batch_size, seed=2)
+    return [batches.at(step) for step in (0, 1, batches.examples_per_epoch // run.batch_size + 2)]
+
+
+def unmasked(batch: PretrainingBatch) -> torch.Tensor:
+    rows, places = torch.nonzero(batch.valid, as_tuple=True)
+    ids = batch.ids.clone()
+    ids[rows, batch.positions[rows, places]] = batch.labels[rows, places]
+    return ids
+
+
+@pytest.mark.parametrize("study", [name for name in STUDIES if name not in ("masking", "sentence", "data")])
+def test_all_variants_read_the_same_examples_in_the_same_order_under_the_same_masks(
+    study: str, easy_shards: Path
+) -> None:
+    first, *others = [first_batches(variant, easy_shards) for variant in variants(study, "tiny")]
+    for other in others:
+        for mine, theirs in zip(first, other, strict=True):
+            assert all(torch.equal(value, getattr(theirs, name)) for name, value in vars(mine).items())
+
+
+def test_maskings_are_compared_on_the_same_examples_in_the_same_order(easy_shards: Path) -> None:
+    first, *others = [first_batches(variant, easy_shards) for variant in variants("masking", "tiny")]
+    for other in others:
+        for mine, theirs in zip(first, other, strict=True):
+            assert torch.equal(unmasked(mine), unmasked(theirs))
+            assert torch.equal(mine.swapped, theirs.swapped)
+    assert not torch.equal(first[0].ids, others[2][0].ids)
+
+
+def test_sentence_objectives_are_compared_on_equal_amounts_of_text_under_equal_masking() -> None:
+    runs = [variant.pretrain for variant in variants("sentence", "small")]
+    assert len({(run.tokens, run.batch_size, run.objective.masked_lm, run.objective.max_length) for run in runs}) == 1
 
 
 def test_depth_is_the_same_in_all_variants_unless_it_is_studied() -> None:

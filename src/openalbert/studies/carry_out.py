@@ -42,11 +42,12 @@ from openalbert.studies.units import (
     Measured,
     Unit,
     failures,
+    heldout_split,
     is_done,
     read_measured,
     write_measured,
 )
-from openalbert.text.shards import open_shards, read_manifest
+from openalbert.text.shards import open_shards
 from openalbert.train.device import open_device
 from openalbert.train.run import is_done as is_run_done
 
@@ -179,8 +180,7 @@ def _pretrain(unit: Unit) -> None:
 def measure_intrinsic(unit: Unit) -> Measured:
     """Accuracies on held-out text, example by example, and the distances between layers."""
     train = open_shards(unit.pretrain.data)
-    split = "heldout" if "heldout" in read_manifest(unit.heldout).splits else "train"
-    heldout = open_shards(unit.heldout, split)
+    heldout = open_shards(unit.heldout, heldout_split(unit.heldout))
     trained_on = unit.pretrain.objective.sentence_order.objective
     with open_device(unit.pretrain.speed) as device:
         model = huggingface.load(unit.run_folder).to(device.torch_device)
@@ -261,7 +261,9 @@ def _forget_compiled() -> None:
 
 def _end_with_parent() -> None:
     """Stop, with a checkpoint, when the process that started this one is gone: standard input is its pipe."""
-    sys.stdin.buffer.read()
+    # Not through sys.stdin: Python aborts where a thread still holds its buffer at the end.
+    while os.read(0, 1):
+        pass
     os.kill(os.getpid(), signal.SIGTERM)
 
 
@@ -272,8 +274,7 @@ def main() -> None:
     unit = from_json(path.read_text(encoding="utf-8"), Unit, str(path))
     try:
         carry_out(unit, lambda sentence: print(sentence, flush=True))
-    except UserError as error:  # another process is at work on it
-        print(error, file=sys.stderr)
+    except UserError:
         sys.exit(LOCKED)
 
 

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from openalbert.report.charts import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Scale, look, scale_for, ticks
 from openalbert.report.html import Markup, element
@@ -16,6 +15,8 @@ LAYER_TITLES = {"distance": ("L2 distance", ""), "angle": ("Angle", "degrees")}
 
 def draw_curves(results: Results, folder: Path) -> bool:
     """Held-out MLM accuracy of every variant over its tokens, the first seed each; returns whether there is any."""
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     axis = figure.subplots()
     for row in results.rows:
@@ -34,6 +35,8 @@ def draw_curves(results: Results, folder: Path) -> bool:
 
 def draw_layers(results: Results, folder: Path) -> bool:
     """Distance and angle between the input and the output of each layer; returns whether there are any."""
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(9, 3.8), layout="constrained")
     axes = figure.subplots(1, 2)
     for axis, (name, (title, unit)) in zip(axes, LAYER_TITLES.items(), strict=True):

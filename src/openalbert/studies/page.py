@@ -6,7 +6,7 @@ It is written as Markdown, as an offline HTML page, and as JSON.
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +14,21 @@ from openalbert import atomic_io
 from openalbert.formatting import NOTHING, count, counted, size
 from openalbert.model.cost import training_flops_per_token
 from openalbert.model.presets import PAPER
+from openalbert.pretraining.settings import Pretrain
 from openalbert.report import charts
 from openalbert.report.html import Markup, document, element, joined, now, table
 from openalbert.report.pretrain_page import curves_section, notes, swatch
 from openalbert.report.run_reader import RunRecord
 from openalbert.studies.bootstrap import LEAST_MLM_ACCURACY, Interval
 from openalbert.studies.figures import CURVES, LAYERS, draw_curves, draw_layers, layer_charts
-from openalbert.studies.results import Results
-from openalbert.studies.study import scale_sentence
+from openalbert.studies.results import Results, Row
+from openalbert.studies.study import AVERAGE
 
 MARKDOWN, HTML, JSON = "report.md", "report.html", "results.json"
 TITLES = {"mlm": "MLM", "sop": "SOP", "nsp": "NSP", "sst2": "SST-2", "cola": "CoLA", "mnli": "MNLI", "rte": "RTE"}
 TITLES |= {"squad1": "SQuAD 1.1", "squad2": "SQuAD 2.0", "race": "RACE", "average": "Avg", "mrpc": "MRPC"}
-TITLES |= {"distance": "L2 distance", "angle": "angle, degrees"}
+TITLES |= {"distance": "L2 distance", "angle": "angle, degrees", "roughness": "change of distance"}
+OPTIMIZERS = {"lamb": "LAMB", "adamw": "AdamW", "muon": "Muon"}
 REFERENCE = "bert-large"  # of which the paper gives the other models' speed
 
 
@@ -90,12 +92,18 @@ def html_page(results: Results) -> str:
     if results.study.draws_layers and (drawn := layer_charts(results)):
         sections.append(element("section", element("h2", "Layers"), element("div", *drawn, class_="charts")))
     sections += [one.html() for one in others]
-    text = [element("p", sentence) for sentence in setup(results)]
+    text = [element("p", with_code(sentence)) for sentence in setup(results)]
     sections.append(element("section", element("h2", "Setup"), *text))
-    listed = element("ul", *(element("li", sentence) for sentence in limits(results)))
+    listed = element("ul", *(element("li", with_code(sentence)) for sentence in limits(results)))
     sections.append(element("section", element("h2", "Limits"), listed))
     headline = [element("p", results.sentence()), *notes([*state(results), *results.remarks])]
     return document(heading(results), headline, sections, values, now())
+
+
+def with_code(sentence: str) -> Markup:
+    """What stands between backticks in Markdown as code."""
+    pieces = sentence.split("`")
+    return joined(*(element("code", piece) if number % 2 else piece for number, piece in enumerate(pieces)))
 
 
 def heading(results: Results) -> str:
@@ -181,11 +189,11 @@ def claim_table(results: Results) -> Table:
     """The verdict on each ordering."""
     rows = []
     for one in results.claims:
-        ours = one.ours or Interval(math.nan, math.nan, math.nan)
+        ours = one.ours or Interval(math.nan, math.nan, math.nan, 0)
         rows.append(
             [
                 one.claim.sentence,
-                " + ".join(map(_title, one.names)),
+                " + ".join(map(_title, one.names)) or _title(one.claim.metric),
                 _number(one.paper),
                 _number(ours.value, 2),
                 _number(ours.low, 2),
@@ -195,7 +203,8 @@ def claim_table(results: Results) -> Table:
         )
     note = (
         "Differences in points, paired by seed and example. An ordering counts only where its interval excludes 0, or "
-        f"the margin that the claim names; below {LEAST_MLM_ACCURACY:g} % MLM accuracy nothing is decided."
+        "the margin that the claim names. Nothing is decided by one seed, or below "
+        f"{LEAST_MLM_ACCURACY:g} % MLM accuracy."
     )
     head = ["claim", "metric", "difference, paper", "difference", "low", "high", "verdict"]
     return Table(
@@ -211,11 +220,10 @@ def speed_table(results: Results) -> Table:
     for row in results.rows:
         if not row.speed:
             continue
-        config = row.variant.speed_model or row.config
+        length = row.speed["length"]
         of_flops = measured = None
         if reference is not None and reference.speed:
-            other, length = reference.variant.speed_model or reference.config, row.speed["length"]
-            of_flops = training_flops_per_token(other, length) / training_flops_per_token(config, length)
+            of_flops = _speed_flops(reference, length) / _speed_flops(row, length)
             measured = row.speed["tokens_per_second"] / reference.speed["tokens_per_second"]
         rows.append(
             [
@@ -238,6 +246,11 @@ def speed_table(results: Results) -> Table:
     return Table("Speed", head, rows, note)
 
 
+def _speed_flops(row: Row, length: int) -> float:
+    run = row.variant.speed or row.variant.pretrain
+    return training_flops_per_token(replace(run.model, vocab_size=row.config.vocab_size), length)
+
+
 def cost_table(results: Results) -> Table:
     """What the training of each variant took, means over the seeds."""
     rows = []
@@ -255,7 +268,10 @@ def cost_table(results: Results) -> Table:
             ]
         )
     head = ["variant", "runs", "minutes", "tokens", "model FLOPs", "tokens/s", "peak memory"]
-    note = "Means over the runs. Runs that share a device are slower each than one alone."
+    note = (
+        "Means over the runs. Runs that share a device are slower each than one alone. Peak memory on a CPU is that of "
+        "the process, with all that it ran before."
+    )
     return Table("Cost", head, rows, note)
 
 
@@ -269,10 +285,10 @@ def setup(results: Results) -> list[str]:
         f"{'; '.join(machines) or 'nothing was trained yet'}.",
         f"Base run: {run.model.num_layers} layers, H = {run.model.hidden_size}, E = {run.model.embedding_size}, "
         f"{run.budget}, batches of {run.batch_size}, length {run.objective.max_length}, "
-        f"{run.optimizer.kind} at {run.learning_rate:.4g}, "
-        f"{100 * run.schedule.warmup_fraction:.3g} % of warm-up. All variants of a seed see the same examples in the "
-        "same order, and where they mask alike with the same masks.",
-        scale_sentence(results.base),
+        f"{optimizer_words(run)}, "
+        f"{100 * run.schedule.warmup_fraction:.3g} % of warm-up.",
+        examples_sentence(results),
+        shapes_sentence(results),
         f"Held-out accuracies: up to {intrinsic.examples:,} examples, the same for all variants. MLM accuracy is on "
         "text in its natural order, 15 % masked in n-grams. SOP and NSP accuracy of a model that was not trained on "
         "the task is that of a fresh pooler and linear head on the frozen encoder, after "
@@ -286,6 +302,46 @@ def setup(results: Results) -> list[str]:
     return [sentence for sentence in sentences if sentence]
 
 
+def optimizer_words(run: Pretrain) -> str:
+    """The optimizer and its learning rates at this batch."""
+    title, rate = OPTIMIZERS[run.optimizer.kind], f"{run.learning_rate:.4g}"
+    if run.optimizer.kind != "muon":
+        return f"{title} at {rate}"
+    return f"{title} at {run.matrix_learning_rate:.4g} for the matrices of the layers and {rate} for the rest"
+
+
+def examples_sentence(results: Results) -> str:
+    """What text the variants have in common."""
+    runs = [row.variant.pretrain for row in results.rows]
+    if len({run.data for run in runs}) > 1:
+        return "Each corpus is read in an order of its own."
+    if len({run.objective.sentence_order for run in runs}) > 1:
+        return (
+            "Sentence objectives cut the text into different pairs: all variants read the same text, each in an order "
+            "of its own."
+        )
+    masks = "" if len({run.objective.masked_lm for run in runs}) > 1 else " under the same masks"
+    return f"All variants of a seed read the same examples in the same order{masks}."
+
+
+def shapes_sentence(results: Results) -> str:
+    """How large the models are, and which sizes stand for the paper's."""
+    shapes = {row.variant.name: f"{row.config.num_layers} x {row.config.hidden_size}" for row in results.rows}
+    if len(set(shapes.values())) == 1:
+        sentence = "Every model has {} layers and a hidden size of {}.".format(
+            *next(iter(shapes.values())).split(" x ")
+        )
+    else:
+        sentence = f"Layers x hidden size: {', '.join(f'{name}: {shape}' for name, shape in shapes.items())}."
+    scaled = [
+        f"{name} = {theirs} of the paper is {ours}"
+        for name, sizes in (("E", results.base.embedding_sizes), ("H", results.base.widths))
+        for theirs, ours in sizes.items()
+        if theirs != ours and any(f"{name} = {theirs}" in variant for variant in shapes)
+    ]
+    return f"{sentence} {'; '.join(scaled)} here." if scaled else sentence
+
+
 def limits(results: Results) -> list[str]:
     """What the numbers do not show."""
     seeds = max((len(row.by_seed) for row in results.rows), default=0)
@@ -295,13 +351,20 @@ def limits(results: Results) -> list[str]:
             "The paper's numbers are after 262 G tokens or more, on whole training sets: only orderings can be "
             "compared, not values."
         )
+    if results.tasks and any(AVERAGE in row.variant.paper for row in results.rows):
+        found.append(
+            "The paper's average is of SQuAD 1.1 and 2.0, MNLI, SST-2 and RACE; ours is of "
+            f"{', '.join(map(_title, results.tasks))}."
+        )
+    if results.study.source and (kind := results.base.pretrain.optimizer.kind) != "lamb":
+        found.append(f"The models were trained with {OPTIMIZERS[kind]}, the paper's with LAMB.")
     if seeds < 2:
-        found.append("One seed: the intervals hold the noise of the examples alone, not that between runs.")
-    elif seeds < 5:
-        found.append(f"{seeds} seeds: intervals over so few are somewhat too narrow.")
+        found.append(
+            "One seed: the intervals hold the noise of the examples alone, not that between runs, and decide nothing."
+        )
     found.append("One learning rate for all variants, chosen for the base run; each might do better with its own.")
     if not results.tasks:
-        found.append("Nothing was fine-tuned: MLM accuracy stands for averages over tasks.")
+        found.append("Nothing was fine-tuned: MLM accuracy is compared where the paper has averages over tasks.")
     return found
 
 

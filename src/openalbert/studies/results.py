@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from openalbert.errors import UserError
+from openalbert.formatting import counted
 from openalbert.model.config import AlbertConfig
 from openalbert.model.cost import encoder_parameters, parameters_by_component, training_flops_per_token
 from openalbert.report.run_reader import Records, RunRecord, read_run
@@ -150,6 +151,11 @@ class ClaimResult:
     ours: Interval | None
     verdict: Verdict
 
+    @property
+    def is_by_mlm(self) -> bool:
+        """Whether MLM accuracy was compared in place of an average over tasks."""
+        return self.claim.metric == AVERAGE and self.names == ("mlm",)
+
 
 @dataclass(frozen=True)
 class Results:
@@ -171,38 +177,35 @@ class Results:
         by_name = {row.variant.name: row for row in self.rows}
         found = []
         for claim in self.study.claims:
-            better, worse = by_name.get(claim.better), by_name.get(claim.worse)
-            if better is None or worse is None:
-                continue
-            names = names_of(claim.metric, self.tasks)
-            ours = interval(better.by_seed, names, worse.by_seed)
-            mlm = [one.value if (one := row.interval("mlm", ())) else None for row in (better, worse)]
-            theirs = [row.variant.paper.get(claim.metric) for row in (better, worse)]
-            paper = None if theirs[0] is None or theirs[1] is None else theirs[0] - theirs[1]
-            found.append(ClaimResult(claim, names, paper, ours, verdict(ours, claim.margin, mlm)))
+            if claim.better in by_name and claim.worse in by_name:
+                pair = by_name[claim.better], by_name[claim.worse]
+                if claim.metric != AVERAGE or self.tasks or not claim.is_for_mlm:
+                    found.append(self._test(claim, *pair, claim.metric))
+                if claim.metric == AVERAGE and claim.is_for_mlm:
+                    found.append(self._test(claim, *pair, "mlm"))
         return found
+
+    def _test(self, claim: Claim, better: Row, worse: Row, metric: str) -> ClaimResult:
+        names = names_of(metric, self.tasks)
+        ours = interval(better.by_seed, names, worse.by_seed)
+        mlm = [one.value if (one := row.interval("mlm", ())) else None for row in (better, worse)]
+        theirs = [row.variant.paper.get(metric) for row in (better, worse)]
+        paper = None if theirs[0] is None or theirs[1] is None else theirs[0] - theirs[1]
+        return ClaimResult(claim, names, paper, ours, verdict(ours, claim.margin, mlm))
 
     def sentence(self) -> str:
         """Whether the paper's ordering was reproduced."""
         failed = [row.variant.name for row in self.rows if row.failure]
         tail = f" Failed: {', '.join(failed)}." if failed else ""
         whose = "The paper's" if self.study.source else "The expected"
+        of_tasks = [one for one in self.claims if not one.is_by_mlm]
+        by_mlm = [one for one in self.claims if one.is_by_mlm]
         if not self.claims:
             return f"No ordering is expected here.{tail}"
-        count = {word: sum(one.verdict == word for one in self.claims) for word in ("reproduced", "contradicted")}
-        total, open_ = len(self.claims), len(self.claims) - sum(count.values())
-        if count["reproduced"] == total:
-            word = "was reproduced"
-        elif count["contradicted"]:
-            word = "was contradicted"
-        elif not count["reproduced"]:
-            word = "is not decidable at this budget"
-        else:
-            word = "was reproduced as far as it is decidable"
-        return (
-            f"{whose} ordering {word}: of {total} comparisons {count['reproduced']} reproduced, "
-            f"{count['contradicted']} contradicted, {open_} not decidable.{tail}"
-        )
+        sentence = f"{whose} ordering {_outcome(of_tasks or by_mlm)}"
+        if by_mlm:
+            sentence += f" By MLM accuracy it {_outcome(by_mlm)}" if of_tasks else " Compared by MLM accuracy."
+        return sentence + tail
 
     def stage_seconds(self) -> dict[str, float]:
         """The mean time of each stage after pretraining, over the runs that are measured."""
@@ -218,6 +221,22 @@ class Results:
         """The columns: accuracies on held-out text, tasks, and their average where there are several."""
         layers = LAYER_METRICS if self.study.draws_layers else ()
         return (*INTRINSIC, *layers, *self.tasks, *((AVERAGE,) if len(self.tasks) > 1 else ()))
+
+
+def _outcome(claims: Sequence[ClaimResult]) -> str:
+    reproduced, contradicted = (sum(one.verdict == word for one in claims) for word in ("reproduced", "contradicted"))
+    if reproduced == len(claims):
+        word = "was reproduced"
+    elif contradicted:
+        word = "was contradicted"
+    elif not reproduced:
+        word = "is not decidable at this budget"
+    else:
+        word = "was reproduced as far as it is decidable"
+    return (
+        f"{word}: of {counted(len(claims), 'comparison')} {reproduced} reproduced, {contradicted} contradicted, "
+        f"{len(claims) - reproduced - contradicted} not decidable."
+    )
 
 
 def read_results(study: Study, base: Base, variants: Sequence[Variant], units: Sequence[Unit]) -> Results:

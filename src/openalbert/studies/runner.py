@@ -1,56 +1,36 @@
 """`openalbert study`: plan the units of a study, carry out those that are not done, and write the report."""
 
-import contextlib
-import io
-import json
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from openalbert import atomic_io
-from openalbert.errors import UserError, suggestion
-from openalbert.formatting import aligned, count, counted, duration
-from openalbert.model.config import AlbertConfig
-from openalbert.model.cost import training_flops_per_token
-from openalbert.pretraining.run import PretrainingRun
-from openalbert.pretraining.settings import Pretrain
+from openalbert.errors import UserError
+from openalbert.formatting import counted, duration
 from openalbert.progress import log
 from openalbert.run_files import CHECKPOINTS, MODEL
-from openalbert.settings import from_dict, to_dict, to_json
-from openalbert.studies.budgets import Budget
+from openalbert.settings import to_json
 from openalbert.studies.carry_out import LOCKED, carry_out, record_failure
+from openalbert.studies.estimate import estimate_study
 from openalbert.studies.page import write_reports
+from openalbert.studies.plan import make_plan, write_plan
 from openalbert.studies.registry import find_study, list_studies
 from openalbert.studies.results import Results, read_results
-from openalbert.studies.settings import RunStudy, resolved_budget
-from openalbert.studies.study import Study, Variant
-from openalbert.studies.units import UNIT, Unit, check_heldout, failures, is_done, make_units
-from openalbert.tasks.registry import open_task
-from openalbert.text.shards import read_manifest
+from openalbert.studies.settings import RunStudy
+from openalbert.studies.study import Study
+from openalbert.studies.units import LOG, UNIT, Unit, failures, is_done
 from openalbert.text.workers import connected_ray
-from openalbert.train.device import open_device
 from openalbert.train.run import Stop
 
-PLAN = "study.json"
 SECONDS_BETWEEN_LOOKS = 0.2
 WEIGHTS = (MODEL, CHECKPOINTS)
-
-
-@dataclass(frozen=True)
-class Plan:
-    """A study at a budget, and all its units."""
-
-    study: Study
-    budget: Budget
-    variants: list[Variant]
-    units: list[Unit]
 
 
 def study(settings: RunStudy) -> None:
@@ -78,65 +58,13 @@ def run_study(settings: RunStudy, own: Study | None = None) -> Results | None:
     for elsewhere in settings.merge:
         copied = merge(elsewhere, settings.variants_folder)
         log(f"{elsewhere}: the results of {counted(copied, 'run')} were copied")
-    atomic_io.make_folder(settings.folder)
-    record = {"study": plan.study.name, "budget": settings.budget, "units": [to_dict(unit) for unit in plan.units]}
-    atomic_io.write_text(settings.folder / PLAN, json.dumps(record, indent=1) + "\n")
+    write_plan(plan, settings.folder)
     if not settings.report_only:
         train_units(plan.units, settings)
     results = read_results(plan.study, plan.budget.base, plan.variants, plan.units)
-    results = replace(results, command=settings.command_line)
+    results = replace(results, command=plan.command)
     write_reports(results, settings.folder)
     return results
-
-
-def make_plan(settings: RunStudy, chosen: Study) -> Plan:
-    """All units of a study, with everything checked that can be checked before training."""
-    budget = resolved_budget(settings)
-    every = chosen.variants_of(budget.base)
-    variants = _chosen(every, settings.only)
-    seeds = settings.seeds or budget.seeds
-    tasks = _tasks(settings, budget)
-    known = settings.folder / PLAN
-    if settings.report_only and not settings.data.is_dir() and known.is_file():
-        # Results from elsewhere need no text to be reported.
-        units = [from_dict(values, Unit, str(known)) for values in json.loads(known.read_text("utf-8"))["units"]]
-        units = [replace(unit, store=settings.variants_folder) for unit in units]
-    else:
-        closure = [one for one in every if one in variants or _leads_to(one, variants, every)]
-        units = make_units(closure, budget, tasks, settings.task_data, seeds, settings.variants_folder)
-        check_heldout(units[0])
-        for one in () if settings.report_only else units[0].finetune:
-            open_task(one.task, one.source)
-    return Plan(chosen, budget, variants, units)
-
-
-def _chosen(every: Sequence[Variant], only: Sequence[str]) -> list[Variant]:
-    names = [variant.name for variant in every]
-    for name in only:
-        if name not in names:
-            raise UserError(f"--only: '{name}' is not a variant of this study: {suggestion(name, names)}")
-    return [variant for variant in every if not only or variant.name in only]
-
-
-def _leads_to(one: Variant, chosen: Sequence[Variant], every: Sequence[Variant]) -> bool:
-    """Whether a chosen variant is initialized from this one, perhaps through others."""
-    by_name = {variant.name: variant for variant in every}
-    for variant in chosen:
-        before = variant.after
-        while before:
-            if before == one.name:
-                return True
-            before = by_name[before].after
-    return False
-
-
-def _tasks(settings: RunStudy, budget: Budget) -> tuple[str, ...]:
-    if settings.tasks is None:
-        return budget.tasks if settings.task_data is not None else ()
-    named = next((task for task in settings.tasks if ":" not in task), None)
-    if named is not None and settings.task_data is None:
-        raise UserError(f"--tasks {named}: give the folder of its data with --task-data")
-    return settings.tasks
 
 
 # Carrying out.
@@ -144,29 +72,40 @@ def _tasks(settings: RunStudy, budget: Budget) -> tuple[str, ...]:
 
 def train_units(units: Sequence[Unit], settings: RunStudy) -> None:
     """Carry out what is not done of the chosen subset, those in which time counts one at a time and last."""
-    subset = _subset(list({unit.key: unit for unit in units}.values()), settings.subset)
+    # Of studies that share a run, one may also measure its speed.
+    by_key = {unit.key: unit for unit in sorted(units, key=lambda unit: unit.speed is not None)}
+    subset = _subset([by_key[key] for key in dict.fromkeys(unit.key for unit in units)], settings.subset)
     waiting = [unit for unit in subset if not is_done(unit)]
     if len(subset) > len(waiting):
         log(f"{len(subset) - len(waiting)} of {counted(len(subset), 'run')} are done already")
     together = [replace(unit, speed=None) for unit in waiting if not unit.is_timed]
     alone = [unit for unit in waiting if unit.is_timed or unit.speed is not None]
-    if settings.engine == "ray":
-        with connected_ray(settings.ray_address) as ray:
-            _train_on_ray(together, ray, settings.parallel)
-            _train_on_ray(alone, ray, 1)
-    elif settings.parallel > 1:
-        with Stop() as stop:
-            _train_in_processes(together, settings.parallel, stop)
-            _train_in_processes(alone, 1, stop)
-    else:
-        for unit in [*together, *alone]:
-            started = time.perf_counter()
-            try:
-                carry_out(unit, log)
-            except UserError as error:  # another process is at work on it
-                log(f"{unit.variant}, seed {unit.seed}: left out: {error}")
-                continue
-            _log_end(unit, time.perf_counter() - started)
+    try:
+        if settings.engine == "ray":
+            with connected_ray(settings.ray_address) as ray:
+                _train_on_ray(together, ray, settings.parallel)
+                _train_on_ray(alone, ray, 1)
+        elif settings.parallel > 1:
+            with Stop() as stop:
+                _train_in_processes(together, settings.parallel, stop)
+                _train_in_processes(alone, 1, stop)
+        else:
+            _train_in_turn([*together, *alone])
+    except SystemExit:
+        log("stopped: the same command resumes each run from its checkpoint")
+        raise
+
+
+def _train_in_turn(units: Sequence[Unit]) -> None:
+    for unit in units:
+        _log_start(unit)
+        started = time.perf_counter()
+        try:
+            carry_out(unit, log)
+        except UserError as error:  # another process is at work on it
+            log(f"{unit.variant}, seed {unit.seed}: left out: {error}")
+            continue
+        _log_end(unit, time.perf_counter() - started)
 
 
 def _subset(units: Sequence[Unit], job: tuple[int, int]) -> list[Unit]:
@@ -185,6 +124,7 @@ def _train_in_processes(units: Sequence[Unit], at_once: int, stop: Stop) -> None
             keys = {unit.key for unit in waiting} | {unit.key for unit, _ in running.values()}
             for unit in [unit for unit in waiting if unit.after not in keys][: at_once - len(running)]:
                 waiting.remove(unit)
+                _log_start(unit)
                 running[_start(unit)] = unit, time.perf_counter()
             for process in [process for process in running if process.poll() is not None]:
                 unit, started = running.pop(process)
@@ -196,7 +136,7 @@ def _train_in_processes(units: Sequence[Unit], at_once: int, stop: Stop) -> None
         for process in running:
             process.terminate()
         for process in running:
-            process.wait()
+            process.communicate()
 
 
 def _start(unit: Unit) -> "subprocess.Popen[str]":
@@ -204,13 +144,15 @@ def _start(unit: Unit) -> "subprocess.Popen[str]":
     request = unit.folder / f"request-{UNIT}"
     atomic_io.write_text(request, to_json(unit))
     command = [sys.executable, "-m", "openalbert.studies.carry_out", str(request)]
-    return subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8"
-    )
+    # Compilers and libraries may write much: a pipe that nobody reads would stop the run.
+    with (unit.folder / LOG).open("ab") as log_file:
+        return subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log_file, text=True, encoding="utf-8"
+        )
 
 
 def _log_exit(process: "subprocess.Popen[str]", unit: Unit, seconds: float) -> None:
-    out, error = process.communicate()
+    out, _ = process.communicate()
     for line in out.splitlines():
         log(line)
     if process.returncode == 0:
@@ -218,8 +160,11 @@ def _log_exit(process: "subprocess.Popen[str]", unit: Unit, seconds: float) -> N
         return
     if process.returncode < 0:
         reason = f"its process was ended by {signal.Signals(-process.returncode).name}"
+    elif process.returncode == LOCKED:
+        reason = "another process is at work on it"
     else:
-        reason = ([line for line in error.splitlines() if line.strip()] or ["its process failed"])[-1]
+        written = (unit.folder / LOG).read_text(encoding="utf-8", errors="replace")
+        reason = ([line for line in written.splitlines() if line.strip()] or ["its process failed"])[-1]
     log(f"{unit.variant}, seed {unit.seed}: not done: {reason}")
     was_stopped = process.returncode in (-signal.SIGTERM, -signal.SIGINT, 128 + signal.SIGTERM, 128 + signal.SIGINT)
     if process.returncode != LOCKED and not was_stopped:
@@ -287,6 +232,10 @@ def _carry_out_chain(units: Sequence[Unit]) -> list[tuple[Unit, float, list[str]
     return ended
 
 
+def _log_start(unit: Unit) -> None:
+    log(f"{unit.variant}, seed {unit.seed}: started; {unit.folder / LOG}")
+
+
 def _log_end(unit: Unit, seconds: float) -> None:
     reasons = failures(unit)
     outcome = "; ".join(f"{stage} FAILED: {reason}" for stage, reason in reasons.items()) or "done"
@@ -322,55 +271,3 @@ def _results(folder: Path) -> Iterator[Path]:
     """The files of finished stages; arrays before the JSON that names them."""
     yield from sorted(folder.glob("*.npz"))
     yield from sorted(path for path in folder.glob("*-*.json") if UNIT not in path.name)
-
-
-# A dry run.
-
-
-def estimate_study(plan: Plan, measure: Callable[[Unit], tuple[float, float]] | None = None) -> str:
-    """Minutes of each variant, one run at a time, by a few steps of the first one and the FLOPs of the others."""
-    waiting = [unit for unit in {unit.key: unit for unit in plan.units}.values() if not is_done(unit)]
-    if not waiting:
-        return "all runs are done: there is nothing left to train"
-    flops_per_second, fill = (measure or measure_first)(waiting[0])
-    rows, total = [["variant", "runs left", "tokens", "FLOPs", "minutes a run", "minutes"]], 0.0
-    for name in dict.fromkeys(unit.variant for unit in waiting):
-        own = [unit for unit in waiting if unit.variant == name]
-        run = replace(own[0].pretrain, model=_with_vocabulary(own[0].pretrain))
-        minutes, tokens = run.budget.minutes, run.budget.tokens
-        per_token = training_flops_per_token(run.model, run.objective.max_length)
-        if run.budget.steps is not None:
-            tokens = round(run.budget.steps * run.batch_size * run.objective.max_length * fill)
-        if minutes is None:
-            minutes = (tokens or 0) * per_token / flops_per_second / 60
-        tokens = tokens or round(60 * minutes * flops_per_second / per_token)
-        total += minutes * len(own)
-        cells = [name, str(len(own)), count(tokens), f"{tokens * per_token:.2e}"]
-        rows.append([*cells, f"{minutes:.2f}", f"{minutes * len(own):.2f}"])
-    rows.append(["in total", str(len(waiting)), "", "", "", f"{total:.2f}"])
-    measured_on = f"{flops_per_second:.2e} model FLOP/s, measured on '{waiting[0].variant}'"
-    note = f"pretraining alone, one run at a time, at {measured_on}"
-    return "\n".join([aligned(rows), note, *_measured_stages(plan)])
-
-
-def measure_first(unit: Unit) -> tuple[float, float]:
-    """Model FLOPs a second of a few steps, and the fraction of an example's places that hold tokens."""
-    run = replace(unit.pretrain, dry_run=True, warm_start="")
-    with contextlib.redirect_stdout(io.StringIO()), open_device(run.speed) as device:
-        needs = PretrainingRun(run, device).dry_run()
-    per_token = training_flops_per_token(_with_vocabulary(run), run.objective.max_length)
-    fill = needs.tokens / max(1, needs.steps) / run.batch_size / run.objective.max_length
-    return needs.tokens * per_token / (3600 * needs.hours), fill
-
-
-def _with_vocabulary(run: Pretrain) -> AlbertConfig:
-    return replace(run.model, vocab_size=read_manifest(run.data).vocab_size)
-
-
-def _measured_stages(plan: Plan) -> list[str]:
-    """How long evaluation and fine-tuning took where they are done already."""
-    found = read_results(plan.study, plan.budget.base, plan.variants, plan.units).stage_seconds()
-    if not found:
-        return ["evaluation and fine-tuning are not counted: none was measured here yet"]
-    shown = ", ".join(f"{title} {duration(seconds)}" for title, seconds in found.items())
-    return [f"after pretraining, as measured in earlier runs: {shown}"]

@@ -58,10 +58,8 @@ class Variant:
     """The variant whose weights it is initialized from."""
     is_timed: bool = False
     """Whether its length is in minutes: then nothing else runs at the same time."""
-    measures_speed: bool = False
-    """Whether the speed and memory of its training step are measured by themselves."""
-    speed_model: AlbertConfig | None = None
-    """The model whose speed is measured, where it is not the one that is trained."""
+    speed: Pretrain | None = None
+    """The run of which a few steps measure speed and memory; where the budget trains smaller models, another one."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +70,9 @@ class Claim:
     better: str
     worse: str
     metric: str = AVERAGE
-    """What is compared. Where `average` is not measured, MLM accuracy stands for it."""
+    """What is compared."""
+    is_for_mlm: bool = True
+    """Whether a claim about averages over tasks is also tested by MLM accuracy, whose noise is much smaller."""
     margin: float = 0.0
     """By how many points `better` may be lower, for claims that one is at least as good as another."""
 
@@ -111,21 +111,6 @@ def paper_row(text: str) -> dict[str, float]:
     squad1, squad2, *rest = text.split()
     row = {"squad1": float(squad1.split("/")[0]), "squad2": float(squad2.split("/")[0])}
     return row | dict(zip(("mnli", "sst2", "race", AVERAGE), map(float, rest), strict=True))
-
-
-def scale_sentence(base: Base) -> str:
-    """Which sizes stand for the paper's; empty where they are the paper's own."""
-    scaled = {"E": base.embedding_sizes, "H of Table 12": base.widths}
-    pairs = [
-        f"{name} = {theirs}: {ours}"
-        for name, sizes in scaled.items()
-        for theirs, ours in sizes.items()
-        if theirs != ours
-    ]
-    if not pairs:
-        return ""
-    shapes = ", ".join(f"{name} {one.num_layers} x {one.hidden_size}" for name, one in base.models.items())
-    return f"Layers and hidden sizes are {shapes}. For the paper's {'; '.join(pairs)}."
 
 
 def longer(pretrain: Pretrain, factor: float) -> Pretrain:

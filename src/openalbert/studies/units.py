@@ -44,6 +44,8 @@ class Unit:
     intrinsic: Intrinsic
     heldout: Path
     """Shards with held-out text."""
+    heldout_content: str
+    """What text that is, by checksums."""
     finetune: tuple[Finetune, ...] = ()
     after: str = ""
     """The key of the unit that it is initialized from."""
@@ -65,7 +67,7 @@ class Unit:
     @property
     def stages(self) -> dict[str, str]:
         """What is measured, by the name of its file: its title for the log."""
-        intrinsic = {**to_dict(self.intrinsic), "version": VERSION}
+        intrinsic = {**to_dict(self.intrinsic), "heldout": self.heldout_content, "version": VERSION}
         found = {f"intrinsic-{_name(intrinsic)}": "intrinsic"}
         found |= {self.task_stage(settings): title_of(settings) for settings in self.finetune}
         if self.speed is not None:
@@ -109,6 +111,7 @@ def make_units(
 ) -> list[Unit]:
     """All units of a study: every variant with the first seed, then with the second, and so on."""
     contents: dict[Path, str] = {}
+    heldout_contents: dict[Path, str] = {}
     finetune = tuple(finetuning_of(task, budget.finetune, task_data) for task in tasks)
     units = []
     for seed in range(1, seeds + 1):
@@ -117,6 +120,9 @@ def make_units(
             pretrain = replace(variant.pretrain, seed=seed)
             if pretrain.data not in contents:
                 contents[pretrain.data] = content_of(pretrain.data)
+            heldout = pretrain.heldout or budget.base.pretrain.data
+            if heldout not in heldout_contents:
+                heldout_contents[heldout] = content_of(heldout, heldout_split(heldout))
             values = _learned(pretrain, (*FREE_TO_CHANGE, "preset"))
             after = keys.get(variant.after, "")
             key = _name({**values, "content": contents[pretrain.data], "after": after, "version": VERSION})
@@ -129,12 +135,11 @@ def make_units(
                     seed=seed,
                     pretrain=replace(pretrain, out=store / key / PRETRAIN, warm_start=warm_start),
                     intrinsic=budget.intrinsic,
-                    heldout=pretrain.heldout or budget.base.pretrain.data,
+                    heldout=heldout,
+                    heldout_content=heldout_contents[heldout],
                     finetune=tuple(replace(one, seed=seed) for one in finetune),
                     after=after,
-                    speed=replace(pretrain, model=variant.speed_model or pretrain.model)
-                    if variant.measures_speed and seed == 1
-                    else None,
+                    speed=variant.speed if seed == 1 else None,
                     is_timed=variant.is_timed,
                     store=store,
                 )
@@ -142,9 +147,14 @@ def make_units(
     return units
 
 
-def content_of(shards: Path) -> str:
-    """What training text a folder of shards holds, by checksums, and in which vocabulary."""
-    opened = open_shards(shards)
+def heldout_split(shards: Path) -> str:
+    """The split to evaluate on: shards of held-out text alone have it as `train`."""
+    return "heldout" if "heldout" in read_manifest(shards).splits else "train"
+
+
+def content_of(shards: Path, split: str = "train") -> str:
+    """What text a split of shards holds, by checksums, and in which vocabulary."""
+    opened = open_shards(shards, split)
     return f"{opened.sha256} {opened.manifest.tokenizer}"
 
 

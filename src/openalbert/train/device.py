@@ -155,6 +155,7 @@ def open_device(speed: Speed) -> Iterator[Device]:
     torch_device = usable_device(name)
     if torch_device.type == "cuda":
         torch.cuda.set_device(torch_device)
+        torch.cuda.reset_peak_memory_stats(torch_device)  # a run before this one in the process had its own
     precision = speed.precision
     if precision == "auto":
         precision = "bf16" if torch_device.type == "cuda" else "fp32"

@@ -62,5 +62,5 @@ STUDY = Study(
             margin=0.5,
         ),
     ),
-    remark="E = 768 is the hidden size of the paper's model; here it stands for the hidden size of ours.",
+    remark="E = 768 is the hidden size of the paper's model, where the embeddings are not factorized; so it is here.",
 )

@@ -9,18 +9,20 @@ from openalbert.studies.study import Base, Study, Variant
 
 
 def variants(base: Base) -> Iterator[Variant]:
-    """Rates that did well on an H200 at batches of 256 (results/muon-h200, docs/log.md), scaled to the batch here."""
-    layers = base.models["albert-base"].num_layers
-    lamb = base.pretrain.optimizer
+    """Rates that did well on an H200 at batches of 256 (results/muon-h200, docs/log.md), scaled to the batch here; the
+    base run's own for its optimizer."""
+    layers, own = base.models["albert-base"].num_layers, base.pretrain.optimizer
     choices = {
-        "LAMB": (lamb, base.pretrain.reference_batch),
-        "AdamW": (OptimizerSettings(kind="adamw", learning_rate=0.001), 256),
-        "Muon": (OptimizerSettings(kind="muon", learning_rate=0.006, matrix_learning_rate=0.01), 256),
+        "lamb": (OptimizerSettings(learning_rate=0.003), 256),
+        "adamw": (OptimizerSettings(kind="adamw", learning_rate=0.001), 256),
+        "muon": (OptimizerSettings(kind="muon", learning_rate=0.006, matrix_learning_rate=0.01), 256),
+        own.kind: (own, base.pretrain.reference_batch),
     }
+    titles = {"lamb": "LAMB", "adamw": "AdamW", "muon": "Muon"}
     for sharing, blocks in (("all shared", Sharing()), ("not shared", Sharing(layers, layers))):
-        for name, (optimizer, reference) in choices.items():
+        for kind, (optimizer, reference) in choices.items():
             run = base.of_model("albert-base", sharing=blocks)
-            yield Variant(f"{name}, {sharing}", replace(run, optimizer=optimizer, reference_batch=reference))
+            yield Variant(f"{titles[kind]}, {sharing}", replace(run, optimizer=optimizer, reference_batch=reference))
 
 
 STUDY = Study(
