@@ -26,7 +26,7 @@ from openalbert.model.config import AlbertConfig
 from openalbert.model.heads import check_exit_kind
 from openalbert.objectives.keyed_random import Stream, bits, root
 from openalbert.tasks.custom.similarity import check_has_contrast
-from openalbert.tasks.data.source import hold_out
+from openalbert.tasks.data.holdout import hold_out
 from openalbert.tasks.data.tables import Exclusions
 from openalbert.tasks.label_checks import (
     check_spread,

@@ -30,7 +30,7 @@ from openalbert.model.config import TOKEN_HEADS
 from openalbert.report.baselines import baseline_rows, describe_gain
 from openalbert.report.error_analysis import ErrorAnalysis, with_interval
 from openalbert.run_files import CROSS_VALIDATION, FOLD_LOGITS, FOLD_PREFIX, OUT_OF_FOLD
-from openalbert.tasks.data.source import fold_numbers
+from openalbert.tasks.data.holdout import fold_numbers
 from openalbert.tasks.label_checks import find_constant_label
 from openalbert.tasks.metrics import LOSS
 from openalbert.tasks.task import (
