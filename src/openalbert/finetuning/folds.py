@@ -7,7 +7,7 @@ import json
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +27,8 @@ from openalbert.finetuning.seeds import summarize
 from openalbert.finetuning.settings import Finetune
 from openalbert.formatting import aligned, counted, listed, two_decimals
 from openalbert.model.config import TOKEN_HEADS
-from openalbert.report.baselines import baseline_rows, describe_gain
-from openalbert.report.error_analysis import ErrorAnalysis, with_interval
+from openalbert.report.error_analysis import ErrorAnalysis
+from openalbert.report.scores import baseline_rows, describe_gain, written_scores
 from openalbert.run_files import CROSS_VALIDATION, FOLD_LOGITS, FOLD_PREFIX, OUT_OF_FOLD
 from openalbert.tasks.data.holdout import fold_numbers
 from openalbert.tasks.label_checks import find_constant_label
@@ -44,6 +44,18 @@ from openalbert.tasks.task import (
 )
 
 MOST_NAMED = 5
+
+
+@dataclass(frozen=True)
+class CrossValidated:
+    """What the folds came to, for the run that learns from all examples."""
+
+    estimate: dict[str, Any]
+    """Scores, intervals and baselines of the folds, for scores.json."""
+    analysis: ErrorAnalysis
+    """Of the out-of-fold predictions."""
+    ends_at: float
+    """The fraction of the run's budget after which its weights are the model: where the folds were best."""
 
 
 def check_folds(settings: Finetune, task: Task, whole: Reading) -> list[str]:
@@ -273,8 +285,7 @@ def folds_sentence(final: dict[str, Any]) -> str:
     scores, ends = final["scores"][CROSS_VALIDATION], final["intervals"][CROSS_VALIDATION]
     if not scores:
         return "All folds collapsed: there is no result"
-    names = sorted(scores, key=lambda name: name != final["main_metric"])
-    shown = ", ".join(f"{name} {with_interval(scores[name], ends.get(name))}" for name in names)
+    shown = written_scores(scores, final["main_metric"], ends)
     examples = counted(final["num_examples"][CROSS_VALIDATION], "example")
     return (
         f"Cross-validation over {final['folds']} folds of {examples}: {shown} (the mean; in brackets: 95 % intervals)"
