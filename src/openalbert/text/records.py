@@ -103,7 +103,7 @@ def _jsonl_rows(source: CorpusSource, reading: CorpusReading, counts: Counts) ->
 def _delimited_rows(source: CorpusSource, reading: CorpusReading, counts: Counts) -> Iterator[Row]:
     """The rows of a CSV or TSV file with a header, one in memory at a time."""
     lines = _lines_of(source, counts)
-    rows = _tsv_rows(source, lines) if source.format == "tsv" else _csv_rows(source, lines)
+    rows = _tsv_rows(source, lines) if source.format == "tsv" else csv_rows(source.name, lines)
     _, header = next(rows, (0, []))
     columns = [name.strip() for name in header]
     if columns.count(reading.text_field) != 1:
@@ -162,8 +162,11 @@ def _num_columns(lines: list[str], delimiter: str) -> int:
         return 0
 
 
-def _csv_rows(source: CorpusSource, lines: Iterator[str], delimiter: str = "") -> Iterator[tuple[int, list[str]]]:
-    """The rows of a file with CSV quoting, each with the number of its first line; blank lines are skipped."""
+def csv_rows(name: str, lines: Iterator[str], delimiter: str = "") -> Iterator[tuple[int, list[str]]]:
+    """The rows of a file with CSV quoting, each with the number of its first line; blank lines are skipped.
+
+    Without a delimiter, it is found by `delimiter_of`.
+    """
     fed = 0
 
     def feed(lines: Iterable[str]) -> Iterator[str]:
@@ -171,7 +174,7 @@ def _csv_rows(source: CorpusSource, lines: Iterator[str], delimiter: str = "") -
         for line in lines:
             fed += len(line)
             if fed > LONGEST_ROW:
-                raise UserError(f'{source.name}, line {number}: a " that opens a text here is never closed')
+                raise UserError(f'{name}, line {number}: a " that opens a text here is never closed')
             yield line
 
     csv.field_size_limit(sys.maxsize)  # the default refuses texts over 131,072 characters
@@ -186,7 +189,7 @@ def _csv_rows(source: CorpusSource, lines: Iterator[str], delimiter: str = "") -
                 yield number, fields
             number, fed = reader.line_num + 1, 0
     except csv.Error as error:
-        raise misquoted(f"{source.name}, line {number}", error) from None
+        raise misquoted(f"{name}, line {number}", error) from None
 
 
 def misquoted(place: str, error: csv.Error) -> UserError:
@@ -206,7 +209,7 @@ def _tsv_rows(source: CorpusSource, lines: Iterator[str]) -> Iterator[tuple[int,
         size += len(line)
     lines = itertools.chain(sample, lines)
     if quotes_as_csv(source, sample, is_whole=size < TSV_SAMPLE):
-        yield from _csv_rows(source, lines, "\t")
+        yield from csv_rows(source.name, lines, "\t")
         return
     for number, line in enumerate(lines, 1):
         if text := line.rstrip("\r\n"):
@@ -219,7 +222,7 @@ def quotes_as_csv(source: CorpusSource, sample: list[str], is_whole: bool) -> bo
         return False
     widths: set[int] = set()
     try:
-        for _, fields in _csv_rows(source, iter(sample), "\t"):
+        for _, fields in csv_rows(source.name, iter(sample), "\t"):
             widths.add(len(fields))
     except UserError as error:
         # The sample may end within a row.
