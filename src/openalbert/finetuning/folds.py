@@ -32,16 +32,8 @@ from openalbert.report.scores import baseline_rows, describe_gain, written_score
 from openalbert.run_files import CROSS_VALIDATION, FOLD_LOGITS, FOLD_PREFIX, OUT_OF_FOLD
 from openalbert.tasks.data.holdout import fold_numbers
 from openalbert.tasks.label_checks import find_constant_label
-from openalbert.tasks.metrics import LOSS
-from openalbert.tasks.task import (
-    Example,
-    QuestionExample,
-    Reading,
-    SimilarityExample,
-    TaggingExample,
-    Task,
-    TextExample,
-)
+from openalbert.tasks.metrics import LOSS, gold_prediction
+from openalbert.tasks.task import Reading, Task, TextExample
 
 MOST_NAMED = 5
 
@@ -307,7 +299,9 @@ def write_out_of_fold(
     for number, (example, prediction) in enumerate(zip(whole.examples, evaluation.predictions, strict=True)):
         given = prediction_record(task, example, prediction, likely[number] if len(likely) else None)
         place = {} if example.row is None else {"row": example.row}
-        records.append({**place, "fold": int(folds[number]), "label": _actual(task, example), **given})
+        records.append(
+            {**place, "fold": int(folds[number]), "label": format_prediction(task, gold_prediction(example)), **given}
+        )
     if whole.num_rows is not None and all("row" in record for record in records):
         by_row = {record["row"]: record for record in records}
         records = [by_row.get(row, {"row": row, "prediction": None}) for row in range(1, whole.num_rows + 1)]
@@ -322,14 +316,6 @@ def write_out_of_fold(
         writer.writerow([*cells, *([_cell(_probability(record))] if len(likely) else [])])
     atomic_io.write_text(table, text.getvalue())
     return lines, table
-
-
-def _actual(task: Task, example: Example) -> object:
-    if isinstance(example, QuestionExample):
-        return example.answers[0].text if example.answers else ""
-    if isinstance(example, SimilarityExample):
-        return example.score
-    return format_prediction(task, example.tags if isinstance(example, TaggingExample) else example.label)
 
 
 def _probability(record: dict[str, object]) -> object:

@@ -196,20 +196,19 @@ def measure_similarity(examples: Sequence[Example], predictions: Sequence[object
     return metrics | {"mrr": 100.0 * float((1 / ranks).mean()), "accuracy_at_1": 100.0 * float((ranks == 1).mean())}
 
 
+def gold_prediction(example: Example) -> object:
+    """The right prediction for a labelled example, as `Task.measure` takes it."""
+    if isinstance(example, QuestionExample):
+        return example.answers[0].text if example.answers else ""
+    if isinstance(example, SimilarityExample):
+        best = Retrieved(1, 1.0, None if example.negative is None else 0.0)
+        return best if example.score is None else example.score
+    return example.tags if isinstance(example, TaggingExample) else example.label
+
+
 def metric_names(task: Task, examples: Sequence[Example]) -> tuple[str, ...]:
     """The metrics of a task on labelled examples, the loss last."""
-    gold: list[object] = []
-    for example in examples:
-        if isinstance(example, QuestionExample):
-            gold.append(example.answers[0].text if example.answers else "")
-        elif isinstance(example, SimilarityExample):
-            best = Retrieved(1, 1.0, None if example.negative is None else 0.0)
-            gold.append(best if example.score is None else example.score)
-        elif isinstance(example, TaggingExample):
-            gold.append(example.tags)
-        else:
-            gold.append(example.label)
-    return (*task.measure(examples, gold), LOSS)
+    return (*task.measure(examples, [gold_prediction(example) for example in examples]), LOSS)
 
 
 def with_metric(task: Task, metric: str, examples: Sequence[Example]) -> Task:

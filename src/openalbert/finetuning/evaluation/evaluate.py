@@ -28,6 +28,7 @@ from openalbert.report.report import evaluation_page
 from openalbert.report.run_reader import examples_of
 from openalbert.report.scores import ScoreRow, explain_intervals, metrics_of
 from openalbert.report.summary import describe_pretraining
+from openalbert.settings import check_at_least_one
 from openalbert.tasks.custom.columns import setting_of
 from openalbert.tasks.label_checks import describe_constant_label, describe_never_predicted
 from openalbert.tasks.metrics import LOSS
@@ -85,10 +86,7 @@ class Evaluate:
     def __post_init__(self) -> None:
         if not self.models:
             raise UserError("no model is named: give the folder of a fine-tuned model, or of several to average")
-        for name in ("max_length", "stride", "max_answer_tokens", "n_best", "tokens_at_a_time"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UserError(f"{name} is {value}: it must be at least 1")
+        check_at_least_one(self, "max_length", "stride", "max_answer_tokens", "n_best", "tokens_at_a_time")
         if self.report is not None and self.report.suffix.lower() not in (".html", ".htm"):
             raise UserError(f"--report is {self.report}, but the page is HTML: give a name that ends in .html")
         if self.report is not None and self.report.is_dir():
