@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from tests.finetuning.made_lessons import learn, lesson
 from tests.tasks.made_tasks import made_task
 
+from openalbert.tasks.data.labels import ClassNumbers, class_names, describe_nan_labels, plain
 from openalbert.tasks.data.tables import as_text
-from openalbert.tasks.label_checks import ClassNumbers, class_names, describe_classes, describe_nan_labels, plain
+from openalbert.tasks.label_checks import describe_classes
 from openalbert.tasks.task import Kind, Task, TextExample
 
 

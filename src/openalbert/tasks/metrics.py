@@ -120,13 +120,18 @@ def measure_values(*metrics: Callable[[Values, Values], float]) -> Measure:
     """Measures values."""
 
     def measure(examples: Sequence[Example], predictions: Sequence[object]) -> dict[str, float]:
-        gold = np.array(_labels(examples, predictions), np.float64)
-        predicted = np.array(predictions, np.float64)
-        # A diverged model predicts NaN. Comparisons with NaN are never true, so it could pass for the best.
-        is_number = bool(np.isfinite(predicted).all())
-        return {metric.__name__: metric(gold, predicted) if is_number else NO_NUMBERS for metric in metrics}
+        return _measured(np.array(_labels(examples, predictions), np.float64), predictions, metrics)
 
     return measure
+
+
+def _measured(
+    gold: Values, predictions: Sequence[object], metrics: Sequence[Callable[[Values, Values], float]]
+) -> dict[str, float]:
+    predicted = np.array(predictions, np.float64)
+    # A diverged model predicts NaN. Comparisons with NaN are never true, so it could pass for the best.
+    is_number = bool(np.isfinite(predicted).all())
+    return {metric.__name__: metric(gold, predicted) if is_number else NO_NUMBERS for metric in metrics}
 
 
 def measure_label_sets(num_labels: int) -> Measure:
@@ -187,9 +192,7 @@ def measure_similarity(examples: Sequence[Example], predictions: Sequence[object
     found = [one for one in predictions if isinstance(one, Retrieved)]
     if not found:
         gold = np.array([example.score for example in examples if isinstance(example, SimilarityExample)], np.float64)
-        cosines = np.array(predictions, np.float64)
-        is_number = bool(np.isfinite(cosines).all())
-        return {metric.__name__: metric(gold, cosines) if is_number else NO_NUMBERS for metric in (spearman, pearson)}
+        return _measured(gold, predictions, (spearman, pearson))
     ranks = np.array([one.rank for one in found])
     nearer = [one.cosine > one.negative for one in found if one.negative is not None]
     metrics = {"accuracy": 100.0 * float(np.mean(nearer))} if nearer else {}

@@ -7,11 +7,12 @@ import difflib
 import shlex
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from openalbert.errors import UserError
 from openalbert.tasks.custom.column_profile import Profile, profile
 from openalbert.tasks.data.tables import Row, Table
+from openalbert.tasks.task import Reading
 
 MAX_NAME_WORDS = 5  # a longer first line is a row, not the names of columns
 SAMPLE = 1000  # rows that a guess looks at, at most
@@ -221,6 +222,11 @@ class Columns:
     def remarks(self) -> tuple[str, ...]:
         """Messages on the table, on columns that the user did not name, and on those that are not the layout's."""
         return (*self.table.remarks, *self._found(), *self._differing(), *self._unused(), *self._id_remarks)
+
+    def describe(self, reading: Reading) -> Reading:
+        """A reading of this table with its columns, and with the messages on them."""
+        remarks = dict.fromkeys((*self.remarks, *reading.remarks))  # those of the table are in both
+        return replace(reading, remarks=tuple(remarks), layout=self.roles)
 
     def _found(self) -> Iterator[str]:
         like = self.other.like if self.other is not None else ""

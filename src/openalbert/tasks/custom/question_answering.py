@@ -1,7 +1,5 @@
 """Custom questions whose answers are spans of a passage, in SQuAD's JSON or in a table."""
 
-from dataclasses import replace
-
 from openalbert.tasks.custom.columns import Columns, Layout
 from openalbert.tasks.custom.files import open_files
 from openalbert.tasks.data.source import TaskSource
@@ -32,9 +30,7 @@ def open_question_answering(source: TaskSource, metadata: TaskMetadata) -> Task:
 
     def parse(table: Table, labelled: bool) -> Reading:
         columns = find(table, labelled, files.layout)
-        reading = questions(table, labelled, without, _squad_names(columns))
-        remarks = tuple(dict.fromkeys((*columns.remarks, *reading.remarks)))
-        return replace(reading, remarks=remarks, layout=columns.roles)
+        return columns.describe(questions(table, labelled, without, _squad_names(columns)))
 
     return files.task(parse, measure_answers(without), "f1", may_have_no_answer=without)
 

@@ -21,16 +21,17 @@ from openalbert.tasks.custom.columns import (
     sample,
 )
 from openalbert.tasks.custom.files import open_files
-from openalbert.tasks.data.source import TaskSource
-from openalbert.tasks.data.tables import Exclusions, Row, Table, as_text, describe_empty_rows
-from openalbert.tasks.label_checks import (
+from openalbert.tasks.data.labels import (
     ClassNumbers,
     class_names,
     class_number,
     describe_nan_labels,
     is_nan,
     parse_value,
+    read_texts,
 )
+from openalbert.tasks.data.source import TaskSource
+from openalbert.tasks.data.tables import Row, Table, as_text
 from openalbert.tasks.metrics import (
     accuracy,
     describe_positive_class,
@@ -44,7 +45,7 @@ from openalbert.tasks.metrics import (
     r2,
     spearman,
 )
-from openalbert.tasks.task import Reading, Task, TaskMetadata, TextExample
+from openalbert.tasks.task import Reading, Task, TaskMetadata
 
 Label: TypeAlias = int | float | tuple[int, ...]
 Flags: TypeAlias = tuple[str, ...]
@@ -74,24 +75,10 @@ def roles_of(columns: Columns) -> dict[str, str]:
     return columns.roles | {f"unused {column}": column for column in columns.unused_texts}
 
 
-def read_texts(table: Table, columns: Columns, labelled: bool, label_of: Callable[[Row], Label | None]) -> Reading:
-    """An example from each row with text and label; from every row where labels are not needed."""
-    examples: list[TextExample] = []
-    excluded, empty = Exclusions(table.excluded), Exclusions()
-    for number, (row, row_id) in enumerate(zip(table.rows, columns.ids, strict=True), 1):
-        first = row.visible_text(columns["text"])
-        second = row.visible_text(columns["second"]) if "second" in columns.roles else None
-        if not first or second == "":
-            (excluded if labelled else empty).add("without a text", row.place)
-            if labelled:
-                continue
-        label = label_of(row) if labelled else None
-        if labelled and label is None:
-            excluded.add("without a label", row.place)
-            continue
-        examples.append(TextExample(row_id, first, second, label, row=number))
-    remarks = (*columns.remarks, *describe_empty_rows(empty))
-    return Reading(tuple(examples), excluded.counted(), remarks, layout=roles_of(columns))
+def _read(columns: Columns, labelled: bool, label_of: Callable[[Row], Label | None]) -> Reading:
+    texts = [columns[role] for role in ("text", "second") if role in columns.roles]
+    reading = read_texts(columns.table, columns.ids, texts, label_of if labelled else None)
+    return replace(columns.describe(reading), layout=roles_of(columns))
 
 
 def sort_labels(names: Iterable[str]) -> tuple[str, ...]:
@@ -115,7 +102,7 @@ def open_regression(source: TaskSource, metadata: TaskMetadata) -> Task:
 
     def parse(table: Table, labelled: bool) -> Reading:
         columns = find(table, labelled, files.layout)
-        return read_texts(table, columns, labelled, lambda row: parse_value(row, columns["label"]))
+        return _read(columns, labelled, lambda row: parse_value(row, columns["label"]))
 
     # A correlation can be high where all predictions are equal to the third digit: it ignores their scale.
     return files.task(parse, measure_values(r2, pearson, spearman), "r2", labels=metadata.labels or ())
@@ -143,7 +130,7 @@ def open_classification(source: TaskSource, metadata: TaskMetadata) -> Task:
 
     def parse(table: Table, labelled: bool) -> Reading:
         columns = find(table, labelled, files.layout)
-        reading = read_texts(table, columns, labelled, lambda row: class_number(row, columns["label"], numbers))
+        reading = _read(columns, labelled, lambda row: class_number(row, columns["label"], numbers))
         if not labelled:
             return reading
         column = columns["label"]
@@ -222,7 +209,7 @@ def open_multi_label(source: TaskSource, metadata: TaskMetadata) -> Task:
                 chosen.add(number)
             return tuple(sorted(chosen))
 
-        reading = read_texts(table, columns, labelled, labels_of)
+        reading = _read(columns, labelled, labels_of)
         if flags:
             listed = f"{table.name}: each of the columns {', '.join(flags)} is a label"
             guessed = () if source.label_columns else (f"{listed} (guessed; change with --label-columns)",)
