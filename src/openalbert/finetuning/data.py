@@ -1,9 +1,9 @@
 """The data of a fine-tuning run: the model to start from, and all examples, tokenized once for all seeds."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
@@ -146,6 +146,8 @@ class TaskData:
     """Its configuration, with the dropout of this run."""
     tokenizer: Tokenizer
     max_length: int
+    encode: Callable[[str, Reading], EncodedSplit]
+    """Encodes another split, given its name, as those of the run."""
     train: EncodedSplit
     scored: Mapping[str, EncodedSplit]
     """The splits to evaluate on; the first one selects the weights."""
@@ -217,19 +219,15 @@ def load_data(settings: Finetune) -> TaskData:
         raise UserError(f"{task.name} has nothing to score on here: give a file with --dev")
     max_length = min(settings.max_length, config.max_positions)
     remarks = _describe_start(settings, task, folder, max_length)
-
-    def encoded(name: str, reading: Reading) -> EncodedSplit:
-        return encode_split(
-            task,
-            name,
-            reading,
-            tokenizer,
-            max_length=max_length,
-            stride=settings.stride,
-            max_answer_tokens=settings.max_answer_tokens,
-            long_texts=settings.long_texts,
-        )
-
+    encoded = partial(
+        encode_split,
+        task,
+        tokenizer=tokenizer,
+        max_length=max_length,
+        stride=settings.stride,
+        max_answer_tokens=settings.max_answer_tokens,
+        long_texts=settings.long_texts,
+    )
     reading, held_out = _hold_out_to_fit(settings, task, task.read("train"), remarks)
     readings = {split: task.read(split) for split in task.splits}
     decisive = next(iter(readings.values())).examples
@@ -270,6 +268,7 @@ def load_data(settings: Finetune) -> TaskData:
         config=config,
         tokenizer=tokenizer,
         max_length=max_length,
+        encode=encoded,
         train=train,
         scored=scored,
         class_weights=class_weights,

@@ -17,7 +17,7 @@ from jaxtyping import Int64
 
 from openalbert import atomic_io
 from openalbert.errors import UserError
-from openalbert.finetuning.data import EncodedSplit, TaskData, encode_split
+from openalbert.finetuning.data import EncodedSplit, TaskData
 from openalbert.finetuning.evaluation.baselines import read_predictions
 from openalbert.finetuning.evaluation.intervals import Interval, intervals, paired_interval
 from openalbert.finetuning.evaluation.split import Evaluation, evaluate_outputs
@@ -85,16 +85,7 @@ def pool_folds(
     assert settings.folds is not None
     task = task_data.task
     folds = fold_numbers(whole, settings.folds, settings.source.heldout_seed)
-    data = encode_split(
-        task,
-        OUT_OF_FOLD,
-        whole,
-        task_data.tokenizer,
-        max_length=task_data.max_length,
-        stride=settings.stride,
-        max_answer_tokens=settings.max_answer_tokens,
-        long_texts=settings.long_texts,
-    )
+    data = task_data.encode(OUT_OF_FOLD, whole)
     logits: dict[str, np.ndarray] = {}
     for number in range(1, settings.folds + 1):
         of_fold = safetensors.numpy.load_file(settings.out / f"{FOLD_PREFIX}{number}" / FOLD_LOGITS)
