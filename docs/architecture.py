@@ -71,21 +71,31 @@ class Box(NamedTuple):
 
 
 def read_imports(source: Path = SOURCE) -> tuple[Graph, set[str]]:
-    """The packages and top-level modules that each one imports, and those that import torch themselves."""
-    graph: Graph = {}
+    """The packages and top-level modules that each one imports, and those with a module that needs torch.
+
+    A module needs torch if it imports it, directly or through other modules: `tasks` reads the model's configuration,
+    and still runs without torch.
+    """
+    by_module: Graph = {
+        ".".join(path.relative_to(source).with_suffix("").parts): {
+            module.removeprefix("openalbert.") for module in imported_modules(ast.parse(path.read_text()))
+        }
+        for path in source.rglob("*.py")
+        if path.name != "__init__.py"
+    }
+    graph: Graph = {package_of(name): set() for name in by_module}
     with_torch: set[str] = set()
-    for path in sorted(source.rglob("*.py")):
-        name = path.relative_to(source).parts[0].removesuffix(".py")
-        if name == "__init__":
-            continue
-        found = graph.setdefault(name, set())
-        for module in imported_modules(ast.parse(path.read_text())):
-            top, _, rest = module.partition(".")
-            if top == "torch":
-                with_torch.add(name)
-            elif top == "openalbert" and rest and rest.split(".")[0] != name:
-                found.add(rest.split(".")[0])
+    for name, imported in by_module.items():
+        package = package_of(name)
+        graph[package] |= {package_of(module) for module in imported} & graph.keys() - {package}
+        if any(package_of(module) == "torch" for module in reachable(by_module, name)):
+            with_torch.add(package)
     return graph, with_torch
+
+
+def package_of(module: str) -> str:
+    """The package or top-level module that a module belongs to."""
+    return module.partition(".")[0]
 
 
 def imported_modules(node: ast.AST) -> Iterator[str]:
@@ -97,10 +107,8 @@ def imported_modules(node: ast.AST) -> Iterator[str]:
         return
     if isinstance(node, ast.Import):
         yield from (alias.name for alias in node.names)
-    elif isinstance(node, ast.ImportFrom) and node.module == "openalbert":
-        yield from (f"openalbert.{alias.name}" for alias in node.names)
     elif isinstance(node, ast.ImportFrom) and node.module:
-        yield node.module
+        yield from (node.module, *(f"{node.module}.{alias.name}" for alias in node.names))
     elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith("openalbert."):
         yield node.value
     for child in ast.iter_child_nodes(node):
@@ -142,7 +150,6 @@ def draw() -> str:
     packages = {name for name in graph if (SOURCE / name).is_dir() and (SOURCE / name / "__init__.py").exists()}
     packages |= {"cli", "api"}
     modules = sorted(graph.keys() - packages - {"__main__", "cli_help", "cli_pages", "run"})
-    with_torch |= {name for name in graph if reachable(graph, name) & with_torch}
     layers = read_layers(packages)
     edges = reduce_graph({name: graph[name] & packages for name in packages})
     boxes = {
@@ -217,8 +224,7 @@ def draw_path(title: str, y: float, stages: tuple[tuple[str, str], ...]) -> list
         if name not in graph:
             raise ValueError(f"the data path names {name}, which is no package: change the table in {__file__}")
         box = Box(MARGIN + number * step, y)
-        needs_torch = name in with_torch or bool(reachable(graph, name) & with_torch)
-        parts += draw_box(box, name, STAGE_WIDTH, STAGE_HEIGHT, purpose, not needs_torch)
+        parts += draw_box(box, name, STAGE_WIDTH, STAGE_HEIGHT, purpose, name not in with_torch)
         if number:
             start, end, middle = box.x - step + STAGE_WIDTH, box.x - 1, y + STAGE_HEIGHT / 2
             parts.append(f'<path class="arrow" d="M{start:.1f} {middle:g} L{end:.1f} {middle:g}"/>')

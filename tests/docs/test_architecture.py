@@ -40,9 +40,13 @@ def test_imports_are_read_from_statements_and_from_names_of_modules_but_not_for_
         "if TYPE_CHECKING:\n    import torch\n    from openalbert.never import c\n"
     )
     (tmp_path / "low.py").write_text("import torch.nn\nVERB = 'openalbert.lower.b'\n")
+    (tmp_path / "lower").mkdir()
+    (tmp_path / "lower" / "b.py").write_text("import json\n")
+    (tmp_path / "lower" / "c.py").write_text("import torch\n")
+    (tmp_path / "plain.py").write_text("from openalbert.lower import b\n")
     graph, with_torch = architecture.read_imports(tmp_path)
-    assert graph == {"high": {"low", "lower"}, "low": {"lower"}}
-    assert with_torch == {"low"}
+    assert graph == {"high": {"low", "lower"}, "low": {"lower"}, "lower": set(), "plain": {"lower"}}
+    assert with_torch == {"high", "low", "lower"}
 
 
 def test_an_arrow_that_follows_from_two_others_is_left_out(architecture: ModuleType) -> None:
