@@ -4,6 +4,7 @@ A record without text (a broken line, a missing field) is dropped and counted; a
 or has no others, is refused.
 """
 
+import contextlib
 import csv
 import io
 import itertools
@@ -265,24 +266,31 @@ def _parquet_rows(source: CorpusSource, reading: CorpusReading, counts: Counts) 
 
 def _dataset_rows(source: CorpusSource, reading: CorpusReading, counts: Counts) -> Iterator[Row]:
     """The rows of a Hugging Face dataset, streamed."""
+    with dataset_errors(source.name):
+        rows = load_dataset(source.name, reading.dataset_config, split=reading.dataset_split, streaming=True)
+        if isinstance(rows, dict):  # saved with all of its splits
+            if reading.dataset_split not in rows:
+                known = suggestion(reading.dataset_split, list(rows))
+                raise UserError(f"{source.name} has no split '{reading.dataset_split}' (dataset_split): {known}")
+            rows = rows[reading.dataset_split]
+        yield from enumerate(rows, 1)
+
+
+def load_dataset(name: str, config: str | None, **options: Any) -> Any:
+    """A Hugging Face dataset from a folder where it is saved, or by its name, with the options of `load_dataset`."""
     try:
         import datasets
     except ImportError:
-        raise UserError(f"{source.name}: reading datasets needs an extra: pip install 'openalbert[datasets]'") from None
+        raise UserError(f"{name}: reading datasets needs an extra: pip install 'openalbert[datasets]'") from None
+    if any((Path(name) / mark).is_file() for mark in ("state.json", "dataset_dict.json")):
+        return datasets.load_from_disk(name)
+    return datasets.load_dataset(name, config, **options)
+
+
+@contextlib.contextmanager
+def dataset_errors(name: str) -> Iterator[None]:
+    """Errors of the library as sentences for the user."""
     try:
-        yield from enumerate(_open_dataset(datasets, source.name, reading), 1)
+        yield
     except (OSError, ValueError, RuntimeError) as error:
-        raise UserError(f"{source.name}: Hugging Face datasets cannot read it: {error}") from None
-
-
-def _open_dataset(datasets: Any, name: str, reading: CorpusReading) -> Iterable[dict[str, Any]]:
-    saved = any((Path(name) / mark).is_file() for mark in ("state.json", "dataset_dict.json"))
-    if not saved:
-        return datasets.load_dataset(name, reading.dataset_config, split=reading.dataset_split, streaming=True)  # type: ignore[no-any-return]
-    rows = datasets.load_from_disk(name)
-    if not isinstance(rows, datasets.DatasetDict):
-        return rows  # type: ignore[no-any-return]
-    if reading.dataset_split not in rows:
-        known = suggestion(reading.dataset_split, list(rows))
-        raise UserError(f"{name} has no split '{reading.dataset_split}' (dataset_split): {known}")
-    return rows[reading.dataset_split]  # type: ignore[no-any-return]
+        raise UserError(f"{name}: Hugging Face datasets cannot read it: {error}") from None
