@@ -149,7 +149,7 @@ def draw() -> str:
     graph, with_torch = read_imports()
     packages = {name for name in graph if (SOURCE / name).is_dir() and (SOURCE / name / "__init__.py").exists()}
     packages |= {"cli", "api"}
-    modules = sorted(graph.keys() - packages - {"__main__", "cli_help", "cli_options", "cli_pages", "run"})
+    modules = sorted(graph.keys() - packages - {"__main__", "cli_help", "cli_pages", "run"})
     layers = read_layers(packages)
     edges = reduce_graph({name: graph[name] & packages for name in packages})
     boxes = {

@@ -16,7 +16,7 @@ from tests.pretraining.made_shards import made_shards
 from tests.tasks.made_data import write_tsv
 
 from openalbert import cli
-from openalbert.cli_options import options
+from openalbert.cli_help import options
 from openalbert.cli_pages import PAGES
 from openalbert.finetuning.data import load_data
 from openalbert.finetuning.run import FinetuningRun

@@ -118,23 +118,9 @@ def pretrain(
         >>> run.scores["heldout"]["mlm_acc"] < 1
         True
     """
-    given = _given(
-        settings,
-        data=data,
-        out=out,
-        steps=steps,
-        tokens=tokens,
-        minutes=minutes,
-        batch_size=batch_size,
-        learning_rate=learning_rate,
-        objective__max_length=max_length,
-        depth_schedule=depth_schedule,
-        warm_start=warm_start if warm_start is None else _name(warm_start),
-        heldout=heldout,
-        seed=seed,
-        device=device,
-        fresh=fresh or None,
-    )
+    given = _given(locals(), max_length="objective__max_length")
+    if warm_start is not None:
+        given["warm_start"] = _name(warm_start)
     defaults = model if isinstance(model, Pretrain) else pretraining.defaults_for(_name(model))
     chosen = changed(defaults, given, "openalbert.pretrain")
     with _called("pretrain", model, given):
@@ -178,32 +164,13 @@ def finetune(
         >>> run.scores["dev"]["accuracy"] > 0
         True
     """
-    given = _given(
-        settings,
-        data=data,
-        train=train,
-        dev=dev,
-        test=test,
-        out=out,
-        epochs=epochs,
-        steps=steps,
-        minutes=minutes,
-        batch_size=batch_size,
-        learning_rate=learning_rate,
-        max_length=max_length,
-        metric=metric,
-        seed=seed,
-        seeds=seeds,
-        folds=folds,
-        device=device,
-        fresh=fresh or None,
-    )
+    given = _given(locals())
     if isinstance(model, Finetune):
-        defaults = model if task is None else dataclasses.replace(model, task=task)
+        defaults = model
     else:
         defaults = dataclasses.replace(finetuning.defaults_for(task or ""), model=_name(model))
     chosen = changed(defaults, given, "openalbert.finetune")
-    with _called("finetune", model, given | ({"task": task} if task else {})):
+    with _called("finetune", model, given):
         run_finetuning(chosen)
     return Run(chosen.out)
 
@@ -232,18 +199,7 @@ def evaluate(
         >>> openalbert.evaluate("runs/mails", dev="new-mails.csv")["dev"]["accuracy"] > 0
         True
     """
-    given = _given(
-        settings,
-        task=task,
-        data=data,
-        dev=dev,
-        test=test,
-        splits=splits,
-        predictions=predictions,
-        report=report,
-        max_length=max_length,
-        device=device,
-    )
+    given = _given(locals())
     chosen = changed(Evaluate(_names(model)), given, "openalbert.evaluate")
     _, _, results = score_models(chosen)
     return {evaluation.split: dict(evaluation.metrics) for evaluation, _ in results}
@@ -275,10 +231,15 @@ def _names(given: PathLike | Sequence[PathLike]) -> tuple[str, ...]:
     return tuple(map(_name, [given] if isinstance(given, str | os.PathLike) else given))
 
 
-def _given(settings: Mapping[str, Any], **common: Any) -> dict[str, Any]:
-    """The settings that a call gives, by their paths; of the common ones, None is one that is not given."""
-    named = {SHORT_NAMES.get(name, name): value for name, value in common.items() if value is not None}
-    return {**settings, **named}
+def _given(arguments: Mapping[str, Any], **paths: str) -> dict[str, Any]:
+    """The settings that a call gives, from its `locals()`; `paths` are places of settings that have a short name.
+
+    Of the arguments that the function itself names, None is one that is not given, and False a switch that is off.
+    """
+    common = {name: value for name, value in arguments.items() if name not in ("model", "settings")}
+    paths = {**SHORT_NAMES, **paths}
+    given = {paths.get(name, name): value for name, value in common.items() if value is not None and value is not False}
+    return {**arguments["settings"], **given}
 
 
 @contextlib.contextmanager

@@ -254,7 +254,7 @@ def parse(kind: Any, name: str, arguments: list[str]) -> Any:
     """
     import tyro
 
-    from openalbert.cli_options import registry
+    from openalbert.cli_help import registry
     from openalbert.cli_pages import PAGES
 
     found = defaults_of(name, arguments)

@@ -116,6 +116,14 @@ def from_json(text: str | bytes, kind: type[S], where: str = "settings") -> S:
     return from_dict(values, kind, where)
 
 
+def check_at_least_one(settings: "DataclassInstance", *names: str) -> None:
+    """Refuse settings below 1 that count something; None is one that is not given."""
+    for name in names:
+        value = getattr(settings, name)
+        if value is not None and value < 1:
+            raise UserError(f"{name} is {value}: it must be at least 1")
+
+
 def changed(settings: S, given: Mapping[str, Any], where: str) -> S:
     """The settings with the values given; a name or a value that does not fit is refused."""
     paths, tree = _paths(type(settings)), to_dict(settings)

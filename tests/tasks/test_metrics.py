@@ -11,12 +11,13 @@ import sklearn.metrics
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from tests.tasks.made_tasks import made_task
+from tests.tasks.made_tasks import EXAMPLES, made_task
 
 from openalbert.errors import UserError
 from openalbert.tasks.metrics import (
     accuracy,
     f1,
+    gold_prediction,
     macro_f1,
     macro_f1_of,
     matthews,
@@ -29,6 +30,7 @@ from openalbert.tasks.metrics import (
     spearman,
 )
 from openalbert.tasks.squad import measure_answers
+from openalbert.tasks.tags import measure_tags
 from openalbert.tasks.task import Answer, ChoiceExample, Kind, QuestionExample, TextExample
 
 SIZES = st.integers(1, 60)
@@ -185,3 +187,18 @@ def test_every_example_needs_a_prediction() -> None:
         measure_classes(accuracy)([TextExample("a", "x", None, 1)] * 2, [1])
     with pytest.raises(UserError, match="0 predictions for 1 example:"):
         measure_answers(False)([QuestionExample("a", "x", "y", (Answer("x", 0),))], [])
+
+
+def test_the_right_predictions_of_every_kind_score_100() -> None:
+    measures = {
+        "classification": measure_classes(accuracy, macro_f1, matthews),
+        "regression": measure_values(r2, pearson, spearman),
+        "multi_label": measure_label_sets(2),
+        "multiple_choice": measure_choices,
+        "question_answering": measure_answers(True),
+        "tagging": measure_tags(True),
+    }
+    assert measures.keys() == EXAMPLES.keys()
+    for kind, measure in measures.items():
+        scores = measure(EXAMPLES[kind], [gold_prediction(example) for example in EXAMPLES[kind]])
+        assert scores == pytest.approx(dict.fromkeys(scores, 100.0)), kind

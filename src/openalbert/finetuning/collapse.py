@@ -11,12 +11,11 @@ from typing import cast
 import numpy as np
 from jaxtyping import Float64
 
-from openalbert.tasks.metrics import Retrieved
+from openalbert.tasks.metrics import Retrieved, gold_prediction
 from openalbert.tasks.task import (
     UNLABELLED,
     ChoiceExample,
     Example,
-    QuestionExample,
     Sequences,
     TaggingExample,
     Task,
@@ -118,7 +117,7 @@ def describe_constant_predictions(task: Task, examples: Sequence[Example], predi
     if task.kind == "tagging":
         return _describe_one_tag(examples, cast("Sequence[tuple[str, ...]]", predictions))
     [(most, count)] = Counter(predictions).most_common(1)
-    if count < SAME * len(predictions) or len({_label(example) for example in examples}) < 2:
+    if count < SAME * len(predictions) or len({gold_prediction(example) for example in examples}) < 2:
         return None
     return f"{100 * count / len(predictions):.0f} % of the predictions are {_named(task, most)}"
 
@@ -128,12 +127,6 @@ def _describe_one_tag(examples: Sequence[Example], predictions: Sequence[tuple[s
     given = {tag for tags in predictions for tag in tags}
     wanted = {tag for example in examples if isinstance(example, TaggingExample) for tag in example.tags or ()}
     return f"every word is predicted as '{given.pop()}'" if len(given) == 1 and len(wanted) > 1 else None
-
-
-def _label(example: Example) -> object:
-    if isinstance(example, QuestionExample):
-        return example.answers
-    return example.tags if isinstance(example, TaggingExample) else getattr(example, "label", None)
 
 
 def _named(task: Task, prediction: object) -> str:

@@ -1,9 +1,9 @@
 """The data of a fine-tuning run: the model to start from, and all examples, tokenized once for all seeds."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +26,7 @@ from openalbert.model.config import AlbertConfig
 from openalbert.model.heads import check_exit_kind
 from openalbert.objectives.keyed_random import Stream, bits, root
 from openalbert.tasks.custom.similarity import check_has_contrast
-from openalbert.tasks.data.source import hold_out
+from openalbert.tasks.data.holdout import hold_out
 from openalbert.tasks.data.tables import Exclusions
 from openalbert.tasks.label_checks import (
     check_spread,
@@ -146,6 +146,8 @@ class TaskData:
     """Its configuration, with the dropout of this run."""
     tokenizer: Tokenizer
     max_length: int
+    encode: Callable[[str, Reading], EncodedSplit]
+    """Encodes another split, given its name, as those of the run."""
     train: EncodedSplit
     scored: Mapping[str, EncodedSplit]
     """The splits to evaluate on; the first one selects the weights."""
@@ -204,72 +206,30 @@ class TaskData:
 
 def load_data(settings: Finetune) -> TaskData:
     """Read, check and tokenize everything before training starts."""
-    remarks: list[str] = []
     folder = _start_folder(settings)
-    pretraining = NONE if settings.from_scratch else read_pretraining(folder)
-    config = huggingface.read_folder_config(folder)
-    config = replace(
-        config,
-        hidden_dropout=settings.dropout,
-        attention_dropout=settings.dropout,
-        classifier_dropout=settings.classifier_dropout,
-    )
-    tokenizer = Tokenizer.load(folder)
+    config, tokenizer = _read_config(settings, folder), Tokenizer.load(folder)
     if tokenizer.vocab_size > config.vocab_size:
         raise UserError(
             f"{folder}: its tokenizer has {tokenizer.vocab_size} pieces, but its model has {config.vocab_size} only"
         )
-    max_length = min(settings.max_length, config.max_positions)
-    if max_length < settings.max_length:
-        how = "read in windows of" if settings.task == "tagging" else "cut at"
-        remarks.append(f"inputs are {how} {max_length} tokens: the model has no more positions")
     task = open_task(settings.task, settings.source)
     if settings.exits:
         check_exit_kind(task.kind)
     if not task.splits:
         raise UserError(f"{task.name} has nothing to score on here: give a file with --dev")
-    is_fine_tuned = bool(settings.start) and _is_fine_tuned(folder)
-    if settings.start and not is_fine_tuned:
-        remarks.append(f"--from {settings.start} was not fine-tuned for a task: it is used as MODEL would be")
-    if task.name in FROM_MNLI and not is_fine_tuned:
-        remarks.append(f"the paper starts {task.name} from a model of MNLI: give one with --from")
-
-    def encoded(name: str, reading: Reading) -> EncodedSplit:
-        return encode_split(
-            task,
-            name,
-            reading,
-            tokenizer,
-            max_length=max_length,
-            stride=settings.stride,
-            max_answer_tokens=settings.max_answer_tokens,
-            long_texts=settings.long_texts,
-        )
-
-    reading, threshold = task.read("train"), None
-    if task.may_have_no_answer:
-        fraction = min(THRESHOLD_FRACTION, MAX_FOR_THRESHOLD / len(reading.examples))
-        otherwise = "questions on another passage are needed, to fit the null threshold on"
-        # Passages from all over: so small a fraction would be one article or two, and articles differ in how many of
-        # their questions have an answer.
-        rest, held = hold_out(reading, fraction, settings.source.heldout_seed, otherwise, articles_stay_whole=False)
-        # The remarks of `rest` are about a split to evaluate on, which this is not.
-        reading = replace(reading, examples=rest.examples)
-        threshold = encoded("threshold", held)
-        number = len(held.examples)
-        held_out = f"{counted(number, 'training question')} {are(number)} held out to fit the null threshold"
-        remarks.append(held_out + few_questions_note(number))
-    if settings.train_examples is not None and settings.train_examples < len(reading.examples):
-        remarks.append(f"train: {settings.train_examples:,} of {counted(len(reading.examples), 'example')} are used")
-        reading = _some_of(reading, settings.train_examples, settings.source.heldout_seed)
-    if settings.exits:
-        fraction = min(EXIT_FRACTION, MAX_FOR_THRESHOLD / len(reading.examples))
-        rest, held = hold_out(reading, fraction, settings.source.heldout_seed, "more are needed, to fit early exit on")
-        reading, threshold = replace(reading, examples=rest.examples), encoded("threshold", held)
-        number = len(held.examples)
-        remarks.append(f"{counted(number, 'training example')} {are(number)} held out to fit the rule of early exit")
+    max_length = min(settings.max_length, config.max_positions)
+    remarks = _describe_start(settings, task, folder, max_length)
+    encoded = partial(
+        encode_split,
+        task,
+        tokenizer=tokenizer,
+        max_length=max_length,
+        stride=settings.stride,
+        max_answer_tokens=settings.max_answer_tokens,
+        long_texts=settings.long_texts,
+    )
+    reading, held_out = _hold_out_to_fit(settings, task, task.read("train"), remarks)
     readings = {split: task.read(split) for split in task.splits}
-
     decisive = next(iter(readings.values())).examples
     if settings.metric is not None:
         task = with_metric(task, settings.metric, decisive)
@@ -294,31 +254,84 @@ def load_data(settings: Finetune) -> TaskData:
             standardization = Standardization.fit(values)
             train = replace(train, encoding=Encoding(standardization.standardize(train.encoding.sequences, values)))
 
-    scored = {}
-    for name, reading in readings.items():
-        scored[name] = encoded(name, reading)
-        remarks += _describe_split(scored[name], remarks)
-        remarks += [f"{name}: {sentence}" for sentence in describe_constant_label(task, reading.examples)]
+    scored = {name: encoded(name, reading) for name, reading in readings.items()}
+    for name, split in scored.items():
+        remarks += _describe_split(split, remarks)
+        sentences = describe_constant_label(task, split.examples)
         if settings.source.fold is None:  # of folds, rare classes are named once for all
-            absent = describe_absent_classes(task, train.examples, reading.examples)
-            remarks += [f"{name}: {sentence}" for sentence in absent]
+            sentences += describe_absent_classes(task, train.examples, split.examples)
+        remarks += [f"{name}: {sentence}" for sentence in sentences]
     return TaskData(
         task=task,
         folder=folder,
-        pretraining=pretraining,
+        pretraining=NONE if settings.from_scratch else read_pretraining(folder),
         config=config,
         tokenizer=tokenizer,
         max_length=max_length,
+        encode=encoded,
         train=train,
         scored=scored,
         class_weights=class_weights,
         standardization=standardization,
-        threshold=threshold,
+        threshold=None if held_out is None else encoded("threshold", held_out),
         has_exits=settings.exits,
         layout=train.reading.layout,
         separator=train.reading.separator,
         remarks=tuple(remarks),
     )
+
+
+def _read_config(settings: Finetune, folder: Path) -> AlbertConfig:
+    return replace(
+        huggingface.read_folder_config(folder),
+        hidden_dropout=settings.dropout,
+        attention_dropout=settings.dropout,
+        classifier_dropout=settings.classifier_dropout,
+    )
+
+
+def _describe_start(settings: Finetune, task: Task, folder: Path, max_length: int) -> list[str]:
+    """Sentences on the model that the run starts from."""
+    remarks = []
+    if max_length < settings.max_length:
+        how = "read in windows of" if task.kind == "tagging" else "cut at"
+        remarks.append(f"inputs are {how} {max_length} tokens: the model has no more positions")
+    is_fine_tuned = bool(settings.start) and _is_fine_tuned(folder)
+    if settings.start and not is_fine_tuned:
+        remarks.append(f"--from {settings.start} was not fine-tuned for a task: it is used as MODEL would be")
+    if task.name in FROM_MNLI and not is_fine_tuned:
+        remarks.append(f"the paper starts {task.name} from a model of MNLI: give one with --from")
+    return remarks
+
+
+def _hold_out_to_fit(
+    settings: Finetune, task: Task, reading: Reading, remarks: list[str]
+) -> tuple[Reading, Reading | None]:
+    """The training examples to learn from, and those that a threshold is fitted on, where the task has one."""
+    held_out, seed = None, settings.source.heldout_seed
+
+    def hold_some_out(fraction: float, otherwise: str, articles_stay_whole: bool = True) -> tuple[Reading, Reading]:
+        fraction = min(fraction, MAX_FOR_THRESHOLD / len(reading.examples))
+        rest, some = hold_out(reading, fraction, seed, otherwise, articles_stay_whole)
+        # The remarks of `rest` are about a split to evaluate on, which this is not.
+        return replace(reading, examples=rest.examples), some
+
+    if task.may_have_no_answer:
+        # Passages from all over: so small a fraction would be one article or two, and articles differ in how many of
+        # their questions have an answer.
+        otherwise = "questions on another passage are needed, to fit the null threshold on"
+        reading, held_out = hold_some_out(THRESHOLD_FRACTION, otherwise, articles_stay_whole=False)
+        number = len(held_out.examples)
+        sentence = f"{counted(number, 'training question')} {are(number)} held out to fit the null threshold"
+        remarks.append(sentence + few_questions_note(number))
+    if settings.train_examples is not None and settings.train_examples < len(reading.examples):
+        remarks.append(f"train: {settings.train_examples:,} of {counted(len(reading.examples), 'example')} are used")
+        reading = _some_of(reading, settings.train_examples, seed)
+    if settings.exits:
+        reading, held_out = hold_some_out(EXIT_FRACTION, "more are needed, to fit early exit on")
+        number = len(held_out.examples)
+        remarks.append(f"{counted(number, 'training example')} {are(number)} held out to fit the rule of early exit")
+    return reading, held_out
 
 
 def _some_of(reading: Reading, count: int, seed: int) -> Reading:

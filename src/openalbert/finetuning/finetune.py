@@ -15,6 +15,7 @@ from openalbert.finetuning.data import TaskData, load_data
 from openalbert.finetuning.evaluation.baselines import measure_baselines
 from openalbert.finetuning.evaluation.error_analysis import analyze_errors
 from openalbert.finetuning.folds import (
+    CrossValidated,
     check_folds,
     estimate,
     folds_sentence,
@@ -24,17 +25,16 @@ from openalbert.finetuning.folds import (
     write_out_of_fold,
 )
 from openalbert.finetuning.frozen import FrozenStates
-from openalbert.finetuning.outcome import final_scores
-from openalbert.finetuning.run import CrossValidated, FinetuningRun
+from openalbert.finetuning.run import FinetuningRun
 from openalbert.finetuning.seeds import seeds_sentence, seeds_table, summarize
 from openalbert.finetuning.settings import FREE_TO_CHANGE, Finetune, of_fold, of_seed
 from openalbert.finetuning.trainable import make_model, resolve
 from openalbert.progress import log
-from openalbert.report.baselines import baseline_lines
 from openalbert.report.error_analysis import write_error_analyses
 from openalbert.report.model_card import with_note, with_seeds
 from openalbert.report.report import write_report
 from openalbert.report.run_reader import seed_folders
+from openalbert.report.scores import baseline_lines, final_scores
 from openalbert.run_files import (
     ERROR_ANALYSIS,
     FINAL,

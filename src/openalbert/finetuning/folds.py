@@ -7,7 +7,7 @@ import json
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from jaxtyping import Int64
 
 from openalbert import atomic_io
 from openalbert.errors import UserError
-from openalbert.finetuning.data import EncodedSplit, TaskData, encode_split
+from openalbert.finetuning.data import EncodedSplit, TaskData
 from openalbert.finetuning.evaluation.baselines import read_predictions
 from openalbert.finetuning.evaluation.intervals import Interval, intervals, paired_interval
 from openalbert.finetuning.evaluation.split import Evaluation, evaluate_outputs
@@ -27,23 +27,27 @@ from openalbert.finetuning.seeds import summarize
 from openalbert.finetuning.settings import Finetune
 from openalbert.formatting import aligned, counted, listed, two_decimals
 from openalbert.model.config import TOKEN_HEADS
-from openalbert.report.baselines import baseline_rows, describe_gain
-from openalbert.report.error_analysis import ErrorAnalysis, with_interval
+from openalbert.report.error_analysis import ErrorAnalysis
+from openalbert.report.scores import baseline_rows, describe_gain, written_scores
 from openalbert.run_files import CROSS_VALIDATION, FOLD_LOGITS, FOLD_PREFIX, OUT_OF_FOLD
-from openalbert.tasks.data.source import fold_numbers
+from openalbert.tasks.data.holdout import fold_numbers
 from openalbert.tasks.label_checks import find_constant_label
-from openalbert.tasks.metrics import LOSS
-from openalbert.tasks.task import (
-    Example,
-    QuestionExample,
-    Reading,
-    SimilarityExample,
-    TaggingExample,
-    Task,
-    TextExample,
-)
+from openalbert.tasks.metrics import LOSS, gold_prediction
+from openalbert.tasks.task import Reading, Task, TextExample
 
 MOST_NAMED = 5
+
+
+@dataclass(frozen=True)
+class CrossValidated:
+    """What the folds came to, for the run that learns from all examples."""
+
+    estimate: dict[str, Any]
+    """Scores, intervals and baselines of the folds, for scores.json."""
+    analysis: ErrorAnalysis
+    """Of the out-of-fold predictions."""
+    ends_at: float
+    """The fraction of the run's budget after which its weights are the model: where the folds were best."""
 
 
 def check_folds(settings: Finetune, task: Task, whole: Reading) -> list[str]:
@@ -81,16 +85,7 @@ def pool_folds(
     assert settings.folds is not None
     task = task_data.task
     folds = fold_numbers(whole, settings.folds, settings.source.heldout_seed)
-    data = encode_split(
-        task,
-        OUT_OF_FOLD,
-        whole,
-        task_data.tokenizer,
-        max_length=task_data.max_length,
-        stride=settings.stride,
-        max_answer_tokens=settings.max_answer_tokens,
-        long_texts=settings.long_texts,
-    )
+    data = task_data.encode(OUT_OF_FOLD, whole)
     logits: dict[str, np.ndarray] = {}
     for number in range(1, settings.folds + 1):
         of_fold = safetensors.numpy.load_file(settings.out / f"{FOLD_PREFIX}{number}" / FOLD_LOGITS)
@@ -273,8 +268,7 @@ def folds_sentence(final: dict[str, Any]) -> str:
     scores, ends = final["scores"][CROSS_VALIDATION], final["intervals"][CROSS_VALIDATION]
     if not scores:
         return "All folds collapsed: there is no result"
-    names = sorted(scores, key=lambda name: name != final["main_metric"])
-    shown = ", ".join(f"{name} {with_interval(scores[name], ends.get(name))}" for name in names)
+    shown = written_scores(scores, final["main_metric"], ends)
     examples = counted(final["num_examples"][CROSS_VALIDATION], "example")
     return (
         f"Cross-validation over {final['folds']} folds of {examples}: {shown} (the mean; in brackets: 95 % intervals)"
@@ -296,7 +290,9 @@ def write_out_of_fold(
     for number, (example, prediction) in enumerate(zip(whole.examples, evaluation.predictions, strict=True)):
         given = prediction_record(task, example, prediction, likely[number] if len(likely) else None)
         place = {} if example.row is None else {"row": example.row}
-        records.append({**place, "fold": int(folds[number]), "label": _actual(task, example), **given})
+        records.append(
+            {**place, "fold": int(folds[number]), "label": format_prediction(task, gold_prediction(example)), **given}
+        )
     if whole.num_rows is not None and all("row" in record for record in records):
         by_row = {record["row"]: record for record in records}
         records = [by_row.get(row, {"row": row, "prediction": None}) for row in range(1, whole.num_rows + 1)]
@@ -311,14 +307,6 @@ def write_out_of_fold(
         writer.writerow([*cells, *([_cell(_probability(record))] if len(likely) else [])])
     atomic_io.write_text(table, text.getvalue())
     return lines, table
-
-
-def _actual(task: Task, example: Example) -> object:
-    if isinstance(example, QuestionExample):
-        return example.answers[0].text if example.answers else ""
-    if isinstance(example, SimilarityExample):
-        return example.score
-    return format_prediction(task, example.tags if isinstance(example, TaggingExample) else example.label)
 
 
 def _probability(record: dict[str, object]) -> object:

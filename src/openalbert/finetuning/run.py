@@ -3,12 +3,13 @@
 import json
 import math
 import shutil
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from openalbert import atomic_io
 from openalbert.errors import UserError
 from openalbert.finetuning.batches import PackedBatch, Packing, num_units, tokens_in_memory
 from openalbert.finetuning.collapse import FROM_PROGRESS, RATE_FACTOR, baseline_loss
@@ -18,40 +19,31 @@ from openalbert.finetuning.early_stopping import EarlyStopping, EvaluationHistor
 from openalbert.finetuning.evaluation.baselines import gain_over, without_predictions
 from openalbert.finetuning.evaluation.error_analysis import analyze_errors
 from openalbert.finetuning.evaluation.split import Evaluation, evaluate_split
-from openalbert.finetuning.folds import save_logits
+from openalbert.finetuning.folds import CrossValidated, save_logits
 from openalbert.finetuning.frozen import FrozenStates, standardize_pooler
 from openalbert.finetuning.losses import finetuning
-from openalbert.finetuning.outcome import write_outcome
 from openalbert.finetuning.settings import Finetune, plan
 from openalbert.finetuning.similarity import similarity_training
 from openalbert.finetuning.trainable import describe, make_model, merge
+from openalbert.interop import huggingface
 from openalbert.interop.exits import write_exit_info
+from openalbert.interop.task_json import TaskInfo, write_task_info
 from openalbert.model.cost import training_flops_per_token
 from openalbert.optim.optimizer import make_optimizer
 from openalbert.optim.schedule import DepthSchedule, DepthStage
-from openalbert.report.error_analysis import ErrorAnalysis
+from openalbert.report.error_analysis import ErrorAnalysis, write_error_analyses
+from openalbert.report.model_card import finetuned_card
 from openalbert.report.report import write_report
 from openalbert.run_files import CHECKPOINTS, MODEL, REPORT, SCORES
 from openalbert.settings import to_dict
 from openalbert.tasks.label_checks import describe_never_predicted
+from openalbert.tasks.task import are_pairs
 from openalbert.train import checkpoint
 from openalbert.train.cuda_graphs import CapturedEncoder, is_encoder_captured
 from openalbert.train.device import Device
 from openalbert.train.estimate import Needs, checkpoint_bytes
 from openalbert.train.loop import PATIENCE, LoopConfig, TrainState
 from openalbert.train.run import Stop, TrainingRun, is_done, read_run_info
-
-
-@dataclass(frozen=True)
-class CrossValidated:
-    """What the folds came to, for the run that learns from all examples."""
-
-    estimate: dict[str, Any]
-    """Scores, intervals and baselines of the folds, for scores.json."""
-    analysis: ErrorAnalysis
-    """Of the out-of-fold predictions."""
-    ends_at: float
-    """The fraction of the run's budget after which its weights are the model: where the folds were best."""
 
 
 class FinetuningRun(TrainingRun[Finetune, PackedBatch]):
@@ -383,7 +375,9 @@ class FinetuningRun(TrainingRun[Finetune, PackedBatch]):
         if self.device.is_main:
             if self.settings.source.fold is not None and not self.cross_validated:
                 save_logits(self.folder, kept.outputs)
-            write_outcome(self.folder, self.model, self.task_data, self.settings.stride, scores, analyses)
+            atomic_io.write_text(self.folder / SCORES, json.dumps(scores, indent=2) + "\n")
+            write_error_analyses(self.folder, analyses)
+            self._write_model(scores, analyses)
             if exits is not None:
                 write_exit_info(self.folder / MODEL, exits.info)
                 self.log(exits.sentence())
@@ -394,6 +388,40 @@ class FinetuningRun(TrainingRun[Finetune, PackedBatch]):
         # Checkpoints are no longer needed, and several times as large as the model.
         self._remove_checkpoints()
         return scores
+
+    def _write_model(self, scores: dict[str, Any], analyses: Sequence[ErrorAnalysis]) -> None:
+        """Write the model folder, with its card and task.json."""
+        data, task, pairs = self.task_data, self.task_data.task, are_pairs(self.task_data.train.examples)
+        card = finetuned_card(
+            self.model,
+            task,
+            self.folder,
+            scores["scores"],
+            outcome=scores,
+            collapsed=scores["collapsed"] or "",
+            of_pairs=pairs,
+            analyses=analyses,
+        )
+        huggingface.save(self.model, self.folder / MODEL, data.tokenizer, card=card, pretraining=data.pretraining)
+        split, metrics = next(iter(scores["scores"].items()))
+        task_info = TaskInfo(
+            task=task.name,
+            kind=task.kind,
+            max_length=data.max_length,
+            stride=self.settings.stride,
+            null_threshold=scores["null_threshold"],
+            split=split,
+            scores=metrics,
+            metric=task.main_metric,
+            of_pairs=pairs,
+            answer_format=task.answer_format,
+            layout=dict(data.layout),
+            separator=data.separator,
+            max_answer_tokens=data.train.max_answer_tokens,
+            pooling="mean" if task.kind == "similarity" else None,
+            long_texts=data.train.encoding.sequences.long_texts,
+        )
+        write_task_info(self.folder / MODEL, task_info)
 
 
 def check_data(folder: Path, run_info: dict[str, Any], task_data: TaskData) -> None:

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from openalbert.formatting import aligned, two_decimals
-from openalbert.report.baselines import BaselineRow, baseline_rows
-from openalbert.report.error_analysis import explain_intervals, written_scores
+from openalbert.report.scores import ScoreRow, baseline_rows, explain_intervals, written_scores
 from openalbert.tasks.metrics import rank_of
 
 
@@ -96,7 +95,7 @@ def _interval(summary: dict[str, Any]) -> list[str]:
     return []
 
 
-def _gain(summary: dict[str, Any], baselines: Sequence[BaselineRow]) -> list[str]:
+def _gain(summary: dict[str, Any], baselines: Sequence[ScoreRow]) -> list[str]:
     """What the median run buys over the best baseline."""
     metric, medians = summary["main_metric"], summary["metrics"].get(summary["split"], {})
     if not baselines or metric not in medians or metric not in baselines[0].scores:

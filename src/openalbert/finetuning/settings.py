@@ -11,6 +11,7 @@ from openalbert.errors import UserError
 from openalbert.optim.schedule import Budget, Schedule
 from openalbert.optim.settings import OptimizerSettings
 from openalbert.run_files import FINAL, FOLD_PREFIX, SEED_PREFIX
+from openalbert.settings import check_at_least_one
 from openalbert.tasks.data.source import TaskSource
 from openalbert.tasks.metrics import LOSS
 from openalbert.tasks.task import MAX_ANSWER_TOKENS, LongTexts
@@ -157,24 +158,9 @@ class Finetune:
     """How fast it goes."""
 
     def __post_init__(self) -> None:
-        counts = (
-            "train_examples",
-            "batch_size",
-            "max_length",
-            "stride",
-            "max_answer_tokens",
-            "seeds",
-            "head_depth",
-            "lora_rank",
-            "evaluate_every",
-            "patience",
-            "save_every",
-            "log_every",
-        )
-        for name in counts:
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UserError(f"{name} is {value}: it must be at least 1")
+        counts = ("train_examples", "batch_size", "max_length", "stride", "max_answer_tokens", "seeds", "head_depth",
+                  "lora_rank", "evaluate_every", "patience", "save_every", "log_every")  # fmt: skip
+        check_at_least_one(self, *counts)
         if self.folds is not None:
             if self.folds < 2:
                 raise UserError(f"folds is {self.folds}: cross-validation needs at least 2, 5 or 10 are usual")

@@ -169,8 +169,8 @@ def evaluation_loss(sequences: Sequences, embeddings: Float32[np.ndarray, "seque
     if "score" not in sequences.targets:
         return float(np.mean([loss for _, loss in retrieve(sequences, embeddings)]))
     cosines = torch.from_numpy(cosines_of_pairs(sequences, embeddings))
-    first = np.flatnonzero(np.diff(sequences.example, prepend=-1))
-    return float(cosent(cosines, torch.from_numpy(sequences.targets["score"][first]).to(cosines.dtype), TEMPERATURE))
+    scores = torch.from_numpy(sequences.targets["score"][sequences.first_of_examples])
+    return float(cosent(cosines, scores.to(cosines.dtype), TEMPERATURE))
 
 
 def cosines_of_pairs(

@@ -23,6 +23,7 @@ from openalbert.model.cost import (
 )
 from openalbert.model.presets import PAPER, PRESETS, RECIPE_MODELS, is_preset_or_recipe
 from openalbert.progress import plain_console
+from openalbert.settings import check_at_least_one
 
 LONGEST = 512  # tokens of a sequence, as in the paper
 MASKED = 0.15  # of the tokens are scored by a masked-LM head
@@ -49,9 +50,7 @@ class Show:
     """Print JSON for programs."""
 
     def __post_init__(self) -> None:
-        for name in ("length", "batch"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name} is {getattr(self, name)}: it must be at least 1")
+        check_at_least_one(self, "length", "batch")
 
 
 def defaults_for(name: str) -> Show:

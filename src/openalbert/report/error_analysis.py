@@ -3,7 +3,7 @@
 It is written as error_analysis.json into a run, so that its page can be drawn without the data and the model.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -15,6 +15,7 @@ from openalbert.errors import UserError
 from openalbert.formatting import NOTHING, counted, listed, percent_of, were
 from openalbert.report.charts import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, scale_for, ticks
 from openalbert.report.html import Markup, element, joined, table
+from openalbert.report.scores import written_scores
 from openalbert.run_files import ERROR_ANALYSIS
 from openalbert.settings import from_json, to_json
 from openalbert.tasks.label_checks import describe_never_predicted
@@ -146,24 +147,6 @@ def read_error_analyses(folder: Path) -> tuple[ErrorAnalysis, ...]:
 @dataclass(frozen=True)
 class _Several:
     splits: tuple[ErrorAnalysis, ...]
-
-
-def written_scores(
-    scores: Mapping[str, float], main_metric: str, intervals: Mapping[str, Sequence[float]] | None = None
-) -> str:
-    """The metrics in one line, the main one first, with their intervals where they have one."""
-    names = sorted(scores, key=lambda name: name != main_metric)
-    return ", ".join(f"{name} {with_interval(scores[name], (intervals or {}).get(name))}" for name in names)
-
-
-def with_interval(score: float, interval: Sequence[float] | None) -> str:
-    """A metric with its interval, if it has one: `97.44 [86.82, 99.55]`."""
-    return f"{score:.2f}" + (f" [{interval[0]:.2f}, {interval[1]:.2f}]" if interval is not None else "")
-
-
-def explain_intervals(num_examples: int) -> str:
-    """What the brackets mean."""
-    return f"in brackets: 95 % intervals, from {counted(num_examples, 'example')}"
 
 
 def never_predicted_sentences(analysis: ErrorAnalysis) -> list[str]:

@@ -8,11 +8,11 @@ from typing import Any
 from openalbert.formatting import NOTHING, count, counted, duration, moment, number, percent_of, present, two_decimals
 from openalbert.model.presets import PAPER_TOKENS
 from openalbert.report import charts
-from openalbert.report.baselines import baseline_rows, describe_gain, is_worth_it
-from openalbert.report.error_analysis import error_section, read_error_analyses, with_interval
+from openalbert.report.error_analysis import error_section, read_error_analyses
 from openalbert.report.html import Markup, document, element, joined, table
 from openalbert.report.pretrain_page import about, curves_section, differences, notes, swatch, tile, unfinished
 from openalbert.report.run_reader import RunRecord, fold_folders, read_finetuning_runs, read_values
+from openalbert.report.scores import ScoreRow, baseline_rows, describe_gain, is_worth_it, metrics_of
 from openalbert.report.summary import (
     hardware,
     initialized_from,
@@ -121,7 +121,7 @@ def tiles(
     paper = reported(task, shape)[:1]
     shown = []
     for split, scores in by_split.items():
-        for metric in sorted(scores, key=lambda name: name != main_metric):
+        for metric in metrics_of([scores], main_metric):
             ends = intervals.get(split, {}).get(metric)
             levels = [f"{row.model}: {row.scores[metric]:.1f}" for row in paper if metric in row.scores]
             levels += [f"95 % interval: {ends[0]:.1f} to {ends[1]:.1f}"] if ends is not None else []
@@ -142,15 +142,10 @@ def _baselines_section(runs: Sequence[RunRecord], folder: Path) -> Markup:
         by_split, intervals = of_folds["scores"], of_folds["intervals"]
     elif len(runs) > 1:
         model, by_split, intervals = *_medians(runs, folder), {}
-    main = str(outcome.get("main_metric"))
-    names = dict.fromkeys(name for scores in by_split.values() for name in scores)
-    body, metrics = [], sorted(names, key=lambda one: one != main)
+    metrics, body = metrics_of(by_split.values(), str(outcome.get("main_metric"))), []
     for split, scores in by_split.items():
-        rows = [(f"{model}, {split}", scores, intervals.get(split, {}))]
-        rows += [(f"{row.name}, {split}", row.scores, row.intervals) for row in baseline_rows(outcome, split)]
-        for name, values, ends in rows:
-            cells = [with_interval(values[one], ends.get(one)) if one in values else NOTHING for one in metrics]
-            body.append([name, *cells])
+        own = ScoreRow(model, scores, intervals.get(split, {}))
+        body += [[f"{row.name}, {split}", *row.cells(metrics)] for row in (own, *baseline_rows(outcome, split))]
     is_of_one = len(runs) == 1 or bool(of_folds)
     sentences = [f"{describe_gain(outcome['gain'])}."] if is_of_one and outcome.get("gain") else []
     if note := outcome["baselines"].get("note"):

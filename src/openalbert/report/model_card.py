@@ -13,7 +13,6 @@ from typing import Any
 
 from openalbert.errors import UserError
 from openalbert.formatting import (
-    NOTHING,
     count,
     counted,
     duration,
@@ -30,9 +29,9 @@ from openalbert.interop.names import family_of
 from openalbert.model.albert import AlbertModel
 from openalbert.model.presets import PAPER_TOKENS
 from openalbert.optim.settings import scaled_learning_rate
-from openalbert.report.baselines import baseline_rows, describe_gain
-from openalbert.report.error_analysis import ErrorAnalysis, never_predicted_sentences, with_interval
+from openalbert.report.error_analysis import ErrorAnalysis, never_predicted_sentences
 from openalbert.report.run_reader import RunRecord, read_run, settings_tree
+from openalbert.report.scores import ScoreRow, baseline_rows, describe_gain, metrics_of
 from openalbert.report.summary import (
     compare_with_unigram,
     current_evaluations,
@@ -444,21 +443,16 @@ def _scores(
 ) -> str:
     if not scores:
         return "It was not evaluated, so its quality is unknown."
-    metrics = list(dict.fromkeys(name for values in scores.values() for name in values))
-    metrics.sort(key=lambda name: name != task.main_metric)
+    metrics = metrics_of(scores.values(), task.main_metric)
     paper = reported(task.name, shape_of(model.config))
     known = outcome.get("num_examples", {})
     sizes = {split: present(known.get(split, run.info("data", "scored", split))) for split in scores}
     intervals = outcome.get("intervals", {one.split: one.intervals for one in analyses})
-    rows: list[tuple[str, Mapping[str, float], Mapping[str, Any]]] = []
+    rows = []
     for split, values in scores.items():
-        rows.append(
-            (f"this model, {one_line(split)} ({count(sizes[split])} examples)", values, intervals.get(split, {}))
-        )
-        rows += [
-            (f"baseline, {one_line(split)}: {row.name}", row.scores, row.intervals)
-            for row in baseline_rows(outcome, split)
-        ]
+        name = f"this model, {one_line(split)} ({count(sizes[split])} examples)"
+        rows.append(ScoreRow(name, values, intervals.get(split, {})))
+        rows += [row._replace(name=f"baseline, {one_line(split)}: {row.name}") for row in baseline_rows(outcome, split)]
     unit = "In percent" + (", except the loss" if LOSS in metrics else "")
     unit += "; in brackets: 95 % intervals over the examples." if any(intervals.values()) else "."
     lines = [
@@ -467,9 +461,8 @@ def _scores(
         f"| | {' | '.join(name.replace('_', ' ') for name in metrics)} |",
         f"|---{'|---' * len(metrics)}|",
     ]
-    for name, values, ends in [*rows, *((row.model, row.scores, {}) for row in paper)]:
-        cells = [with_interval(values[one], ends.get(one)) if one in values else NOTHING for one in metrics]
-        lines.append(f"| {name} | {' | '.join(cells)} |")
+    for row in [*rows, *(ScoreRow(one.model, one.scores, {}) for one in paper)]:
+        lines.append(f"| {row.name} | {' | '.join(row.cells(metrics))} |")
     if outcome.get("gain"):
         lines += ["", f"{one_line(describe_gain(outcome['gain']))}."]
     if (outcome.get("baselines") or {}).get("note"):

@@ -105,12 +105,12 @@ class Job:
         trained_on = self.model.task.layout.get(TEXT) if self.model.task is not None else None
         layout = Layout({TEXT: trained_on}) if trained_on in table.columns else None
         found = find_text_columns(table, TaskSource(text_column=self.how.text_column), "classes", False, layout)
-        if found.second is not None and layout is None:
+        if "second" in found.roles and layout is None:
             raise UserError(
-                f"{table.name}: '{found.first}' and '{found.second}' have texts, and one is embedded: name it with "
+                f"{table.name}: '{found[TEXT]}' and '{found['second']}' have texts, and one is embedded: name it with "
                 "--text-column"
             )
-        self.column = found.first
+        self.column = found[TEXT]
         if layout is None and self.how.text_column is None:
             log(f"{table.name}: the text from '{self.column}' (guessed; change with --text-column)")
 

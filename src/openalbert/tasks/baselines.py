@@ -7,14 +7,11 @@ import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 
 from openalbert.tasks.task import Example, Task, TextExample, are_pairs
-
-if TYPE_CHECKING:
-    from scipy.sparse import csr_matrix
 
 MAX_EXAMPLES = 20_000  # that a linear model is fitted on
 MAX_CHARACTERS = 10_000_000
@@ -53,12 +50,21 @@ def fit_baselines(
     name = "mean of the training values" if task.kind == "regression" else "majority"
     baselines = [Baseline(name, {split: [most] * len(some) for split, some in scored.items()})]
     sample = _sample(task, examples)
-    features = _Features(task, sample)
-    if not features.have_words:  # emoji, or a script without letters
-        return baselines, ""
+    num_texts = 2 if are_pairs(sample) else 1
     linear = "ridge regression" if task.kind == "regression" else "logistic regression"
-    predict = _Linear(task, features, sample, balanced)
-    baselines.append(Baseline(f"TF-IDF + {linear}", {split: predict(_texts(some)) for split, some in scored.items()}))
+    model = _linear_model(task, sample, num_texts, balanced)
+    try:
+        with warnings.catch_warnings():
+            # Not quite converged after so many iterations; labels that no example of the sample has.
+            warnings.simplefilter("ignore")
+            model.fit(_columns(sample, num_texts), _targets(task, sample))
+    except ValueError as error:
+        if "empty vocabulary" in str(error):  # emoji, or a script without letters
+            return baselines, ""
+        raise
+    found = {split: model.predict(_columns(_texts(some), num_texts)) for split, some in scored.items()}
+    predictions = {split: [_prediction(task, one) for one in rows] for split, rows in found.items()}
+    baselines.append(Baseline(f"TF-IDF + {linear}", predictions))
     note = f"the {linear} learned from {len(sample):,} of {len(examples):,} training examples"
     return baselines, note if len(sample) < len(examples) else ""
 
@@ -90,69 +96,53 @@ def _sample(task: Task, examples: Sequence[TextExample]) -> Sequence[TextExample
     return [examples[one] for one in chosen]
 
 
-class _Features:
-    """TF-IDF of words and pairs of neighbouring words; of two texts each has features of its own."""
+def _linear_model(task: Task, examples: Sequence[TextExample], num_texts: int, balanced: bool) -> Any:
+    """Logistic regression, one for each label of multi_label, or ridge regression.
 
-    def __init__(self, task: Task, examples: Sequence[TextExample]) -> None:
-        from sklearn.feature_extraction.text import TfidfVectorizer
+    Its features are the TF-IDF of words and pairs of neighbouring words; of two texts each has features of its own.
+    """
+    from sklearn.compose import ColumnTransformer
+    from sklearn.dummy import DummyClassifier
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.linear_model import LogisticRegression, Ridge
+    from sklearn.multiclass import OneVsRestClassifier
+    from sklearn.pipeline import make_pipeline
 
-        self.num_texts = 2 if are_pairs(examples) else 1
-        most = min(MAX_FEATURES, MAX_WEIGHTS // max(1, len(task.labels))) // self.num_texts
-        self._vectorizers = []
-        for texts in self._columns(examples):
-            vectorizer = TfidfVectorizer(
-                ngram_range=(1, 2), sublinear_tf=True, token_pattern=WORDS, max_features=most, dtype=np.float64
-            )
-            analyze = vectorizer.build_analyzer()
-            if any(analyze(text) for text in texts):
-                self._vectorizers.append(vectorizer.fit(texts))
-        self.have_words = len(self._vectorizers) == self.num_texts
-
-    def _columns(self, examples: Sequence[TextExample]) -> list[list[str]]:
-        first = [example.first for example in examples]
-        return [first] if self.num_texts == 1 else [first, [example.second or "" for example in examples]]
-
-    def __call__(self, examples: Sequence[TextExample]) -> "csr_matrix":
-        from scipy.sparse import hstack
-
-        columns = self._columns(examples)
-        parts = [one.transform(texts) for one, texts in zip(self._vectorizers, columns, strict=True)]
-        return parts[0] if len(parts) == 1 else hstack(parts, format="csr")
+    most = min(MAX_FEATURES, MAX_WEIGHTS // max(1, len(task.labels))) // num_texts
+    tfidf = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=WORDS, max_features=most)
+    features = ColumnTransformer([(f"text {n + 1}", tfidf, n) for n in range(num_texts)], sparse_threshold=1.0)
+    weights, num_classes = "balanced" if balanced else None, len({example.label for example in examples})
+    # liblinear is the faster one for two classes; it does not have more.
+    binary = LogisticRegression(C=INVERSE_REGULARIZATION, solver="liblinear", class_weight=weights)
+    if task.kind == "regression":
+        model: Any = Ridge()
+    elif task.kind == "multi_label":
+        model = OneVsRestClassifier(binary)
+    elif num_classes > 2:
+        model = LogisticRegression(C=INVERSE_REGULARIZATION, max_iter=100, tol=1e-3, class_weight=weights)
+    else:
+        model = binary if num_classes == 2 else DummyClassifier()
+    return make_pipeline(features, model)
 
 
-class _Linear:
-    """A linear model on these features: logistic regression, one for each label of multi_label, or ridge."""
+def _columns(examples: Sequence[TextExample], num_texts: int) -> np.ndarray:
+    """The texts, a row for each example."""
+    both = [(example.first, example.second or "") for example in examples]
+    return np.array(both, object).reshape(-1, 2)[:, :num_texts]
 
-    def __init__(self, task: Task, features: _Features, examples: Sequence[TextExample], balanced: bool) -> None:
-        from sklearn.linear_model import LogisticRegression, Ridge
-        from sklearn.multiclass import OneVsRestClassifier
 
-        self._task, self._features = task, features
-        weights = "balanced" if balanced else None
-        # liblinear is the faster one for two classes; it does not have more.
-        binary = LogisticRegression(C=INVERSE_REGULARIZATION, solver="liblinear", class_weight=weights)
-        labels = [example.label for example in examples]
-        wanted: Any = labels
-        model: Any = binary
-        if task.kind == "regression":
-            model, wanted = Ridge(), np.array(labels, np.float64)
-        elif task.kind == "multi_label":
-            model, wanted = OneVsRestClassifier(binary), np.zeros((len(labels), len(task.labels)), np.int64)
-            for row, numbers in zip(wanted, labels, strict=True):
-                row[list(cast("tuple[int, ...]", numbers))] = 1
-        elif len(set(labels)) > 2:
-            model = LogisticRegression(C=INVERSE_REGULARIZATION, max_iter=100, tol=1e-3, class_weight=weights)
-        self._constant = labels[0] if task.kind == "classification" and len(set(labels)) == 1 else None
-        if self._constant is None:
-            with warnings.catch_warnings():
-                # Not quite converged after so many iterations; labels that no example of the sample has.
-                warnings.simplefilter("ignore")
-                self._model = model.fit(features(examples), wanted)
+def _targets(task: Task, examples: Sequence[TextExample]) -> np.ndarray:
+    labels = [example.label for example in examples]
+    if task.kind != "multi_label":
+        return np.array(labels, np.float64 if task.kind == "regression" else np.int64)
+    flags = np.zeros((len(labels), len(task.labels)), np.int64)
+    for row, numbers in zip(flags, labels, strict=True):
+        row[list(cast("tuple[int, ...]", numbers))] = 1
+    return flags
 
-    def __call__(self, examples: Sequence[TextExample]) -> list[object]:
-        if self._constant is not None:
-            return [self._constant] * len(examples)
-        found = self._model.predict(self._features(examples))
-        if self._task.kind == "multi_label":
-            return [tuple(map(int, np.flatnonzero(row))) for row in np.asarray(found)]
-        return [float(one) if self._task.kind == "regression" else int(one) for one in found]
+
+def _prediction(task: Task, found: Any) -> object:
+    """As `Task.measure` takes it."""
+    if task.kind == "multi_label":
+        return tuple(map(int, np.flatnonzero(found)))
+    return float(found) if task.kind == "regression" else int(found)

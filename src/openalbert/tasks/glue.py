@@ -7,19 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from openalbert.errors import UserError
+from openalbert.tasks.data.labels import ClassNumbers, class_number, parse_value, read_texts
 from openalbert.tasks.data.source import TaskSource, build_task, open_splits
-from openalbert.tasks.data.tables import (
-    Exclusions,
-    Quoting,
-    Table,
-    check_no_rows_excluded,
-    describe_empty_rows,
-    read_table,
-    row_ids,
-)
-from openalbert.tasks.label_checks import ClassNumbers, class_number, parse_value
+from openalbert.tasks.data.tables import Quoting, Row, Table, check_no_rows_excluded, read_table, row_ids
 from openalbert.tasks.metrics import accuracy, f1, matthews, measure_classes, measure_values, pearson, spearman
-from openalbert.tasks.task import Kind, Reading, Task, TextExample
+from openalbert.tasks.task import Kind, Reading, Task
 
 _SWALLOWED = re.compile(r"\n\d+\t")  # within a text: the index with which the next row begins
 # The whole sets have the plain names. Subsets that were published elsewhere are named as such.
@@ -111,36 +103,26 @@ class GlueTask:
 
     def _parse(self, table: Table, labelled: bool, names: tuple[str, ...]) -> Reading:
         """Ragged rows are excluded and counted in splits with labels, and refused in a test set."""
+        texts = [table.column(self.first, "text")]
+        texts += [table.column(self.second, "second text")] if self.second else []
+        ids = row_ids(table, ("index", "idx"))
         if not labelled:
             check_no_rows_excluded(table.name, table.excluded)
-        first = table.column(self.first, "text")
-        second = table.column(self.second, "second text") if self.second else None
-        label = table.column(self.label, "label") if labelled else ""
+            for row in table.rows:
+                if any(_SWALLOWED.search(row.visible_text(column)) for column in texts):
+                    raise UserError(
+                        f"{row.place}: a text continues over the start of another row: its quotes are not closed, and "
+                        "the rows after it would get no prediction: repair the row"
+                    )
+            return read_texts(table, ids, texts, None)
+        label = table.column(self.label, "label")
         codes = zip(self.codes, self.labels, strict=bool(self.codes))
         numbers = ClassNumbers(names if self.labels else (), {code: names.index(name) for code, name in codes})
-        examples: list[TextExample] = []
-        excluded, empty = Exclusions(table.excluded), Exclusions()
-        for number, (row, row_id) in enumerate(zip(table.rows, row_ids(table, ("index", "idx")), strict=True), 1):
-            texts = row.visible_text(first), row.visible_text(second) if second else None
-            if not labelled and any(_SWALLOWED.search(text or "") for text in texts):
-                raise UserError(
-                    f"{row.place}: a text continues over the start of another row: its quotes are not closed, and the "
-                    "rows after it would get no prediction: repair the row"
-                )
-            if "" in texts:
-                (excluded if labelled else empty).add("without a text", row.place)
-                if labelled:
-                    continue
-            answer: int | float | None = None
-            if labelled:
-                answer = class_number(row, label, numbers) if self.labels else parse_value(row, label)
-                if answer is None:
-                    excluded.add("without a label", row.place)
-                    continue
-            # After an excluded row the following ones have another number in the file.
-            examples.append(TextExample(row_id, *texts, answer, row=None if table.excluded else number))
-        remarks = (*table.remarks, *describe_empty_rows(empty))
-        return Reading(tuple(examples), excluded.counted(), remarks)
+
+        def label_of(row: Row) -> int | float | None:
+            return class_number(row, label, numbers) if self.labels else parse_value(row, label)
+
+        return read_texts(table, ids, texts, label_of)
 
 
 _CODES = ("0", "1")

@@ -120,13 +120,18 @@ def measure_values(*metrics: Callable[[Values, Values], float]) -> Measure:
     """Measures values."""
 
     def measure(examples: Sequence[Example], predictions: Sequence[object]) -> dict[str, float]:
-        gold = np.array(_labels(examples, predictions), np.float64)
-        predicted = np.array(predictions, np.float64)
-        # A diverged model predicts NaN. Comparisons with NaN are never true, so it could pass for the best.
-        is_number = bool(np.isfinite(predicted).all())
-        return {metric.__name__: metric(gold, predicted) if is_number else NO_NUMBERS for metric in metrics}
+        return _measured(np.array(_labels(examples, predictions), np.float64), predictions, metrics)
 
     return measure
+
+
+def _measured(
+    gold: Values, predictions: Sequence[object], metrics: Sequence[Callable[[Values, Values], float]]
+) -> dict[str, float]:
+    predicted = np.array(predictions, np.float64)
+    # A diverged model predicts NaN. Comparisons with NaN are never true, so it could pass for the best.
+    is_number = bool(np.isfinite(predicted).all())
+    return {metric.__name__: metric(gold, predicted) if is_number else NO_NUMBERS for metric in metrics}
 
 
 def measure_label_sets(num_labels: int) -> Measure:
@@ -187,29 +192,26 @@ def measure_similarity(examples: Sequence[Example], predictions: Sequence[object
     found = [one for one in predictions if isinstance(one, Retrieved)]
     if not found:
         gold = np.array([example.score for example in examples if isinstance(example, SimilarityExample)], np.float64)
-        cosines = np.array(predictions, np.float64)
-        is_number = bool(np.isfinite(cosines).all())
-        return {metric.__name__: metric(gold, cosines) if is_number else NO_NUMBERS for metric in (spearman, pearson)}
+        return _measured(gold, predictions, (spearman, pearson))
     ranks = np.array([one.rank for one in found])
     nearer = [one.cosine > one.negative for one in found if one.negative is not None]
     metrics = {"accuracy": 100.0 * float(np.mean(nearer))} if nearer else {}
     return metrics | {"mrr": 100.0 * float((1 / ranks).mean()), "accuracy_at_1": 100.0 * float((ranks == 1).mean())}
 
 
+def gold_prediction(example: Example) -> object:
+    """The right prediction for a labelled example, as `Task.measure` takes it."""
+    if isinstance(example, QuestionExample):
+        return example.answers[0].text if example.answers else ""
+    if isinstance(example, SimilarityExample):
+        best = Retrieved(1, 1.0, None if example.negative is None else 0.0)
+        return best if example.score is None else example.score
+    return example.tags if isinstance(example, TaggingExample) else example.label
+
+
 def metric_names(task: Task, examples: Sequence[Example]) -> tuple[str, ...]:
     """The metrics of a task on labelled examples, the loss last."""
-    gold: list[object] = []
-    for example in examples:
-        if isinstance(example, QuestionExample):
-            gold.append(example.answers[0].text if example.answers else "")
-        elif isinstance(example, SimilarityExample):
-            best = Retrieved(1, 1.0, None if example.negative is None else 0.0)
-            gold.append(best if example.score is None else example.score)
-        elif isinstance(example, TaggingExample):
-            gold.append(example.tags)
-        else:
-            gold.append(example.label)
-    return (*task.measure(examples, gold), LOSS)
+    return (*task.measure(examples, [gold_prediction(example) for example in examples]), LOSS)
 
 
 def with_metric(task: Task, metric: str, examples: Sequence[Example]) -> Task:

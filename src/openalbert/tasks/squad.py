@@ -27,18 +27,6 @@ from openalbert.tasks.data.tables import (
 from openalbert.tasks.metrics import Measure, check_same_number
 from openalbert.tasks.task import Answer, Example, QuestionExample, Reading, Task
 
-PATTERNS = {
-    "1.1": {
-        "train": ("train-v1.1.json*", "train*v1.1.json*"),
-        "dev": ("dev-v1.1.json*",),
-        "test": ("test-v1.1.json*",),
-    },
-    "2.0": {
-        "train": ("train-v2.0.json*", "train*v2.0.json*"),
-        "dev": ("dev-v2.0.json*",),
-        "test": ("test-v2.0.json*",),
-    },
-}
 COLUMNS = ("id", "context", "question", "answers", "answer_start")
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -47,7 +35,8 @@ _WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
 def open_squad(source: TaskSource, version: str) -> Task:
     """The task of a version, from its folder or from files in its format."""
     name, may_have_no_answer = ("squad1", False) if version == "1.1" else ("squad2", True)
-    opened = open_splits(name, source, read_questions, PATTERNS[version], ("squad", name))
+    files = {split: (f"{split}-v{version}.json*", f"{split}*v{version}.json*") for split in ("train", "dev", "test")}
+    opened = open_splits(name, source, read_questions, files, ("squad", name))
 
     def parse(table: Table, labelled: bool) -> Reading:
         return questions(table, labelled, may_have_no_answer)

@@ -31,32 +31,35 @@ MAX_ANSWER_TOKENS = 30  # as in Google's SQuAD code
 
 
 @dataclass(frozen=True)
-class TextExample:
-    """A text or a pair of texts, and its label."""
+class _Example:
+    """What every example has."""
 
     id: str
+    row: int | None = field(default=None, repr=False, compare=False, kw_only=True)
+    """The number of its row in its file, from 1, without the header; in a CoNLL file, that of its sentence. None where
+    it is not known. It is for messages: equality and the fingerprint of the data ignore it."""
+
+
+@dataclass(frozen=True)
+class TextExample(_Example):
+    """A text or a pair of texts, and its label."""
+
     first: str
     second: str | None
     label: int | float | tuple[int, ...] | None
     """The number of the class, the value, or the numbers of all labels that apply; None where it is not known."""
-    row: int | None = field(default=None, repr=False, compare=False)
-    """The number of its row in its file, from 1, without the header; None where it is not known. It is for messages:
-    equality and the fingerprint of the data ignore it."""
 
 
 @dataclass(frozen=True)
-class ChoiceExample:
+class ChoiceExample(_Example):
     """A question on a passage with options, one of them right. Passage or question may be empty."""
 
-    id: str
     passage: str
     question: str
     options: tuple[str, ...]
     label: int | None
     group: str = ""
     """Metrics are also computed for each group: RACE's middle and high."""
-    row: int | None = field(default=None, repr=False, compare=False)
-    """As of a TextExample."""
 
 
 @dataclass(frozen=True)
@@ -68,10 +71,9 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class QuestionExample:
+class QuestionExample(_Example):
     """A question on a passage that contains its answer, or does not."""
 
-    id: str
     passage: str
     question: str
     answers: tuple[Answer, ...]
@@ -79,15 +81,12 @@ class QuestionExample:
     title: str = ""
     """The article: its questions stay together when examples are held out."""
     is_labelled: bool = True
-    row: int | None = field(default=None, repr=False, compare=False)
-    """As of a TextExample."""
 
 
 @dataclass(frozen=True)
-class SimilarityExample:
+class SimilarityExample(_Example):
     """Two texts with a score of how similar they are, or two that are, with or without a third that is not."""
 
-    id: str
     first: str
     """The anchor: what is searched for."""
     second: str
@@ -98,8 +97,6 @@ class SimilarityExample:
     """The higher, the more similar; None where the two are similar, or where it is not known."""
     is_labelled: bool = True
     """Whether it is known that they are similar, or how similar."""
-    row: int | None = field(default=None, repr=False, compare=False)
-    """As of a TextExample."""
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -108,17 +105,14 @@ class SimilarityExample:
 
 
 @dataclass(frozen=True)
-class TaggingExample:
+class TaggingExample(_Example):
     """A text whose words have a tag each: its entities, or parts of speech."""
 
-    id: str
     text: str
     words: tuple[tuple[int, int], ...]
     """Start and end of each word, in characters."""
     tags: tuple[str, ...] | None
     """The tag of each word, as BIO where tags mark entities; None where they are not known."""
-    row: int | None = field(default=None, repr=False, compare=False)
-    """As of a TextExample. In a CoNLL file it is the number of the sentence."""
 
 
 Example: TypeAlias = TextExample | ChoiceExample | QuestionExample | SimilarityExample | TaggingExample

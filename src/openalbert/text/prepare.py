@@ -18,7 +18,7 @@ from rich.table import Table
 from openalbert import atomic_io
 from openalbert.errors import UserError, explain_full_disk
 from openalbert.progress import Work, plain_console
-from openalbert.settings import to_dict
+from openalbert.settings import check_at_least_one, to_dict
 from openalbert.text import corpus, groups, shards, workers
 from openalbert.text.corpus import CorpusReading, CorpusSource, Counts
 from openalbert.text.groups import Group, Job
@@ -123,10 +123,7 @@ def prepare(settings: Prepare) -> None:
 def _check(settings: Prepare) -> None:
     if not 0 <= settings.heldout < 1:
         raise UserError(f"heldout is {settings.heldout} but must be a fraction from 0 up to, not including, 1")
-    if settings.shard_tokens < 1:
-        raise UserError(f"shard_tokens is {settings.shard_tokens} but must be at least 1")
-    if settings.workers is not None and settings.workers < 1:
-        raise UserError(f"workers is {settings.workers} but must be at least 1")
+    check_at_least_one(settings, "shard_tokens", "workers")
     atomic_io.check_writable(settings.out)
     if "-" in settings.files and settings.engine == "ray":
         raise UserError("standard input cannot be read with --engine ray: put the text into a file")

@@ -4,6 +4,7 @@ A record without text (a broken line, a missing field) is dropped and counted; a
 or has no others, is refused.
 """
 
+import contextlib
 import csv
 import io
 import itertools
@@ -103,7 +104,7 @@ def _jsonl_rows(source: CorpusSource, reading: CorpusReading, counts: Counts) ->
 def _delimited_rows(source: CorpusSource, reading: CorpusReading, counts: Counts) -> Iterator[Row]:
     """The rows of a CSV or TSV file with a header, one in memory at a time."""
     lines = _lines_of(source, counts)
-    rows = _tsv_rows(source, lines) if source.format == "tsv" else _csv_rows(source, lines)
+    rows = _tsv_rows(source, lines) if source.format == "tsv" else csv_rows(source.name, lines)
     _, header = next(rows, (0, []))
     columns = [name.strip() for name in header]
     if columns.count(reading.text_field) != 1:
@@ -162,8 +163,11 @@ def _num_columns(lines: list[str], delimiter: str) -> int:
         return 0
 
 
-def _csv_rows(source: CorpusSource, lines: Iterator[str], delimiter: str = "") -> Iterator[tuple[int, list[str]]]:
-    """The rows of a file with CSV quoting, each with the number of its first line; blank lines are skipped."""
+def csv_rows(name: str, lines: Iterator[str], delimiter: str = "") -> Iterator[tuple[int, list[str]]]:
+    """The rows of a file with CSV quoting, each with the number of its first line; blank lines are skipped.
+
+    Without a delimiter, it is found by `delimiter_of`.
+    """
     fed = 0
 
     def feed(lines: Iterable[str]) -> Iterator[str]:
@@ -171,7 +175,7 @@ def _csv_rows(source: CorpusSource, lines: Iterator[str], delimiter: str = "") -
         for line in lines:
             fed += len(line)
             if fed > LONGEST_ROW:
-                raise UserError(f'{source.name}, line {number}: a " that opens a text here is never closed')
+                raise UserError(f'{name}, line {number}: a " that opens a text here is never closed')
             yield line
 
     csv.field_size_limit(sys.maxsize)  # the default refuses texts over 131,072 characters
@@ -186,7 +190,7 @@ def _csv_rows(source: CorpusSource, lines: Iterator[str], delimiter: str = "") -
                 yield number, fields
             number, fed = reader.line_num + 1, 0
     except csv.Error as error:
-        raise misquoted(f"{source.name}, line {number}", error) from None
+        raise misquoted(f"{name}, line {number}", error) from None
 
 
 def misquoted(place: str, error: csv.Error) -> UserError:
@@ -206,7 +210,7 @@ def _tsv_rows(source: CorpusSource, lines: Iterator[str]) -> Iterator[tuple[int,
         size += len(line)
     lines = itertools.chain(sample, lines)
     if quotes_as_csv(source, sample, is_whole=size < TSV_SAMPLE):
-        yield from _csv_rows(source, lines, "\t")
+        yield from csv_rows(source.name, lines, "\t")
         return
     for number, line in enumerate(lines, 1):
         if text := line.rstrip("\r\n"):
@@ -219,7 +223,7 @@ def quotes_as_csv(source: CorpusSource, sample: list[str], is_whole: bool) -> bo
         return False
     widths: set[int] = set()
     try:
-        for _, fields in _csv_rows(source, iter(sample), "\t"):
+        for _, fields in csv_rows(source.name, iter(sample), "\t"):
             widths.add(len(fields))
     except UserError as error:
         # The sample may end within a row.
@@ -262,24 +266,31 @@ def _parquet_rows(source: CorpusSource, reading: CorpusReading, counts: Counts) 
 
 def _dataset_rows(source: CorpusSource, reading: CorpusReading, counts: Counts) -> Iterator[Row]:
     """The rows of a Hugging Face dataset, streamed."""
+    with dataset_errors(source.name):
+        rows = load_dataset(source.name, reading.dataset_config, split=reading.dataset_split, streaming=True)
+        if isinstance(rows, dict):  # saved with all of its splits
+            if reading.dataset_split not in rows:
+                known = suggestion(reading.dataset_split, list(rows))
+                raise UserError(f"{source.name} has no split '{reading.dataset_split}' (dataset_split): {known}")
+            rows = rows[reading.dataset_split]
+        yield from enumerate(rows, 1)
+
+
+def load_dataset(name: str, config: str | None, **options: Any) -> Any:
+    """A Hugging Face dataset from a folder where it is saved, or by its name, with the options of `load_dataset`."""
     try:
         import datasets
     except ImportError:
-        raise UserError(f"{source.name}: reading datasets needs an extra: pip install 'openalbert[datasets]'") from None
+        raise UserError(f"{name}: reading datasets needs an extra: pip install 'openalbert[datasets]'") from None
+    if any((Path(name) / mark).is_file() for mark in ("state.json", "dataset_dict.json")):
+        return datasets.load_from_disk(name)
+    return datasets.load_dataset(name, config, **options)
+
+
+@contextlib.contextmanager
+def dataset_errors(name: str) -> Iterator[None]:
+    """Errors of the library as sentences for the user."""
     try:
-        yield from enumerate(_open_dataset(datasets, source.name, reading), 1)
+        yield
     except (OSError, ValueError, RuntimeError) as error:
-        raise UserError(f"{source.name}: Hugging Face datasets cannot read it: {error}") from None
-
-
-def _open_dataset(datasets: Any, name: str, reading: CorpusReading) -> Iterable[dict[str, Any]]:
-    saved = any((Path(name) / mark).is_file() for mark in ("state.json", "dataset_dict.json"))
-    if not saved:
-        return datasets.load_dataset(name, reading.dataset_config, split=reading.dataset_split, streaming=True)  # type: ignore[no-any-return]
-    rows = datasets.load_from_disk(name)
-    if not isinstance(rows, datasets.DatasetDict):
-        return rows  # type: ignore[no-any-return]
-    if reading.dataset_split not in rows:
-        known = suggestion(reading.dataset_split, list(rows))
-        raise UserError(f"{name} has no split '{reading.dataset_split}' (dataset_split): {known}")
-    return rows[reading.dataset_split]  # type: ignore[no-any-return]
+        raise UserError(f"{name}: Hugging Face datasets cannot read it: {error}") from None

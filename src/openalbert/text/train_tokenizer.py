@@ -23,7 +23,7 @@ import tyro
 from openalbert import atomic_io
 from openalbert.errors import UserError, explain_full_disk
 from openalbert.progress import Work
-from openalbert.settings import from_file, to_json
+from openalbert.settings import check_at_least_one, from_file, to_json
 from openalbert.text.corpus import CorpusReading, CorpusSource, Counts, documents, sources
 from openalbert.text.normalization import Normalization
 from openalbert.text.sentences import split_sentences
@@ -163,8 +163,7 @@ def _check(settings: TrainVocabulary) -> None:
     atomic_io.check_writable(settings.out)
     if not 0.9 <= settings.character_coverage <= 1:
         raise UserError(f"character-coverage is {settings.character_coverage}: it must be from 0.9 to 1")
-    if settings.sample_sentences < 1 or settings.sample_megabytes < 1:
-        raise UserError("sample-sentences and sample-megabytes must be at least 1")
+    check_at_least_one(settings, "sample_sentences", "sample_megabytes")
 
 
 def _existing_report(settings: TrainVocabulary, inputs: list[CorpusSource]) -> VocabularyReport | None:

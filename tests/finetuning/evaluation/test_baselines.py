@@ -13,7 +13,7 @@ from tests.tasks.made_tasks import made_task
 from openalbert import cli
 from openalbert.finetuning.evaluation import baselines, intervals
 from openalbert.finetuning.evaluation.intervals import paired_interval
-from openalbert.report.baselines import describe_gain, is_worth_it
+from openalbert.report.scores import describe_gain, is_worth_it
 from openalbert.tasks.task import TextExample
 
 

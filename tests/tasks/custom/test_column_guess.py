@@ -19,8 +19,8 @@ from openalbert.errors import UserError
 from openalbert.interop.task_json import read_task_info
 from openalbert.tasks.custom.column_guess import name_words, pairs_of
 from openalbert.tasks.custom.column_profile import profile
-from openalbert.tasks.custom.columns import normalize_name
-from openalbert.tasks.custom.text import find_text_columns
+from openalbert.tasks.custom.columns import Columns, normalize_name
+from openalbert.tasks.custom.text import find_text_columns, roles_of
 from openalbert.tasks.data.tables import Row, Table
 from openalbert.tasks.registry import TaskSource, open_task
 from openalbert.tasks.task import Reading
@@ -65,14 +65,17 @@ def table(columns: Mapping[str, str]) -> Table:
 def roles(columns: Mapping[str, str], labelling: str = "classes", **named: str) -> dict[str, str]:
     """The columns of text, second text and label."""
     found = find_text_columns(table(columns), TaskSource(**named), labelling, labelled=True)
-    given = {"text": found.first, "second": found.second, "label": found.label}
-    return {role: column for role, column in given.items() if column is not None}
+    return {role: found[role] for role in ("text", "second", "label") if role in found.roles}
+
+
+def chosen(columns: Columns) -> tuple[str | None, str | None, str | None]:
+    return columns.get("text"), columns.get("second"), columns.get("label")
 
 
 def test_a_premise_and_a_hypothesis_under_any_names_are_a_pair_and_the_guess_is_shown() -> None:
     columns = {"Premise": "text", "hypothesis sentence": "text", "Verdict": "classes"}
     found = find_text_columns(table(columns), TaskSource(), "classes", labelled=True)
-    assert (found.first, found.second, found.label) == ("Premise", "hypothesis sentence", "Verdict")
+    assert chosen(found) == ("Premise", "hypothesis sentence", "Verdict")
     [remark] = found.remarks
     for message in ("text from 'Premise'", "second text from 'hypothesis sentence'", "label from 'Verdict'"):
         assert message in remark
@@ -133,7 +136,7 @@ def test_a_class_and_its_number_are_one_label() -> None:
     found = find_text_columns(
         Table("made.csv", (*made.columns, "mood_nr"), rows), TaskSource(), "classes", labelled=True
     )
-    assert found.label == "mood"
+    assert found["label"] == "mood"
 
 
 def test_values_are_numbers_that_do_not_count_the_rows() -> None:
@@ -172,10 +175,10 @@ def test_two_texts_that_may_be_a_pair_are_asked_about_with_the_options_to_add() 
 )
 def test_texts_that_are_not_used_are_warned_of(columns: dict[str, str], named: dict[str, str]) -> None:
     found = find_text_columns(table(columns), TaskSource(**named), "classes", labelled=True)
-    [unused] = columns.keys() - {found.first, found.second, found.label}
+    [unused] = columns.keys() - set(chosen(found))
     [warning] = [remark for remark in found.remarks if remark.startswith("warning: made.csv: ")]
     assert f"'{unused}' has texts, but is not used" in warning
-    assert found.second is not None or f"--second-column {unused}" in warning
+    assert "second" in found.roles or f"--second-column {unused}" in warning
 
 
 @pytest.mark.parametrize("kind", ["title", "word"])
@@ -236,7 +239,7 @@ def outcome(made: Table, labelling: str) -> tuple[object, ...]:
         found = find_text_columns(made, TaskSource(), labelling, labelled=True)
     except UserError:
         return ("refused",)
-    return found.first, found.second, found.label, tuple(sorted(found.layout.items())), tuple(found.ids)
+    return *chosen(found), tuple(sorted(roles_of(found).items())), tuple(found.ids)
 
 
 @settings(max_examples=150, deadline=None)
@@ -261,8 +264,8 @@ def test_a_column_of_texts_is_read_asked_about_or_warned_of(columns: dict[str, s
     warned = " ".join(remark for remark in found.remarks if remark.startswith("warning: "))
     for name, kind in columns.items():
         if kind == "text":
-            is_id = found.layout.get("id") == name and f"id from '{name}'" in found.remarks[0]
-            assert name in (found.first, found.second, found.label) or f"'{name}'" in warned or is_id
+            is_id = found.get("id") == name and f"id from '{name}'" in found.remarks[0]
+            assert name in chosen(found) or f"'{name}'" in warned or is_id
 
 
 def write(path: Path, columns: Mapping[str, str], rows: Sequence[int] = range(ROWS)) -> Path:

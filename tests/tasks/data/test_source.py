@@ -11,7 +11,8 @@ from tests.tasks.made_data import custom_rows, glue_files, squad_json, write_jso
 
 from openalbert.errors import UserError
 from openalbert.formatting import counted
-from openalbert.tasks.data.source import TaskSource, hold_out
+from openalbert.tasks.data.holdout import hold_out
+from openalbert.tasks.data.source import TaskSource
 from openalbert.tasks.registry import TaskMetadata, open_task
 from openalbert.tasks.task import Answer, ChoiceExample, QuestionExample, Reading, TextExample
 

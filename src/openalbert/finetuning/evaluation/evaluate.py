@@ -23,10 +23,12 @@ from openalbert.finetuning.span_decoding import N_BEST
 from openalbert.formatting import aligned, counted, percent_of, were
 from openalbert.interop.task_json import TaskInfo
 from openalbert.progress import Work, log
-from openalbert.report.error_analysis import ErrorAnalysis, explain_intervals, with_interval
+from openalbert.report.error_analysis import ErrorAnalysis
 from openalbert.report.report import evaluation_page
 from openalbert.report.run_reader import examples_of
+from openalbert.report.scores import ScoreRow, explain_intervals, metrics_of
 from openalbert.report.summary import describe_pretraining
+from openalbert.settings import check_at_least_one
 from openalbert.tasks.custom.columns import setting_of
 from openalbert.tasks.label_checks import describe_constant_label, describe_never_predicted
 from openalbert.tasks.metrics import LOSS
@@ -84,10 +86,7 @@ class Evaluate:
     def __post_init__(self) -> None:
         if not self.models:
             raise UserError("no model is named: give the folder of a fine-tuned model, or of several to average")
-        for name in ("max_length", "stride", "max_answer_tokens", "n_best", "tokens_at_a_time"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UserError(f"{name} is {value}: it must be at least 1")
+        check_at_least_one(self, "max_length", "stride", "max_answer_tokens", "n_best", "tokens_at_a_time")
         if self.report is not None and self.report.suffix.lower() not in (".html", ".htm"):
             raise UserError(f"--report is {self.report}, but the page is HTML: give a name that ends in .html")
         if self.report is not None and self.report.is_dir():
@@ -200,13 +199,11 @@ def _write_page(path: Path, ensemble: Ensemble, analyses: Sequence[ErrorAnalysis
 
 def as_table(task: Task, results: Sequence[Result]) -> str:
     """The metrics of each split, aligned."""
-    names = list(dict.fromkeys(name for evaluation, _ in results for name in evaluation.metrics))
-    names.sort(key=lambda name: name != task.main_metric)
-    rows = [[task.name, "examples", *names]]
+    metrics = metrics_of((evaluation.metrics for evaluation, _ in results), task.main_metric)
+    rows = [[task.name, "examples", *metrics]]
     for evaluation, analysis in results:
-        metrics, intervals = evaluation.metrics, analysis.intervals if analysis is not None else {}
-        cells = [with_interval(metrics[name], intervals.get(name)) if name in metrics else "–" for name in names]
-        rows.append([evaluation.split, f"{len(evaluation.data.examples):,}", *cells])
+        row = ScoreRow(evaluation.split, evaluation.metrics, analysis.intervals if analysis is not None else {})
+        rows.append([row.name, f"{len(evaluation.data.examples):,}", *row.cells(metrics)])
     return aligned(rows)
 
 
@@ -331,29 +328,23 @@ def _agreed(ensemble: Ensemble, what: str, get: Callable[[TaskInfo], Value | Non
 
 def _layout(ensemble: Ensemble, source: TaskSource) -> dict[str, str]:
     """The columns that the models were trained on. Where they differ, the user has to name the one to read."""
-    layout: dict[str, str] = {}
-    first: dict[str, str] = {}  # the model that each column is from
-    differing: dict[str, str] = {}
-    for name, info in zip(ensemble.names, ensemble.task_infos, strict=True):
-        for role, column in info.layout.items() if info is not None else ():
-            if layout.setdefault(role, column) == column:
-                first.setdefault(role, name)
-            else:
-                sentence = f"{first[role]} was trained with '{layout[role]}' as {role}, but {name} with '{column}'"
-                differing.setdefault(role, sentence)
     if {True, False} <= {info.of_pairs for info in ensemble.task_infos if info is not None}:
         return {}  # one of them is refused once the file is read
-    unsettled = []
-    for role, sentence in differing.items():
-        del layout[role]
+    found: dict[str, dict[str, str]] = {}  # by role and column, the first model that was trained with it
+    for name, info in zip(ensemble.names, ensemble.task_infos, strict=True):
+        for role, column in info.layout.items() if info is not None else ():
+            found.setdefault(role, {}).setdefault(column, name)
+    sentences, settings = [], []
+    for role, models in found.items():
         setting = setting_of(role)
         # Ids are not learned, and the start of an answer has no setting.
-        if setting is not None and role != "id" and not getattr(source, setting):
-            unsettled.append((sentence, f"--{setting.replace('_', '-')}"))
-    if unsettled:
-        sentences, settings = zip(*unsettled, strict=True)
+        if len(models) > 1 and setting is not None and role != "id" and not getattr(source, setting):
+            (column, first), (other, second), *_ = models.items()
+            sentences.append(f"{first} was trained with '{column}' as {role}, but {second} with '{other}'")
+            settings.append(f"--{setting.replace('_', '-')}")
+    if sentences:
         raise UserError(f"{'; '.join(sentences)}: name the one to read with {' and '.join(dict.fromkeys(settings))}")
-    return layout
+    return {role: next(iter(models)) for role, models in found.items() if len(models) == 1}
 
 
 def _missing_examples(ensemble: Ensemble, task: str) -> UserError:

@@ -21,7 +21,7 @@ from openalbert.finetuning.predict import TOKENS_AT_A_TIME, Outputs, decide, emb
 from openalbert.finetuning.span_decoding import N_BEST, Answers, best_answers, few_questions_note, fit_threshold
 from openalbert.formatting import counted
 from openalbert.model.albert import AlbertModel
-from openalbert.tasks.data.source import hold_out
+from openalbert.tasks.data.holdout import hold_out
 from openalbert.tasks.data.tables import check_no_rows_excluded
 from openalbert.tasks.metrics import LOSS
 from openalbert.tasks.squad import score_answers

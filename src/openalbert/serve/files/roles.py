@@ -11,7 +11,7 @@ from openalbert.serve.inputs import Input, roles_of
 from openalbert.serve.masks import MASK
 from openalbert.serve.predictor import Predictor
 from openalbert.tasks.custom.columns import SETTINGS, Columns, Layout, flag
-from openalbert.tasks.custom.multiple_choice import find_choice_columns, read_options
+from openalbert.tasks.custom.multiple_choice import find_choice_columns, option_columns, read_options
 from openalbert.tasks.custom.question_answering import find_question_columns
 from openalbert.tasks.custom.tagging import find_words
 from openalbert.tasks.custom.text import find_text_columns
@@ -60,33 +60,37 @@ def find_roles(model: Predictor, table: Table, named: InputColumns) -> RowReader
     if layout is not None:
         _check_columns(model, Columns(table, layout), columns)
     if model.kind == "question_answering":
-        found, *_ = find_question_columns(table, source, False, layout)
-        roles = {"question": found["question"], "passage": found["context"]}
+        found = find_question_columns(table, source, False, layout)
+        roles = {"question": found["question"], "passage": found["passage"]}
         return RowReader(_reader(roles), _guesses(table, roles, columns, layout))
     if model.kind == "multiple_choice":
         choice = find_choice_columns(table, source, False, layout)
-        roles = {"question": choice.question} | ({"passage": choice.passage} if choice.passage is not None else {})
+        roles, names = _some_of(choice, "question", "passage"), option_columns(choice.roles)
         read = _reader(roles)
 
         def with_options(row: Row) -> Input:
-            return {**read(row), "options": read_options(row, choice.options, named.label_separator)}
+            return {**read(row), "options": read_options(row, names, named.label_separator)}
 
-        options = {"options": ", ".join(choice.options)}
+        options = {"options": ", ".join(names)}
         return RowReader(with_options, _guesses(table, {**roles, **options}, columns, layout))
     labelling = {"regression": "values", "multi_label": "sets"}.get(model.kind or "", "classes")
     texts = find_text_columns(table, source, labelling, False, layout)  # type: ignore[arg-type]
-    roles = {"text": texts.first} | ({"second": texts.second} if texts.second is not None else {})
+    roles = _some_of(texts, "text", "second")
     if model.of_pairs is not None and model.of_pairs != ("second" in roles):
         if model.of_pairs:
             raise UserError(
-                f"{model.name} was trained on pairs of texts, but only '{texts.first}' of {table.name} is read: name "
+                f"{model.name} was trained on pairs of texts, but only '{roles['text']}' of {table.name} is read: name "
                 "the column of the second text with --second-column"
             )
         raise UserError(
-            f"{model.name} was trained on single texts, but '{texts.first}' and '{texts.second}' of {table.name} are "
-            "a pair: name the one to read with --text-column"
+            f"{model.name} was trained on single texts, but '{roles['text']}' and '{roles['second']}' of {table.name} "
+            "are a pair: name the one to read with --text-column"
         )
     return RowReader(_reader(roles), _guesses(table, roles, columns, layout))
+
+
+def _some_of(columns: Columns, *roles: str) -> dict[str, str]:
+    return {role: columns[role] for role in roles if role in columns.roles}
 
 
 def _guesses(

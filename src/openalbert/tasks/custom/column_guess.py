@@ -120,18 +120,9 @@ def _implied(first: str, second: str) -> Pair | None:
     return None
 
 
-@dataclass(frozen=True)
-class Guess:
-    """The chosen columns; the label is None where it is not needed."""
-
-    first: str
-    second: str | None
-    label: str | None
-
-
 def guess_columns(
     columns: Columns, source: TaskSource, labelling: Labelling, labelled: bool, finds_label: bool
-) -> Guess:
+) -> None:
     """Assign the roles of the texts and the label; without `finds_label` each label has a column."""
     label = columns.given("label", source.label_column if labelled else None) if finds_label else None
     if finds_label and label is None:
@@ -140,17 +131,13 @@ def guess_columns(
     second = columns.given("second", source.second_column)
     if second is None and first is not None:
         second = _second_by_name(columns, source, first)
-    is_open = finds_label and labelled and label is None
-    if is_open:
-        label = _label_by_content(columns, labelling)
-        is_open = label is None
+    is_open = finds_label and labelled and label is None and _label_by_content(columns, labelling) is None
     if first is None:
         first = _text_by_content(columns, labelling, is_open)
     if is_open:
-        label = _only_label(columns, labelling)
+        _only_label(columns, labelling)
     if second is None:
-        second = _second_by_content(columns, source, first)
-    return Guess(first, second, label)
+        _second_by_content(columns, source, first)
 
 
 # The label.
@@ -196,7 +183,7 @@ def _label_by_content(columns: Columns, labelling: Labelling) -> str | None:
     return columns.take_as_named("label", found[0]) if found else None
 
 
-def _only_label(columns: Columns, labelling: Labelling) -> str:
+def _only_label(columns: Columns, labelling: Labelling) -> None:
     """The label where no value repeats, as in a table of a few rows: the only column that is left."""
     free = [column for column in columns.guessable if not is_id(column) or len(columns.free) == 1]
     found = [column for column in free if not columns.profile(column).holds_text]
@@ -207,7 +194,7 @@ def _only_label(columns: Columns, labelling: Labelling) -> str:
         found = []
     if len(found) != 1:
         raise _which_label(columns, found)
-    return columns.take_as_named("label", found[0])
+    columns.take_as_named("label", found[0])
 
 
 def _which_label(columns: Columns, candidates: Sequence[str]) -> UserError:
@@ -316,16 +303,15 @@ def _text_by_content(columns: Columns, labelling: Labelling, label_is_open: bool
     return first
 
 
-def _second_by_content(columns: Columns, source: TaskSource, first: str) -> str | None:
+def _second_by_content(columns: Columns, source: TaskSource, first: str) -> None:
     """The only column of texts that is left, where the layout has pairs; other columns of texts are an error."""
     left = [name for name in columns.guessable if columns.profile(name).holds_text or _is_alike(columns, first, name)]
     if source.text_column is not None or not left:
-        return None
+        return
     if "second" in columns.layout and len(left) == 1:
-        return columns.take_as_named("second", left[0])
-    if "text" in columns.from_layout:
-        return None
-    raise _which_texts(columns, [first, *left])
+        columns.take_as_named("second", left[0])
+    elif "text" not in columns.from_layout:
+        raise _which_texts(columns, [first, *left])
 
 
 def _is_alike(columns: Columns, first: str, other: str) -> bool:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from openalbert.errors import UserError
+from openalbert.tasks.data.labels import is_nan
 from openalbert.tasks.data.tables import as_text
-from openalbert.tasks.label_checks import is_nan
 
 TEXT_WORDS = 4.0  # mean words of a cell from which a column is certainly text; names of people and places have fewer
 SHORT_TEXT_WORDS = 2.0

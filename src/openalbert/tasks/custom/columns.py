@@ -6,14 +6,13 @@ Roles that neither user nor name decide are guessed in `column_guess`.
 import difflib
 import shlex
 import unicodedata
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from openalbert.errors import UserError
 from openalbert.tasks.custom.column_profile import Profile, profile
-from openalbert.tasks.data.source import SplitReader
 from openalbert.tasks.data.tables import Row, Table
-from openalbert.tasks.task import TaskMetadata
+from openalbert.tasks.task import Reading
 
 MAX_NAME_WORDS = 5  # a longer first line is a row, not the names of columns
 SAMPLE = 1000  # rows that a guess looks at, at most
@@ -64,41 +63,28 @@ class Layout:
         return f"but {where} '{self.columns[role]}'"
 
 
-def find_layout(
-    metadata: TaskMetadata, opened: Mapping[str, SplitReader], columns_of: Callable[[Table], Mapping[str, str]]
-) -> Layout | None:
-    """The layout for all files: that of a fine-tuned model, else that of the training file."""
-    if metadata.layout:
-        return Layout(metadata.layout)
-    if "train" not in opened:
-        return None
-    table = opened["train"]()
-    return Layout(columns_of(table), table.name)
-
-
-def has_labels(table: Table, layout: Layout | None) -> bool:
-    """Whether a table has the labels of the training file in columns of the same names."""
-    columns = layout.columns if layout is not None else {}
-    names = [name for role, name in columns.items() if role in ("label", "answer") or role.startswith("label ")]
-    return bool(names) and set(names) <= set(table.columns) and any(sample(table, names[0]))
-
-
-def layout_of_other_file(layout: Layout | None, table: Table) -> Layout | None:
-    """The layout, unless it comes from this table itself, where it was guessed."""
-    return layout if layout is not None and layout.file != table.name else None
-
-
 class Columns:
-    """The columns of one table and their roles; those of `layout` are taken where the table has them."""
+    """The columns of one table by role; those of `layout` are taken where the table has them."""
 
     def __init__(self, table: Table, layout: Layout | None = None) -> None:
         self.table = table
-        self.other = layout_of_other_file(layout, table)
+        # In the training file itself, roles are found, not looked up.
+        self.other = layout if layout is not None and layout.file != table.name else None
         self.layout = dict(self.other.columns if self.other is not None else {})
         self.roles: dict[str, str] = {}
         self.guessed: list[str] = []
         self.from_layout: list[str] = []
+        self.ids: list[str] = []
+        """The id of each row, once `find_ids` has found them."""
+        self._id_remarks: tuple[str, ...] = ()
         self._profiles: dict[str, Profile] = {}
+
+    def __getitem__(self, role: str) -> str:
+        return self.roles[role]
+
+    def get(self, role: str) -> str | None:
+        """The column of a role; None where it has none."""
+        return self.roles.get(role)
 
     @property
     def free(self) -> list[str]:
@@ -195,24 +181,26 @@ class Columns:
             advice += "; a file without any can be given as --test, to predict for"
         return UserError(f"{self.table.name}: which column is the {role}? {there_are}: {advice}")
 
-    def ids(self, named: str | None) -> tuple[list[str], str | None]:
-        """The id of each row, and a remark where a column of ids has duplicates."""
+    def find_ids(self, named: str | None) -> None:
+        """The id of each row; its number, from 0, where there is no column of ids, or a guessed one has duplicates."""
         rows = self.table.rows
+        self.ids = [str(number) for number in range(len(rows))]
         column = self.find("id", named)
-        if column is not None:
-            seen: dict[str, Row] = {}
-            for row in rows:
-                twin = seen.setdefault(row.text(column).strip(), row)
-                if twin is row:
-                    continue
-                what = f"{row.place}: the id in '{column}' is also in {twin.place}"
-                if named is not None:
-                    raise UserError(f"{what}: ids must be unique, or leave out --id-column")
-                del self.roles["id"]
-                (self.guessed if "id" in self.guessed else self.from_layout).remove("id")
-                return [str(number) for number in range(len(rows))], f"{what}, so row numbers are used instead"
-            return list(seen), None
-        return [str(number) for number in range(len(rows))], None
+        if column is None:
+            return
+        seen: dict[str, Row] = {}
+        for row in rows:
+            twin = seen.setdefault(row.text(column).strip(), row)
+            if twin is row:
+                continue
+            what = f"{row.place}: the id in '{column}' is also in {twin.place}"
+            if named is not None:
+                raise UserError(f"{what}: ids must be unique, or leave out --id-column")
+            del self.roles["id"]
+            (self.guessed if "id" in self.guessed else self.from_layout).remove("id")
+            self._id_remarks = (f"{what}, so row numbers are used instead",)
+            return
+        self.ids = list(seen)
 
     @property
     def unused_texts(self) -> list[str]:
@@ -230,32 +218,43 @@ class Columns:
             return f"{option('passage', column)} reads it as the passage"
         return "set options such as --text-column to change that"
 
-    def remark(self) -> tuple[str, ...]:
-        """Messages on the columns that the user did not name, and on those that are not the layout's."""
-        warnings: tuple[str, ...] = ()
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """Messages on the table, on columns that the user did not name, and on those that are not the layout's."""
+        return (*self.table.remarks, *self._found(), *self._differing(), *self._unused(), *self._id_remarks)
+
+    def describe(self, reading: Reading) -> Reading:
+        """A reading of this table with its columns, and with the messages on them."""
+        remarks = dict.fromkeys((*self.remarks, *reading.remarks))  # those of the table are in both
+        return replace(reading, remarks=tuple(remarks), layout=self.roles)
+
+    def _found(self) -> Iterator[str]:
+        like = self.other.like if self.other is not None else ""
+        messages = []
+        for roles, how in ((self.from_layout, like), (self.guessed, "guessed")):
+            if roles:
+                settings = [flag(role) for role in roles if role in SETTINGS]
+                otherwise = f"; change with {', '.join(settings)}" if settings else ""
+                columns = ", ".join(f"{_in_words(role)} from '{self.roles[role]}'" for role in roles)
+                messages.append(f"{columns} ({how}{otherwise})")
+        if messages:
+            free = [column or "a column without a name" for column in self.free]
+            unused = f"; not used: {', '.join(free)}" if free else ""
+            yield f"{self.table.name}: {', '.join(messages)}{unused}"
+
+    def _differing(self) -> Iterator[str]:
+        for role in self.guessed:
+            if self.other is not None and role in self.layout and role in SETTINGS and role != "id":
+                yield (
+                    f"{self.table.name}: the {_in_words(role)} is read from '{self.roles[role]}', "
+                    f"{self.other.differs(role)}: is that the same? Change it with {flag(role)}"
+                )
+
+    def _unused(self) -> Iterator[str]:
         if texts := self.unused_texts:
             verb = "has texts, but is" if len(texts) == 1 else "have texts, but are"
             named = ", ".join(f"'{column}'" for column in texts)
-            warnings = (f"warning: {self.table.name}: {named} {verb} not used: {self._advice(texts[0])}",)
-        if not self.guessed and not self.from_layout:
-            return warnings
-        messages = []
-        like = self.other.like if self.other is not None else ""
-        for roles, how in ((self.from_layout, like), (self.guessed, "guessed")):
-            settings = [flag(role) for role in roles if role in SETTINGS]
-            otherwise = f"; change with {', '.join(settings)}" if settings else ""
-            if roles:
-                columns = ", ".join(f"{_in_words(role)} from '{self.roles[role]}'" for role in roles)
-                messages.append(f"{columns} ({how}{otherwise})")
-        free = [column or "a column without a name" for column in self.free]
-        unused = f"; not used: {', '.join(free)}" if free else ""
-        differs = [
-            f"{self.table.name}: the {_in_words(role)} is read from '{self.roles[role]}', "
-            f"{self.other.differs(role)}: is that the same? Change it with {flag(role)}"
-            for role in self.guessed
-            if self.other is not None and role in self.layout and role in SETTINGS and role != "id"
-        ]
-        return (f"{self.table.name}: {', '.join(messages)}{unused}", *differs, *warnings)
+            yield f"warning: {self.table.name}: {named} {verb} not used: {self._advice(texts[0])}"
 
 
 def same_name(name: str, names: Sequence[str]) -> str | None:

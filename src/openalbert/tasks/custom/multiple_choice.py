@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 
 from openalbert.errors import UserError
 from openalbert.formatting import counted
-from openalbert.tasks.custom.columns import Columns, Layout, columns_named, find_layout, has_labels, normalize_name
-from openalbert.tasks.custom.text import open_custom_splits
-from openalbert.tasks.data.source import TaskSource, build_task
+from openalbert.tasks.custom.columns import Columns, Layout, columns_named, normalize_name
+from openalbert.tasks.custom.files import open_files
+from openalbert.tasks.data.source import TaskSource
 from openalbert.tasks.data.tables import Exclusions, Row, Table, as_text, whole_number
 from openalbert.tasks.metrics import measure_choices
 from openalbert.tasks.race import LETTERS
@@ -20,19 +20,14 @@ OPTION_NAME = re.compile(r"(?:option|choice|ending|answer)?([a-h]|[0-9])$")
 
 @dataclass(frozen=True)
 class Choices:
-    """The columns of a table of questions, and the options and answers of its rows."""
+    """The options and answers of the rows of a table of questions."""
 
-    question: str
-    passage: str | None
-    ids: list[str]
+    columns: Columns
     counts_from: int | None
     """The first number of the columns of the options, 0 or 1; None where they are not numbered."""
     options: list[tuple[str, ...]]
     answers: list[str]
     """As in the file; "" where there is none, or none is needed."""
-    remarks: tuple[str, ...]
-    layout: Mapping[str, str]
-    """All columns with a role, by role."""
 
     @property
     def answered(self) -> list[tuple[tuple[str, ...], str]]:
@@ -55,84 +50,63 @@ def open_multiple_choice(source: TaskSource, metadata: TaskMetadata) -> Task:
     It is used for all files that it fits. Guessed for each file, one in which the last option is never right would be
     read from 0 where the others count from 1.
     """
-    opened = open_custom_splits("multiple_choice", source)
-    layout = find_layout(metadata, opened, lambda table: _choices(table, source, True, None).layout)
-    first = next((split for split in ("train", "dev") if split in opened), None)
+    files = open_files(
+        "multiple_choice", source, metadata, lambda table: find_choice_columns(table, source, True, None).roles
+    )
     seen = None
     if metadata.answer_format is not None:
         seen = SeenFormat(metadata.answer_format, "the model's training file")
-    elif first is not None:
-        table = opened[first]()
-        seen = SeenFormat(_guess_format(_choices(table, source, True, layout)), table.name)
+    elif (first := files.labelled_table()) is not None:
+        seen = SeenFormat(_guess_format(_choices(first, source, True, files.layout)), first.name)
 
     def parse(table: Table, labelled: bool) -> Reading:
-        return _questions(table, source, seen if labelled else None, layout)
+        return _questions(table, source, seen if labelled else None, files.layout)
 
-    task = build_task(
-        "multiple_choice",
-        "multiple_choice",
-        source,
-        opened,
-        parse,
-        measure_choices,
-        "accuracy",
-        has_labels=lambda table: seen is not None and has_labels(table, layout),
-    )
+    def has_labels(table: Table) -> bool:
+        return seen is not None and files.has_labels(table)
+
+    task = files.task(parse, measure_choices, "accuracy", has_labels=has_labels)
     return replace(task, answer_format=seen.format if seen is not None else None)
 
 
-@dataclass(frozen=True)
-class ChoiceColumns:
-    """The columns of a table of questions with options."""
-
-    question: str
-    passage: str | None
-    answer: str | None
-    options: tuple[str, ...]
-    """One for each option, or one that has all of them."""
-    ids: list[str]
-    remarks: tuple[str, ...]
-    layout: Mapping[str, str]
-    """All columns with a role, by role."""
-
-
-def find_choice_columns(table: Table, source: TaskSource, labelled: bool, layout: Layout | None) -> ChoiceColumns:
-    """Find the columns; `layout` is that of the training file."""
+def find_choice_columns(table: Table, source: TaskSource, labelled: bool, layout: Layout | None) -> Columns:
+    """Find the roles `question`, `options` (or `option 1` and so on), and where they are known `passage`, `answer`."""
     columns = Columns(table, layout)
-    ids, id_remark = columns.ids(source.id_column)
+    columns.find_ids(source.id_column)
     option_names = columns_named(table, source.options_columns, "--options-columns")
-    in_layout = tuple(column for role, column in columns.layout.items() if role.startswith("option "))
-    if not option_names and in_layout and set(in_layout) <= set(table.columns):
+    in_layout = option_columns(columns.layout)
+    if not option_names and len(in_layout) > 1 and set(in_layout) <= set(table.columns):
         option_names = in_layout
     if not option_names:
         found = columns.find("options", None)
-        option_names = (found,) if found is not None else _option_columns(table)
+        option_names = (found,) if found is not None else _guess_option_columns(table)
     if not option_names:
         raise columns.missing("options")
     for number, name in enumerate(option_names):
         columns.take("options" if len(option_names) == 1 else f"option {number + 1}", name)
-    answer = columns.find("answer", source.answer_column if labelled else None)
-    question = columns.find("question", source.question_column)
-    passage = columns.find("passage", source.passage_column)
-    if question is None:
-        raise columns.missing("question")
-    if labelled and answer is None:
-        raise columns.missing("answer")
-    where = "the column" if len(option_names) == 1 else "the columns"
-    listed = f"{table.name}: the options are in {where} {', '.join(option_names)}"
-    remarks = (*table.remarks, *columns.remark(), listed, *((id_remark,) if id_remark else ()))
-    return ChoiceColumns(question, passage, answer, option_names, ids, remarks, columns.roles)
+    columns.find("answer", source.answer_column if labelled else None)
+    columns.find("question", source.question_column)
+    columns.find("passage", source.passage_column)
+    for role in ("question", *(("answer",) if labelled else ())):
+        if role not in columns.roles:
+            raise columns.missing(role)
+    return columns
+
+
+def option_columns(roles: Mapping[str, str]) -> tuple[str, ...]:
+    """The columns of the options, one for each; or the one that has all of them."""
+    return tuple(column for role, column in roles.items() if role == "options" or role.startswith("option "))
 
 
 def _choices(table: Table, source: TaskSource, labelled: bool, layout: Layout | None) -> Choices:
-    found = find_choice_columns(table, source, labelled, layout)
-    options = [read_options(row, found.options, source.label_separator) for row in table.rows]
-    answers = [row.text(found.answer).strip() if found.answer is not None and labelled else "" for row in table.rows]
-    counts_from = first_number(found.options)
-    return Choices(found.question, found.passage, found.ids, counts_from, options, answers, found.remarks, found.layout)
+    columns = find_choice_columns(table, source, labelled, layout)
+    names, answer = option_columns(columns.roles), columns.get("answer") if labelled else None
+    options = [read_options(row, names, source.label_separator) for row in table.rows]
+    answers = [row.text(answer).strip() if answer is not None else "" for row in table.rows]
+    return Choices(columns, first_number(names), options, answers)
 
 
-def _option_columns(table: Table) -> tuple[str, ...]:
+def _guess_option_columns(table: Table) -> tuple[str, ...]:
     """Columns that are an option each by their names: option1, choice_b, A."""
     found: list[tuple[str, str]] = []
     for column in table.columns:
@@ -154,10 +128,11 @@ def _questions(table: Table, source: TaskSource, seen: SeenFormat | None, layout
     """The examples of a table, with labels where the format of the answers is given."""
     labelled = seen is not None
     choices = _choices(table, source, labelled, layout)
+    columns, passage_column = choices.columns, choices.columns.get("passage")
     examples: list[ChoiceExample] = []
     excluded, odd = Exclusions(table.excluded), Exclusions()
     used = _choose_format(choices, seen, table) if seen is not None else None
-    rows = zip(table.rows, choices.ids, choices.options, choices.answers, strict=True)
+    rows = zip(table.rows, columns.ids, choices.options, choices.answers, strict=True)
     for number, (row, row_id, given, right) in enumerate(rows, 1):
         if len(given) < 2:
             if not labelled:
@@ -177,13 +152,15 @@ def _questions(table: Table, source: TaskSource, seen: SeenFormat | None, layout
             if labelled and len(set(texts)) < len(texts):
                 odd.add("with equal options, of which one at most counts as right", row.place)
             label = _label(row, given, right, used) if used is not None else None
-            passage = row.text(choices.passage) if choices.passage is not None else ""
-            examples.append(ChoiceExample(row_id, passage, row.text(choices.question), given, label, row=number))
-    remarks = choices.remarks
+            passage = row.text(passage_column) if passage_column is not None else ""
+            examples.append(ChoiceExample(row_id, passage, row.text(columns["question"]), given, label, row=number))
+    names = option_columns(columns.roles)
+    where = "the column" if len(names) == 1 else "the columns"
+    remarks = (*columns.remarks, f"{table.name}: the options are in {where} {', '.join(names)}")
     if used is not None:
         remarks += (f"{table.name}: answer format: {used.format}{used.seen}",)
     remarks += tuple(f"{counted(count, 'question')} {reason}" for reason, count in odd.counted().items())
-    return Reading(tuple(examples), excluded.counted(), remarks, layout=choices.layout)
+    return Reading(tuple(examples), excluded.counted(), remarks, layout=columns.roles)
 
 
 def read_options(row: Row, names: tuple[str, ...], separator: str | None) -> tuple[str, ...]:

@@ -3,18 +3,16 @@
 Each file is read by its own columns: a model can learn from triplets and be scored on pairs with scores.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal
 
 from openalbert.errors import UserError
 from openalbert.tasks.custom.column_guess import LABELS, SUBJECTS, guess_columns, is_id
 from openalbert.tasks.custom.column_profile import profile
-from openalbert.tasks.custom.columns import Columns, Layout, find_layout, flag, has_labels, normalize_name
-from openalbert.tasks.custom.text import open_custom_splits
-from openalbert.tasks.data.source import TaskSource, build_task
+from openalbert.tasks.custom.columns import Columns, Layout, flag, normalize_name
+from openalbert.tasks.custom.files import open_files
+from openalbert.tasks.data.labels import parse_value
+from openalbert.tasks.data.source import TaskSource
 from openalbert.tasks.data.tables import Exclusions, Table, describe_empty_rows
-from openalbert.tasks.label_checks import parse_value
 from openalbert.tasks.metrics import measure_similarity
 from openalbert.tasks.task import Reading, SimilarityExample, Task, TaskMetadata
 
@@ -25,52 +23,27 @@ POSITIVES = ("positive", "pos", "positivetext", "paraphrase", "sent1")
 SCORES = frozenset(map(normalize_name, (*LABELS, *SUBJECTS, "similarity", "similarity_score", "relatedness", "sim")))
 
 
-@dataclass(frozen=True)
-class SimilarityColumns:
-    """The columns of a table of similar texts."""
-
-    first: str
-    second: str
-    negative: str | None
-    score: str | None
-    ids: list[str]
-    remarks: tuple[str, ...]
-    layout: Mapping[str, str]
-
-    @property
-    def form(self) -> Form:
-        """What the rows are."""
-        return "triplets" if self.negative is not None else "pairs" if self.score is None else "scored pairs"
-
-
 def open_similarity(source: TaskSource, metadata: TaskMetadata) -> Task:
     """The task; its main metric is that of the file that is scored on."""
-    opened = open_custom_splits("similarity", source)
-    layout = find_layout(metadata, opened, lambda table: _columns(table, source, True, None).layout)
+    files = open_files("similarity", source, metadata, lambda table: _find_columns(table, source, True, None).roles)
 
     def parse(table: Table, labelled: bool) -> Reading:
-        return _read(table, _columns(table, source, labelled, layout), labelled)
+        return _read(table, _find_columns(table, source, labelled, files.layout), labelled)
 
-    scored = next((split for split in ("dev", "train") if split in opened), None)
-    form: Form = "pairs" if scored is None else _columns(opened[scored](), source, True, layout).form
-    return build_task(
-        "similarity",
-        "similarity",
-        source,
-        opened,
-        parse,
-        measure_similarity,
-        MAIN_METRICS[form],
-        has_labels=lambda table: has_labels(table, layout),
-    )
+    scored = next((split for split in ("dev", "train") if split in files.splits), None)
+    form: Form = "pairs"
+    if scored is not None:
+        form = _form(_find_columns(files.splits[scored](), source, True, files.layout))
+    return files.task(parse, measure_similarity, MAIN_METRICS[form])
 
 
-def _columns(table: Table, source: TaskSource, labelled: bool, layout: Layout | None) -> SimilarityColumns:
+def _find_columns(table: Table, source: TaskSource, labelled: bool, layout: Layout | None) -> Columns:
+    """Find the roles `text`, `second`, and where there is one `negative`, or `label` for a score."""
     columns = Columns(table, layout)
-    ids, remark = columns.ids(source.id_column)
+    columns.find_ids(source.id_column)
     score = _score_column(columns, source) if labelled else None
     negative = columns.find("negative", source.negative_column if labelled else None)
-    first, second = _texts(columns, source)
+    _find_texts(columns, source)
     if score is not None and negative is not None:
         raise UserError(
             f"{table.name} has a score in '{score}' and a negative in '{negative}': a row is a triplet or a pair with "
@@ -82,8 +55,12 @@ def _columns(table: Table, source: TaskSource, labelled: bool, layout: Layout | 
         flags = [name for name in flags if columns.profile(name).distinct == 2]
         if flags:
             raise columns.missing("label", flags)
-    remarks = (*table.remarks, *columns.remark(), *((remark,) if remark else ()))
-    return SimilarityColumns(first, second, negative, score, ids, remarks, columns.roles)
+    return columns
+
+
+def _form(columns: Columns) -> Form:
+    """What the rows are."""
+    return "triplets" if "negative" in columns.roles else "scored pairs" if "label" in columns.roles else "pairs"
 
 
 def _score_column(columns: Columns, source: TaskSource) -> str | None:
@@ -104,38 +81,40 @@ def _score_column(columns: Columns, source: TaskSource) -> str | None:
     return score
 
 
-def _texts(columns: Columns, source: TaskSource) -> tuple[str, str]:
+def _find_texts(columns: Columns, source: TaskSource) -> None:
     """Anchor and positive by those names; else found as other tasks find a pair of texts."""
     texts = {normalize_name(name): name for name in columns.guessable if columns.profile(name).can_be_text}
     anchor, positive = (next((texts[name] for name in names if name in texts), None) for names in (ANCHORS, POSITIVES))
     is_given = source.text_column is not None or source.second_column is not None
     is_given = is_given or columns.layout.get("text") in columns.free
     if anchor is not None and positive is not None and not is_given:
-        return columns.take("text", anchor, guessed=True), columns.take("second", positive, guessed=True)
-    guess = guess_columns(columns, source, "values", labelled=False, finds_label=False)
-    if guess.second is None:
+        columns.take("text", anchor, guessed=True)
+        columns.take("second", positive, guessed=True)
+        return
+    guess_columns(columns, source, "values", labelled=False, finds_label=False)
+    if "second" not in columns.roles:
         raise UserError(
-            f"{columns.table.name}: similarity needs two texts a row, but only '{guess.first}' was found: name both "
-            f"with {flag('text')} and {flag('second')}"
+            f"{columns.table.name}: similarity needs two texts a row, but only '{columns['text']}' was found: name "
+            f"both with {flag('text')} and {flag('second')}"
         )
-    return guess.first, guess.second
 
 
-def _read(table: Table, columns: SimilarityColumns, labelled: bool) -> Reading:
+def _read(table: Table, columns: Columns, labelled: bool) -> Reading:
     """An example from each row with its texts and its score; from every row where nothing but texts is needed."""
     examples: list[SimilarityExample] = []
     excluded, empty = Exclusions(table.excluded), Exclusions()
-    names = [name for name in (columns.first, columns.second, columns.negative) if name is not None]
+    names = [columns[role] for role in ("text", "second", "negative") if role in columns.roles]
+    score_column = columns.get("label")
     for number, (row, row_id) in enumerate(zip(table.rows, columns.ids, strict=True), 1):
         first, second, *negative = (row.visible_text(name) for name in names)
-        score = parse_value(row, columns.score) if columns.score is not None else None
+        score = parse_value(row, score_column) if score_column is not None else None
         if not labelled:
             if not (first and second):
                 empty.add("without a text", row.place)
             examples.append(SimilarityExample(row_id, first, second, is_labelled=False, row=number))
         elif not all((first, second, *negative)):
             excluded.add("without a text", row.place)
-        elif columns.score is not None and score is None:
+        elif score_column is not None and score is None:
             excluded.add("without a score", row.place)
         elif negative and negative[0] in (first, second):
             excluded.add("whose negative is one of its other texts", row.place)
@@ -144,8 +123,8 @@ def _read(table: Table, columns: SimilarityColumns, labelled: bool) -> Reading:
             examples.append(SimilarityExample(row_id, first, second, third, score, row=number))
     remarks = (*columns.remarks, *describe_empty_rows(empty))
     if labelled:
-        remarks += (f"{table.name}: read as {columns.form}",)
-    return Reading(tuple(examples), excluded.counted(), remarks, layout=columns.layout)
+        remarks += (f"{table.name}: read as {_form(columns)}",)
+    return Reading(tuple(examples), excluded.counted(), remarks, layout=columns.roles)
 
 
 def check_has_contrast(reading: Reading) -> None:

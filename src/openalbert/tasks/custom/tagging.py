@@ -12,10 +12,11 @@ from typing import Any, Literal
 from openalbert.errors import UserError
 from openalbert.formatting import counted
 from openalbert.tasks.custom.column_profile import Profile
-from openalbert.tasks.custom.columns import Columns, Layout, column_named, find_layout
-from openalbert.tasks.custom.text import open_custom_splits, sort_labels
+from openalbert.tasks.custom.columns import Columns, Layout, column_named
+from openalbert.tasks.custom.files import open_files
+from openalbert.tasks.custom.text import sort_labels
 from openalbert.tasks.data.conll import LINES, is_conll, is_conllu, read_conll
-from openalbert.tasks.data.source import TaskSource, build_task
+from openalbert.tasks.data.source import TaskSource
 from openalbert.tasks.data.tables import Exclusions, Row, Table, as_text, describe_empty_rows, read_table, whole_number
 from openalbert.tasks.tags import (
     OUTSIDE,
@@ -74,30 +75,22 @@ class Sentences:
 
 def open_tagging(source: TaskSource, metadata: TaskMetadata) -> Task:
     """A tag for each word; the labels are those of the model, else of the training file."""
-    opened = open_custom_splits("tagging", source, _read)
-    layout = find_layout(metadata, opened, lambda table: _sentences(table, source, True, None).layout)
+    files = open_files("tagging", source, metadata, lambda table: _sentences(table, source, True, None).layout, _read)
     labels = metadata.labels
     if labels is None:
-        if "train" not in opened:
-            raise UserError("tagging has no labels yet: give the training file with --train")
-        table = opened["train"]()
-        labels = _find_labels(table.name, _sentences(table, source, True, layout))
+        table = files.training_table()
+        labels = _find_labels(table.name, _sentences(table, source, True, files.layout))
     known, marks_entities = labels, mark_entities(labels)
 
     def parse(table: Table, labelled: bool) -> Reading:
-        return _examples(table.name, _sentences(table, source, labelled, layout), labelled, known, marks_entities)
+        return _examples(table.name, _sentences(table, source, labelled, files.layout), labelled, known, marks_entities)
 
-    measure, main_metric = measure_tags(marks_entities), "f1" if marks_entities else "accuracy"
-    return build_task(
-        "tagging",
-        "tagging",
-        source,
-        opened,
+    return files.task(
         parse,
-        measure,
-        main_metric,
+        measure_tags(marks_entities),
+        "f1" if marks_entities else "accuracy",
         labels=known,
-        has_labels=lambda table: _has_tags(table, layout),
+        has_labels=lambda table: _has_tags(table, files.layout),
     )
 
 
@@ -193,7 +186,7 @@ def _sentences(table: Table, source: TaskSource, labelled: bool, layout: Layout 
     if _is_of_conll(table):
         return _of_conll(table, source, labelled, layout)
     columns = Columns(table, layout)
-    ids, id_remark = columns.ids(source.id_column)
+    columns.find_ids(source.id_column)
     role = _find_text(columns, source.text_column)
     column, target, marked = columns.roles[role], "tags" if role == "tokens" else "spans", None
     if labelled:
@@ -202,7 +195,7 @@ def _sentences(table: Table, source: TaskSource, labelled: bool, layout: Layout 
             raise columns.missing(target)
     moved = Exclusions()
     found = []
-    for row, row_id in zip(table.rows, ids, strict=True):
+    for row, row_id in zip(table.rows, columns.ids, strict=True):
         if role == "tokens":
             found.append(_of_tokens(row, row_id, column, marked))
         else:
@@ -210,9 +203,8 @@ def _sentences(table: Table, source: TaskSource, labelled: bool, layout: Layout 
             words = split_words(text)
             tags = None if marked is None else _tags_of_spans(row, marked, text, words, moved)
             found.append(Sentence(row, row_id, text, words, tags))
-    remarks = [*table.remarks, *columns.remark(), *((id_remark,) if id_remark else ())]
-    remarks += [f"{table.name}: {count:,} {reason}" for reason, count in moved.counted().items()]
-    return Sentences(found, columns.roles, tuple(remarks), has_spans=target == "spans")
+    of_spans = (f"{table.name}: {count:,} {reason}" for reason, count in moved.counted().items())
+    return Sentences(found, columns.roles, (*columns.remarks, *of_spans), has_spans=target == "spans")
 
 
 def _find_text(columns: Columns, named: str | None) -> Literal["tokens", "text"]:

@@ -5,8 +5,7 @@ of 0 and 1 for each.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import TypeAlias
 
 from openalbert.errors import UserError
@@ -16,24 +15,23 @@ from openalbert.tasks.custom.columns import (
     Columns,
     Layout,
     columns_named,
-    find_layout,
-    has_labels,
     is_number,
-    layout_of_other_file,
     normalize_name,
     same_name,
     sample,
 )
-from openalbert.tasks.data.source import SplitReader, TaskSource, build_task, open_splits
-from openalbert.tasks.data.tables import Exclusions, Row, Table, as_text, describe_empty_rows, read_table
-from openalbert.tasks.label_checks import (
+from openalbert.tasks.custom.files import open_files
+from openalbert.tasks.data.labels import (
     ClassNumbers,
     class_names,
     class_number,
     describe_nan_labels,
     is_nan,
     parse_value,
+    read_texts,
 )
+from openalbert.tasks.data.source import TaskSource
+from openalbert.tasks.data.tables import Row, Table, as_text
 from openalbert.tasks.metrics import (
     accuracy,
     describe_positive_class,
@@ -47,41 +45,12 @@ from openalbert.tasks.metrics import (
     r2,
     spearman,
 )
-from openalbert.tasks.task import Reading, Task, TaskMetadata, TextExample
+from openalbert.tasks.task import Reading, Task, TaskMetadata
 
 Label: TypeAlias = int | float | tuple[int, ...]
+Flags: TypeAlias = tuple[str, ...]
+"""Columns of 0 and 1, one for each label."""
 YES, NO = ("1", "1.0", "true", "True"), ("0", "0.0", "false", "False", "")
-
-
-@dataclass(frozen=True)
-class TextColumns:
-    """The columns of the texts and the label of a table."""
-
-    first: str
-    second: str | None
-    label: str | None
-    ids: list[str]
-    remarks: tuple[str, ...]
-    layout: Mapping[str, str]
-    """All columns with a role, by role, and the unused columns of texts."""
-
-
-def open_custom_splits(
-    task: str, source: TaskSource, read: Callable[[Path], Table] = read_table
-) -> dict[str, SplitReader]:
-    """A reader for each of the user's files. Train is read only once: it also defines labels and columns."""
-    opened = open_splits(task, source, read, {})
-    if "train" in opened:
-        kept: list[Table] = []
-        read_train = opened["train"]
-
-        def read_once() -> Table:
-            if not kept:
-                kept.append(read_train())
-            return kept[0]
-
-        opened["train"] = read_once
-    return opened
 
 
 def find_text_columns(
@@ -91,37 +60,25 @@ def find_text_columns(
     labelled: bool,
     layout: Layout | None = None,
     label_columns: tuple[str, ...] = (),
-) -> TextColumns:
+) -> Columns:
     """Find the columns; `layout` is that of the training file, `label_columns` are labels and cannot be text."""
     columns = Columns(table, layout)
     for column in label_columns:
         columns.take(f"label {column}", column)
-    ids, remark = columns.ids(source.id_column)
-    found = guess_columns(columns, source, labelling, labelled, finds_label=not label_columns)
-    remarks = (*table.remarks, *columns.remark(), *((remark,) if remark else ()))
-    # Texts that are not used here are not used in any other file either.
-    unused = {f"unused {column}": column for column in columns.unused_texts}
-    return TextColumns(found.first, found.second, found.label, ids, remarks, {**columns.roles, **unused})
+    columns.find_ids(source.id_column)
+    guess_columns(columns, source, labelling, labelled, finds_label=not label_columns)
+    return columns
 
 
-def read_texts(table: Table, columns: TextColumns, labelled: bool, label_of: Callable[[Row], Label | None]) -> Reading:
-    """An example from each row with text and label; from every row where labels are not needed."""
-    examples: list[TextExample] = []
-    excluded, empty = Exclusions(table.excluded), Exclusions()
-    for number, (row, row_id) in enumerate(zip(table.rows, columns.ids, strict=True), 1):
-        first = row.visible_text(columns.first)
-        second = row.visible_text(columns.second) if columns.second else None
-        if not first or second == "":
-            (excluded if labelled else empty).add("without a text", row.place)
-            if labelled:
-                continue
-        label = label_of(row) if labelled else None
-        if labelled and label is None:
-            excluded.add("without a label", row.place)
-            continue
-        examples.append(TextExample(row_id, first, second, label, row=number))
-    remarks = (*columns.remarks, *describe_empty_rows(empty))
-    return Reading(tuple(examples), excluded.counted(), remarks, layout=columns.layout)
+def roles_of(columns: Columns) -> dict[str, str]:
+    """The columns by role, for other files: texts that are not used here are not used there either."""
+    return columns.roles | {f"unused {column}": column for column in columns.unused_texts}
+
+
+def _read(columns: Columns, labelled: bool, label_of: Callable[[Row], Label | None]) -> Reading:
+    texts = [columns[role] for role in ("text", "second") if role in columns.roles]
+    reading = read_texts(columns.table, columns.ids, texts, label_of if labelled else None)
+    return replace(columns.describe(reading), layout=roles_of(columns))
 
 
 def sort_labels(names: Iterable[str]) -> tuple[str, ...]:
@@ -137,28 +94,18 @@ def sort_labels(names: Iterable[str]) -> tuple[str, ...]:
 
 def open_regression(source: TaskSource, metadata: TaskMetadata) -> Task:
     """A value for each text or pair; a model's label may name the value."""
-    opened = open_custom_splits("regression", source)
-    layout = find_layout(
-        metadata, opened, lambda table: find_text_columns(table, source, "values", labelled=True).layout
-    )
+
+    def find(table: Table, labelled: bool, layout: Layout | None) -> Columns:
+        return find_text_columns(table, source, "values", labelled, layout)
+
+    files = open_files("regression", source, metadata, lambda table: roles_of(find(table, True, None)))
 
     def parse(table: Table, labelled: bool) -> Reading:
-        columns = find_text_columns(table, source, "values", labelled, layout)
-        return read_texts(table, columns, labelled, lambda row: parse_value(row, columns.label or ""))
+        columns = find(table, labelled, files.layout)
+        return _read(columns, labelled, lambda row: parse_value(row, columns["label"]))
 
     # A correlation can be high where all predictions are equal to the third digit: it ignores their scale.
-    measure = measure_values(r2, pearson, spearman)
-    return build_task(
-        "regression",
-        "regression",
-        source,
-        opened,
-        parse,
-        measure,
-        "r2",
-        labels=metadata.labels or (),
-        has_labels=lambda table: has_labels(table, layout),
-    )
+    return files.task(parse, measure_values(r2, pearson, spearman), "r2", labels=metadata.labels or ())
 
 
 # Classification.
@@ -166,15 +113,15 @@ def open_regression(source: TaskSource, metadata: TaskMetadata) -> Task:
 
 def open_classification(source: TaskSource, metadata: TaskMetadata) -> Task:
     """A class for each text or pair; the classes are those of the model, else of the training file."""
-    opened = open_custom_splits("classification", source)
-    layout = find_layout(
-        metadata, opened, lambda table: find_text_columns(table, source, "classes", labelled=True).layout
-    )
+
+    def find(table: Table, labelled: bool, layout: Layout | None) -> Columns:
+        return find_text_columns(table, source, "classes", labelled, layout)
+
+    files = open_files("classification", source, metadata, lambda table: roles_of(find(table, True, None)))
     labels = metadata.labels
     if labels is None:
-        if "train" not in opened:
-            raise UserError("classification has no labels yet: give the training file with --train")
-        labels = _find_classes(opened["train"](), source)
+        table = files.training_table()
+        labels = _find_classes(table, find(table, True, None)["label"])
     if source.positive_class is not None:
         labels = _with_positive_class(labels, source.positive_class, is_fixed=metadata.labels is not None)
     numbers = ClassNumbers(labels)
@@ -182,27 +129,17 @@ def open_classification(source: TaskSource, metadata: TaskMetadata) -> Task:
     positive = (describe_positive_class(labels[1]),) if is_binary else ()
 
     def parse(table: Table, labelled: bool) -> Reading:
-        columns = find_text_columns(table, source, "classes", labelled, layout)
-        column = columns.label or ""
-        reading = read_texts(table, columns, labelled, lambda row: class_number(row, column, numbers))
+        columns = find(table, labelled, files.layout)
+        reading = _read(columns, labelled, lambda row: class_number(row, columns["label"], numbers))
         if not labelled:
             return reading
+        column = columns["label"]
         written = [label for row in table.rows if numbers.get(label := row.text(column).strip()) is not None]
         remarks = (*reading.remarks, *describe_nan_labels(table.name, column, written), *positive)
         return replace(reading, remarks=remarks)
 
     measure = measure_classes(accuracy, macro_f1, *((f1,) if is_binary else ()), matthews)
-    return build_task(
-        "classification",
-        "classification",
-        source,
-        opened,
-        parse,
-        measure,
-        "accuracy",
-        labels=labels,
-        has_labels=lambda table: has_labels(table, layout),
-    )
+    return files.task(parse, measure, "accuracy", labels=labels)
 
 
 def _with_positive_class(labels: tuple[str, ...], name: str, is_fixed: bool) -> tuple[str, ...]:
@@ -217,8 +154,7 @@ def _with_positive_class(labels: tuple[str, ...], name: str, is_fixed: bool) -> 
     return labels if labels[1] == name else labels[::-1]
 
 
-def _find_classes(table: Table, source: TaskSource) -> tuple[str, ...]:
-    column = find_text_columns(table, source, "classes", labelled=True).label or ""
+def _find_classes(table: Table, column: str) -> tuple[str, ...]:
     # SNLI and MNLI have - where the annotators did not agree; in any other column it may be a class, as + may.
     none = ("", "-") if normalize_name(column) == "goldlabel" else ("",)
     found = [label for row in table.rows if (label := row.text(column).strip()) not in none]
@@ -239,25 +175,30 @@ def _find_classes(table: Table, source: TaskSource) -> tuple[str, ...]:
 
 def open_multi_label(source: TaskSource, metadata: TaskMetadata) -> Task:
     """Any number of labels for each text or pair; the labels are those of the model, else of the training file."""
-    opened = open_custom_splits("multi_label", source)
-    layout = find_layout(metadata, opened, lambda table: _multi_label_layout(table, source, metadata.labels or ()))
+
+    def find(table: Table, labelled: bool, labels: tuple[str, ...], layout: Layout | None) -> tuple[Columns, Flags]:
+        flags = _flag_columns(table, source, labels, layout)
+        return find_text_columns(table, source, "sets", labelled, layout, flags), flags
+
+    files = open_files(
+        "multi_label", source, metadata, lambda table: roles_of(find(table, True, metadata.labels or (), None)[0])
+    )
     labels, trained_separator = metadata.labels, metadata.separator
     if labels is None:
-        if "train" not in opened:
-            raise UserError("multi_label has no labels yet: give the training file with --train")
-        labels, trained_separator = _find_labels(opened["train"](), source)
-    names = labels
-    numbers = ClassNumbers(names)
+        columns, labels = find(files.training_table(), True, (), None)
+        if not labels:
+            trained_separator = _separator(columns, source, (), None)
+            labels = _find_labels(columns, trained_separator)
+    names, numbers = labels, ClassNumbers(labels)
 
     def parse(table: Table, labelled: bool) -> Reading:
-        flags = _flag_columns(table, source, names, layout)
+        columns, flags = find(table, labelled, names, files.layout)
         # --label-columns may find a column whose name differs in case from that in the training file.
         label_of_flag = {flag: same_name(flag, names) or flag for flag in flags}
-        columns = find_text_columns(table, source, "sets", labelled, layout, flags)
-        separator = _separator(table, columns, source, names, trained_separator)
+        separator = _separator(columns, source, names, trained_separator)
 
         def labels_of(row: Row) -> tuple[int, ...] | None:
-            found = _flagged(row, label_of_flag) if flags else _listed(row, columns, separator)
+            found = _flagged(row, label_of_flag) if flags else _listed(row, columns["label"], separator)
             given = [name for name in found or () if not numbers.is_none(name)]
             if found is None or (found and not given):
                 return None
@@ -268,61 +209,36 @@ def open_multi_label(source: TaskSource, metadata: TaskMetadata) -> Task:
                 chosen.add(number)
             return tuple(sorted(chosen))
 
-        reading = read_texts(table, columns, labelled, labels_of)
-        remarks = reading.remarks
+        reading = _read(columns, labelled, labels_of)
         if flags:
-            if not source.label_columns:
-                listed = ", ".join(flags)
-                remarks += (
-                    f"{table.name}: each of the columns {listed} is a label (guessed; change with --label-columns)",
-                )
-            return replace(reading, remarks=remarks)
+            listed = f"{table.name}: each of the columns {', '.join(flags)} is a label"
+            guessed = () if source.label_columns else (f"{listed} (guessed; change with --label-columns)",)
+            return replace(reading, remarks=reading.remarks + guessed)
+        remarks = reading.remarks
         if labelled:
-            written = [name for row in table.rows for name in _listed(row, columns, separator) or ()]
+            written = [name for row in table.rows for name in _listed(row, columns["label"], separator) or ()]
             is_class = [name for name in written if numbers.get(name) is not None]
-            remarks += describe_nan_labels(table.name, columns.label or "", is_class)
-            if not source.label_separator and any(separator in cell for cell in _cells(table, columns)):
-                other = layout_of_other_file(layout, table)
-                how = other.like if other is not None and separator == trained_separator else "guessed"
-                where = f"'{separator}' separates labels in '{columns.label}'"
+            remarks += describe_nan_labels(table.name, columns["label"], is_class)
+            if not source.label_separator and any(separator in cell for cell in _cells(columns)):
+                is_known = separator == trained_separator
+                how = columns.other.like if columns.other is not None and is_known else "guessed"
+                where = f"'{separator}' separates labels in '{columns['label']}'"
                 remarks += (f"{table.name}: {where} ({how}; change with --label-separator)",)
         return replace(reading, remarks=remarks, separator=separator)
 
-    measure = measure_label_sets(len(names))
-    return build_task(
-        "multi_label",
-        "multi_label",
-        source,
-        opened,
-        parse,
-        measure,
-        "f1",
-        labels=names,
-        has_labels=lambda table: has_labels(table, layout),
-    )
+    return files.task(parse, measure_label_sets(len(names)), "f1", labels=names)
 
 
-def _multi_label_layout(table: Table, source: TaskSource, labels: tuple[str, ...]) -> Mapping[str, str]:
-    flags = _flag_columns(table, source, labels)
-    return find_text_columns(table, source, "sets", labelled=True, label_columns=flags).layout
-
-
-def _find_labels(table: Table, source: TaskSource) -> tuple[tuple[str, ...], str | None]:
-    """The labels of a table, and their separator, if any."""
-    flags = _flag_columns(table, source, ())
-    if flags:
-        return flags, None
-    columns = find_text_columns(table, source, "sets", labelled=True)
-    separator = _separator(table, columns, source, (), None)
-    names = sort_labels(class_names(name for row in table.rows for name in _listed(row, columns, separator) or ()))
+def _find_labels(columns: Columns, separator: str) -> tuple[str, ...]:
+    """The labels of a table that has all labels of a row in one column."""
+    rows, column = columns.table.rows, columns["label"]
+    names = sort_labels(class_names(name for row in rows for name in _listed(row, column, separator) or ()))
     if not names:
-        raise UserError(f"{table.name} has no labels in '{columns.label}': is the column right?")
-    return names, separator
+        raise UserError(f"{columns.table.name} has no labels in '{column}': is the column right?")
+    return names
 
 
-def _flag_columns(
-    table: Table, source: TaskSource, labels: tuple[str, ...], layout: Layout | None = None
-) -> tuple[str, ...]:
+def _flag_columns(table: Table, source: TaskSource, labels: tuple[str, ...], layout: Layout | None) -> Flags:
     """The columns that are a label each: named by the user, or a model's labels, or all that have only 0 and 1.
 
     There are none where the table has the label column of the layout.
@@ -356,14 +272,12 @@ def _is_set(row: Row, column: str) -> bool:
     raise UserError(f"{row.place}: '{value}' in '{column}' is neither 0 nor 1")
 
 
-def _separator(
-    table: Table, columns: TextColumns, source: TaskSource, labels: tuple[str, ...], trained: str | None
-) -> str:
+def _separator(columns: Columns, source: TaskSource, labels: tuple[str, ...], trained: str | None) -> str:
     """The separator between labels: the user's, else one that gives known labels only (that of the training file
     first), else the first of the usual ones that occurs."""
     if source.label_separator:
         return source.label_separator
-    cells = _cells(table, columns)
+    cells = _cells(columns)
     separators = ((trained,) if trained is not None else ()) + SEPARATORS
     numbers = ClassNumbers(labels)
     for separator in separators if labels else ():
@@ -373,18 +287,18 @@ def _separator(
     return next((one for one in separators if any(one in cell for cell in cells)), separators[0])
 
 
-def _cells(table: Table, columns: TextColumns) -> list[str]:
-    values = sample(table, columns.label) if columns.label is not None else []
+def _cells(columns: Columns) -> list[str]:
+    values = sample(columns.table, columns["label"]) if "label" in columns.roles else []
     return [value for value in values if isinstance(value, str)]
 
 
-def _listed(row: Row, columns: TextColumns, separator: str) -> list[str] | None:
+def _listed(row: Row, column: str, separator: str) -> list[str] | None:
     """The labels of a row with one column for all; None where it has no value."""
-    given = row.values.get(columns.label or "")
+    given = row.values.get(column)
     if given is None or given != given:  # NaN, which marks a missing value
         return None
     if isinstance(given, list):
         names = [as_text(name, f"{row.place}: a label") for name in given]
     else:
-        names = row.text(columns.label or "").split(separator)
+        names = row.text(column).split(separator)
     return [name.strip() for name in names if name.strip()]

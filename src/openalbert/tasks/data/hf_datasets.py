@@ -2,17 +2,20 @@
 
 import functools
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 from openalbert.errors import UserError, suggestion
 from openalbert.tasks.data.source import SplitReader, TaskSource
 from openalbert.tasks.data.tables import Row, Table, table_of
+from openalbert.text.records import dataset_errors, load_dataset
 
 
 def open_dataset(source: TaskSource, names: Mapping[str, str]) -> dict[str, SplitReader]:
     """A reader for each split of the dataset; `names` are its names for our splits."""
-    dataset = _load(source)
+    name = str(source.dataset)
+    with dataset_errors(name):
+        loaded = load_dataset(name, source.dataset_config)
+    dataset: Mapping[str, Any] = loaded if isinstance(loaded, dict) else {"train": loaded}
     if source.dataset_dev is not None:
         if source.dataset_dev not in dataset:
             known = suggestion(source.dataset_dev, list(dataset))
@@ -30,24 +33,6 @@ def open_dataset(source: TaskSource, names: Mapping[str, str]) -> dict[str, Spli
             "name the one to score on with --dataset-dev"
         )
     return found
-
-
-def _load(source: TaskSource) -> Mapping[str, Any]:
-    try:
-        import datasets
-    except ImportError:
-        raise UserError(
-            f"{source.dataset}: reading datasets needs an extra: pip install 'openalbert[datasets]'"
-        ) from None
-    name = str(source.dataset)
-    try:
-        if any((Path(name) / mark).is_file() for mark in ("state.json", "dataset_dict.json")):
-            loaded = datasets.load_from_disk(name)
-        else:
-            loaded = datasets.load_dataset(name, source.dataset_config)
-    except (OSError, ValueError, RuntimeError) as error:
-        raise UserError(f"{name}: Hugging Face datasets cannot read it: {error}") from None
-    return loaded if isinstance(loaded, dict) else {"train": loaded}
 
 
 def _table(name: str, rows: Any) -> Table:

@@ -1,37 +1,22 @@
 """Where the examples of a task come from: its folder, files, or a dataset; and how they become a `Task`."""
 
 import fnmatch
-import hashlib
 import shlex
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated
 
-import numpy as np
-from jaxtyping import Int64
 from tyro.conf import arg
 
 from openalbert.errors import UserError, suggestion
-from openalbert.formatting import are, counted, percent_of
-from openalbert.tasks.data.folds import assign_folds, rarest
+from openalbert.formatting import counted, percent_of
+from openalbert.tasks.data.holdout import group_key, hold_out, hold_out_fold
 from openalbert.tasks.data.tables import Table, check_is_there
-from openalbert.tasks.task import (
-    Example,
-    Kind,
-    QuestionExample,
-    Reading,
-    SimilarityExample,
-    TaggingExample,
-    Task,
-    TextExample,
-    are_pairs,
-)
+from openalbert.tasks.task import Example, Kind, Reading, Task, are_pairs
 
 MANY_LEAKED = 0.1  # of the examples to score on: if so many are also in train, the score is hardly meaningful
-MAX_SAMPLE = 500  # training examples that a run scores on where it learns from all
 TRAIN_SAMPLE = "train_sample"
-MIN_ARTICLES = 20  # with fewer, whole articles are too coarse to be held out, and passages are taken
 
 
 @dataclass(frozen=True)
@@ -230,174 +215,88 @@ def build_task(
 
     A test file needs no labels; one that has them, by `has_labels`, in every row is scored.
     """
-    scored = tuple(split for split in opened if split != "train" and not split.startswith("test"))
-    holds_out = "train" in opened and (not scored or source.fold is not None)
-    whole: list[Reading] = []  # train, kept where two splits are made of it
-    forms: dict[bool, str] = {}  # the first file with pairs of texts, and the first with single texts
-    trained_on: set[int] = set()  # hashes of the texts and passages of train, once it was read
+    reader = _TaskReader(name, source, opened, parse, has_labels)
+    return Task(name, kind, labels, reader.scored, reader.read, measure, main_metric, may_have_no_answer)
 
-    def read(split: str) -> Reading:
-        known = tuple(dict.fromkeys((*opened, *splits)))
-        if split == "test" and split not in opened:
-            split = next((other for other in opened if other.startswith("test")), split)
+
+class _TaskReader:
+    """Reads the splits of a task."""
+
+    def __init__(
+        self,
+        task: str,
+        source: TaskSource,
+        opened: Mapping[str, SplitReader],
+        parse: Callable[[Table, bool], Reading],
+        has_labels: Callable[[Table], bool],
+    ) -> None:
+        self.task, self.source, self.opened = task, source, opened
+        self.parse, self.has_labels = parse, has_labels
+        self.scored = tuple(split for split in opened if split != "train" and not split.startswith("test"))
+        self.holds_out = "train" in opened and (not self.scored or source.fold is not None)
+        if self.holds_out:
+            self.scored = ("dev",) if source.fold is None or source.fold[0] else (TRAIN_SAMPLE,)
+        self._whole: Reading | None = None  # train, kept where two splits are made of it
+        self._forms: dict[bool, str] = {}  # the first file with pairs of texts, and the first with single texts
+        self._trained_on: set[int] = set()  # hashes of the texts and passages of train, once it was read
+
+    def read(self, split: str) -> Reading:
+        """The examples of a split, some of them held out where that is asked for."""
+        known = tuple(dict.fromkeys((*self.opened, *self.scored)))
+        if split == "test" and split not in self.opened:
+            split = next((other for other in self.opened if other.startswith("test")), split)
         if split not in known:
             advice = f", or give it with --{split}" if split in ("train", "dev", "test") else ""
-            raise UserError(f"{name} has no split '{split}' here: {suggestion(split, known)}{advice}")
-        if holds_out and split in ("train", *splits):
-            if not whole:
-                whole.append(_read("train"))
-            if source.fold is not None:
-                return hold_out_fold(whole[0], source.fold, source.heldout_seed)[split != "train"]
-            return hold_out(whole[0], source.heldout_fraction, source.heldout_seed)[split == "dev"]
-        return _read(split)
+            raise UserError(f"{self.task} has no split '{split}' here: {suggestion(split, known)}{advice}")
+        if not self.holds_out or split not in ("train", *self.scored):
+            return self._read_file(split)
+        source, self._whole = self.source, self._whole or self._read_file("train")
+        if source.fold is not None:
+            train, held_out = hold_out_fold(self._whole, source.fold, source.heldout_seed)
+        else:
+            train, held_out = hold_out(self._whole, source.heldout_fraction, source.heldout_seed)
+        return train if split == "train" else held_out
 
-    def _read(split: str) -> Reading:
-        table = opened[split]()
-        reading = _parse_test(table) if split.startswith("test") else parse(table, True)
+    def _read_file(self, split: str) -> Reading:
+        table = self.opened[split]()
+        reading = self._parse_test(table) if split.startswith("test") else self.parse(table, True)
         reading = replace(reading, file=table.name, num_rows=len(table.rows))
         if not reading.examples:
             reasons = "; ".join(f"{count:,} {reason}" for reason, count in reading.excluded.items())
-            raise UserError(f"{table.name} gives no example to {name}: {reasons or 'it has no rows'}")
-        if (pairs := are_pairs(reading.examples)) is not None:
-            forms.setdefault(pairs, table.name)
-            if len(forms) == 2:
-                raise UserError(
-                    f"{forms[True]} has pairs of texts, but {forms[False]} has single texts: if the columns are "
-                    "wrong, name them with --text-column and --second-column"
-                )
-        texts = [hash(_group_key(example, by_article=False)) for example in reading.examples]
+            raise UserError(f"{table.name} gives no example to {self.task}: {reasons or 'it has no rows'}")
+        self._check_form(reading)
+        texts = [hash(group_key(example, by_article=False)) for example in reading.examples]
         if split == "train":
-            trained_on.update(texts)
-        elif leaked := sum(text in trained_on for text in texts):
-            number = f"{leaked:,} of {counted(len(texts), 'example')} ({percent_of(leaked, len(texts))})"
-            verdict = ": a score there is hardly meaningful" if leaked >= MANY_LEAKED * len(texts) else ""
-            remark = f"{table.name}: {number} {'has' if leaked == 1 else 'have'} a text that is also in train{verdict}"
-            return replace(reading, remarks=(*reading.remarks, remark))
-        return reading
+            self._trained_on.update(texts)
+            return reading
+        leaked = sum(text in self._trained_on for text in texts)
+        if not leaked:
+            return reading
+        number = f"{leaked:,} of {counted(len(texts), 'example')} ({percent_of(leaked, len(texts))})"
+        verdict = ": a score there is hardly meaningful" if leaked >= MANY_LEAKED * len(texts) else ""
+        remark = f"{table.name}: {number} {'has' if leaked == 1 else 'have'} a text that is also in train{verdict}"
+        return replace(reading, remarks=(*reading.remarks, remark))
 
-    def _parse_test(table: Table) -> Reading:
-        if not has_labels(table):
-            return parse(table, False)
+    def _check_form(self, reading: Reading) -> None:
+        """Refuse pairs of texts in one file and single texts in another."""
+        if (pairs := are_pairs(reading.examples)) is not None:
+            self._forms.setdefault(pairs, reading.file)
+        if len(self._forms) == 2:
+            raise UserError(
+                f"{self._forms[True]} has pairs of texts, but {self._forms[False]} has single texts: if the columns "
+                "are wrong, name them with --text-column and --second-column"
+            )
+
+    def _parse_test(self, table: Table) -> Reading:
+        """With labels, where all rows have them."""
+        if not self.has_labels(table):
+            return self.parse(table, False)
         try:
-            labelled = parse(table, True)
+            labelled = self.parse(table, True)
             reason = "; ".join(f"{count:,} rows {why}" for why, count in labelled.excluded.items())
         except UserError as error:
             labelled, reason = Reading(()), str(error)
         if labelled.examples and not reason:
             return labelled
-        reading = parse(table, False)
+        reading = self.parse(table, False)
         return replace(reading, remarks=(*reading.remarks, f"the labels are not used, for not all are there: {reason}"))
-
-    splits = scored
-    if holds_out:
-        splits = ("dev",) if source.fold is None or source.fold[0] else (TRAIN_SAMPLE,)
-    return Task(name, kind, labels, splits, read, measure, main_metric, may_have_no_answer)
-
-
-def hold_out(
-    reading: Reading,
-    fraction: float,
-    seed: int,
-    otherwise: str = "give a file to score on with --dev",
-    articles_stay_whole: bool = True,
-) -> tuple[Reading, Reading]:
-    """Split a reading in two: the examples to train on, and about a fraction of them that is held out.
-
-    The choice depends on the seed and the texts alone, and is stratified by class. Examples of the same text or passage
-    stay together, and with `articles_stay_whole` those of the same article where there are enough articles.
-    `otherwise` is the advice in the error for a reading that cannot be split.
-    """
-    articles = {example.title for example in reading.examples if isinstance(example, QuestionExample)}
-    by_article = articles_stay_whole and len(articles) >= MIN_ARTICLES
-    groups: dict[str, list[Example]] = {}
-    for example in reading.examples:
-        groups.setdefault(_group_key(example, by_article), []).append(example)
-    if len(groups) < 2:
-        raise UserError(
-            f"{reading.origin}: {counted(len(reading.examples), 'example')} of one text cannot be split: {otherwise}"
-        )
-    strata: dict[Hashable, list[str]] = {}
-    for key, members in groups.items():
-        first = members[0]
-        # Values and label sets are too many to stratify by.
-        label = first.label if isinstance(first, TextExample) and isinstance(first.label, int) else None
-        strata.setdefault(label, []).append(key)
-
-    def draw(key: str) -> bytes:
-        return hashlib.blake2b(f"{seed}\0{key}".encode()).digest()
-
-    held_out: set[str] = set()
-    for keys in strata.values():
-        wanted = fraction * sum(len(groups[key]) for key in keys)
-        for key in sorted(keys, key=draw)[:-1]:
-            if 2 * wanted >= len(groups[key]):
-                held_out.add(key)
-                wanted -= len(groups[key])
-    if not held_out:
-        largest = max(strata.values(), key=len)
-        held_out = {min(largest if len(largest) > 1 else groups, key=draw)}
-    train, heldout = (
-        tuple(example for example in reading.examples if (_group_key(example, by_article) in held_out) == is_held_out)
-        for is_held_out in (False, True)
-    )
-    number = len(heldout)
-    remark = (
-        f"{number:,} of {counted(len(reading.examples), 'example')} {are(number)} held out to score on: "
-        "no file was given"
-    )
-    return (
-        replace(reading, examples=train, remarks=(*reading.remarks, remark)),
-        Reading(heldout, {}, (remark,), reading.file),
-    )
-
-
-def hold_out_fold(reading: Reading, fold: tuple[int, int], seed: int) -> tuple[Reading, Reading]:
-    """The examples of all folds but one, and those of that one.
-
-    Without one (fold 0) all are learned from, and some of those are scored on, which shows a collapse and nothing else.
-    """
-    number, of = fold
-    if number == 0:
-        fold_numbers(reading, of, seed)  # too many folds are an error here too
-        step = max(1, -(-len(reading.examples) // MAX_SAMPLE))
-        remark = f"all {counted(len(reading.examples), 'example')} are learned from"
-        sample = Reading(reading.examples[::step], {}, (remark,), reading.file)
-        return replace(reading, remarks=(*reading.remarks, remark)), sample
-    is_held_out = fold_numbers(reading, of, seed) == number
-    remark = f"fold {number} of {of}: {is_held_out.sum():,} of {counted(len(is_held_out), 'example')} to score on"
-    train, heldout = (
-        tuple(example for example, held in zip(reading.examples, is_held_out, strict=True) if held == wanted)
-        for wanted in (False, True)
-    )
-    return (
-        replace(reading, examples=train, remarks=(*reading.remarks, remark)),
-        Reading(heldout, {}, (remark,), reading.file),
-    )
-
-
-def fold_numbers(reading: Reading, num_folds: int, seed: int) -> Int64[np.ndarray, "examples"]:
-    """The fold of each example, from 1: stratified by class or by the rarest label.
-
-    Examples of the same text, passage or article are in one fold, as where some are held out.
-    """
-    examples = reading.examples
-    articles = {example.title for example in examples if isinstance(example, QuestionExample)}
-    by_article = len(articles) >= max(MIN_ARTICLES, num_folds)
-    groups = [_group_key(example, by_article) for example in examples]
-    labels = [example.label if isinstance(example, TextExample) else None for example in examples]
-    strata: Sequence[Hashable] = [label if isinstance(label, int) else None for label in labels]
-    if all(isinstance(label, tuple) for label in labels):
-        strata = rarest(cast("list[tuple[int, ...]]", labels))
-    return assign_folds(groups, strata, num_folds, seed, reading.origin)
-
-
-def _group_key(example: Example, by_article: bool) -> str:
-    if isinstance(example, QuestionExample):
-        return example.title if by_article else example.passage
-    if isinstance(example, TaggingExample):
-        return example.text
-    if isinstance(example, TextExample):
-        return f"{example.first}\0{example.second or ''}"
-    if isinstance(example, SimilarityExample):
-        return example.first  # another positive of it would give its own away
-    return example.passage or f"{example.question}\0{example.options}"

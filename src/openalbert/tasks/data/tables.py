@@ -7,13 +7,11 @@ files of a task are known to have such rows.
 
 import codecs
 import contextlib
-import csv
 import io
 import itertools
 import json
 import math
 import re
-import sys
 import unicodedata
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,7 +22,7 @@ from typing import Any, Literal
 from openalbert.errors import InputWarning, UserError, suggestion
 from openalbert.formatting import counted
 from openalbert.text.readers import MAGIC, UTF16_MARKS, CorpusSource, Counts, byte_blocks
-from openalbert.text.records import delimiter_of, misquoted
+from openalbert.text.records import csv_rows
 
 Quoting = Literal["literal", "quoted", "as_found"]
 _WINDOWS_BYTES = bytes(number for number in range(256) if number not in (0x81, 0x8D, 0x8F, 0x90, 0x9D))
@@ -343,42 +341,33 @@ def _delimited_table(
     without_header: tuple[str, ...],
     ragged_rows: Literal["refuse", "exclude"],
 ) -> Table:
-    text = read_text(path)
-    delimiter = delimiter_of(io.StringIO(text, newline=""))[0] if ending == ".csv" else "\t"
-    refuse = ragged_rows == "refuse"
-    if ending == ".csv" or quoting == "quoted":
-        return _table(path, _quoted_lines(path, text, delimiter), without_header, refuse)
+    text, is_csv = read_text(path), ending == ".csv"
+
+    def read(lines: Iterator[tuple[int, list[str]]]) -> Table:
+        return _table(path, lines, without_header, refuse_ragged=ragged_rows == "refuse")
+
+    def quoted_lines() -> Iterator[tuple[int, list[str]]]:
+        return csv_rows(str(path), io.StringIO(text, newline=""), "" if is_csv else "\t")
+
+    if is_csv or quoting == "quoted":
+        return read(quoted_lines())
     if quoting == "literal" or '"' not in text:
-        return _table(path, _literal_lines(text, delimiter), without_header, refuse)
+        return read(_literal_lines(text))
     # Both ways of writing TSV are common, and the ending does not tell them apart. Literal quotes almost surely break
     # the rules of CSV somewhere, or join rows, which makes them ragged.
     with contextlib.suppress(UserError):
-        table = _table(path, _quoted_lines(path, text, delimiter), without_header, refuse)
+        table = read(quoted_lines())
         num_ragged, width = sum(table.excluded.values()), len(table.columns)
-        if not num_ragged or num_ragged <= sum(len(fields) != width for _, fields in _literal_lines(text, delimiter)):
+        if not num_ragged or num_ragged <= sum(len(fields) != width for _, fields in _literal_lines(text)):
             return table
-    table = _table(path, _literal_lines(text, delimiter), without_header, refuse)
     remark = f'{path}: " is read as an ordinary character, since the file does not quote as CSV does'
-    return replace(table, remarks=(remark,))
+    return replace(read(_literal_lines(text)), remarks=(remark,))
 
 
-def _literal_lines(text: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
+def _literal_lines(text: str) -> Iterator[tuple[int, list[str]]]:
     for number, line in enumerate(text.split("\n"), 1):
         if line.strip("\r"):
-            yield number, line.removesuffix("\r").split(delimiter)
-
-
-def _quoted_lines(path: Path, text: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
-    csv.field_size_limit(sys.maxsize)  # the default refuses texts over 131,072 characters
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
-    number = 1
-    try:
-        for fields in reader:
-            if fields:
-                yield number, fields
-            number = reader.line_num + 1
-    except csv.Error as error:
-        raise misquoted(f"{path}, line {number}", error) from None
+            yield number, line.removesuffix("\r").split("\t")
 
 
 def _table(

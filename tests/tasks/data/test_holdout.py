@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from sklearn.model_selection import StratifiedKFold
 
 from openalbert.errors import UserError
-from openalbert.tasks.data.folds import assign_folds, rarest
-from openalbert.tasks.data.source import fold_numbers, hold_out_fold
+from openalbert.tasks.data.holdout import assign_folds, fold_numbers, hold_out_fold, rarest
 from openalbert.tasks.task import ChoiceExample, QuestionExample, Reading, TextExample
 
 
