@@ -68,7 +68,7 @@ def several(quick_runs: dict[str, Path], tmp_path_factory: pytest.TempPathFactor
 
 
 def model_of(server: Running, name: str) -> Any:
-    return openalbert.load(server.models[name].predictor.name)
+    return openalbert.load(server.folders[name])
 
 
 def test_masks_are_filled_with_bars_that_have_the_models_probabilities(page: "Page", pretrained: Running) -> None:
