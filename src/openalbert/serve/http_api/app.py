@@ -160,6 +160,7 @@ def _add_pages(app: FastAPI, service: Service) -> None:
                     "has_exits": model.batcher.leaves_early,
                     "of_pairs": model.predictor.of_pairs,
                     "max_input_length": model.predictor.max_length,
+                    "embedding_layer": model.predictor.embedding_method().layer,
                 }
                 for model in service.models.values()
             ],
