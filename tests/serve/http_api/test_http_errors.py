@@ -92,7 +92,7 @@ def test_unknown_paths_methods_and_models_are_named(server: Running) -> None:
         (b'{"inputs": "a", "normalize": "perhaps"}', "normalize: Input should be a valid boolean"),
         (rb'{"inputs": "a\ud800"}', "half of a surrogate pair at character 1"),
         (rb'{"inputs": "a", "model": "\udfff"}', "half of a surrogate pair"),
-        (b'{"inputs": " \\u200b "}', "input 0 has no visible characters"),
+        (b'{"inputs": " \\u200b "}', "the input has no visible characters"),
         (b'{"inputs": ["a", ""]}', "input 1 has no visible characters"),
     ],
 )

@@ -170,7 +170,7 @@ def test_the_depth_at_which_a_text_left_is_drawn(page: "Page", several: Running)
     with page.expect_request("**/predict"):
         page.get_by_role("button", name="Ask").click()
     expect(page.locator("output:visible").get_by_role("img", name="2 of 2 layers")).to_be_visible()
-    expect(page.locator("output:visible .depth")).to_contain_text("took 2 of 2 layers")
+    expect(page.locator("output:visible .depth")).to_contain_text("took all 2 layers")
     page.route(
         "**/predict",
         lambda route: route.continue_(post_data={**route.request.post_data_json, "max_depth": 1}),
@@ -180,7 +180,7 @@ def test_the_depth_at_which_a_text_left_is_drawn(page: "Page", several: Running)
     assert page.locator("output:visible .layers i.on").count() == 1
     page.get_by_role("tab", name="Compare").click()
     page.locator("section:visible input").first.press("Enter")
-    expect(page.locator("output:visible .depth")).to_contain_text("embedded after 1 of 2 layers")
+    expect(page.locator("output:visible .depth")).to_contain_text("embedded at layer 1 of 2")
 
 
 def test_it_is_used_by_the_keyboard_alone(page: "Page", pretrained: Running) -> None:
@@ -270,3 +270,4 @@ def test_a_server_with_a_key_asks_for_it(page: "Page", tiny: Path) -> None:
         expect(page.locator("#curl")).to_contain_text("authorization: Bearer KEY")
         expect(page.locator("#curl")).not_to_contain_text("word-7")
         expect(page.get_by_text("POST /fill-mask")).to_be_visible()
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "it scrolls sideways on a phone"

@@ -217,7 +217,7 @@ class Service:
         predictions: list[Prediction] = []
         for number, one in enumerate(found.predictions):
             if isinstance(one, Unpredictable):
-                raise UserError(f"input {number} is {one.reason}: there is nothing to predict")
+                raise UserError(f"{_which(number, inputs)} is {one.reason}: there is nothing to predict")
             predictions.append(one)
         return predictions
 
@@ -230,7 +230,8 @@ class Service:
         if found.num_truncated and not truncate:
             raise UserError(f"a text has more than {predictor.max_length} tokens: shorten it, or let it be cut")
         if found.empty:
-            raise UserError(f"input {found.empty[0]} has no visible characters: there is nothing to embed")
+            which = _which(found.empty[0], texts)
+            raise UserError(f"{which} has no visible characters: there is nothing to embed")
         return found.embeddings
 
     def similarity(self, model: ServedModel, inputs: SimilarityInputs, truncate: bool = True) -> list[float]:
@@ -295,6 +296,10 @@ class Service:
                 tokens = [first, *tokens, last]
             found.append(tokens)
         return found
+
+
+def _which(number: int, inputs: Sequence[Any]) -> str:
+    return "the input" if len(inputs) == 1 else f"input {number}"
 
 
 def _filled(text: str, found: FillPrediction) -> list[list[Filled]]:
