@@ -69,6 +69,12 @@ def running(
     assert all([model.batcher.close(10.0) for model in models])  # noqa: C419 - each is closed
 
 
+def address(server: Running) -> tuple[str, int]:
+    url = httpx.URL(server.url)
+    assert url.port
+    return url.host, url.port
+
+
 def until(condition: Any, seconds: float = 5.0) -> bool:
     end = time.monotonic() + seconds
     while not condition() and time.monotonic() < end:

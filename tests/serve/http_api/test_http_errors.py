@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import openai
 import pytest
-from tests.serve.http_api.serving import Running, running, until
+from tests.serve.http_api.serving import Running, address, running, until
 
 from openalbert.serve.http_api.batcher import Batcher
 from openalbert.serve.http_api.limits import Limits
@@ -359,12 +359,6 @@ def test_pages_of_other_origins_may_ask_only_where_allowed(tiny: Path) -> None:
         assert refused.headers["access-control-allow-origin"] == "https://example.org"
         other = opened.client.options("/embed", headers={**preflight, "origin": "https://example.com"})
         assert other.status_code == 400
-
-
-def address(server: Running) -> tuple[str, int]:
-    url = httpx.URL(server.url)
-    assert url.port
-    return url.host, url.port
 
 
 def raw(

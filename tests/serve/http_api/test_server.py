@@ -17,8 +17,8 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.serve.http_api.serving import running, until
-from tests.serve.http_api.test_http_errors import Gate, address
+from tests.serve.http_api.serving import address, running, until
+from tests.serve.http_api.test_http_errors import Gate
 
 from openalbert import cli
 from openalbert.errors import UserError
@@ -189,6 +189,29 @@ def test_a_torch_model_is_served_without_its_folder(tiny: Path, tmp_path: Path) 
         assert server.ask("/fill-mask", inputs="a [MASK]")
         assert server.ask("/embed", inputs="a")
         assert server.ask("/tokenize", inputs="a")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="/dev/full is needed to fill a disk")
+def test_a_server_whose_log_is_full_answers_and_ends_in_order(tiny: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    words = [sys.executable, "-m", "openalbert", "serve", str(tiny), "--port", str(port)]
+    with Path("/dev/full").open("w") as full:
+        process = subprocess.Popen(words, stderr=full)
+
+    def is_healthy() -> bool:
+        with contextlib.suppress(httpx.TransportError):
+            return httpx.get(f"http://127.0.0.1:{port}/health").status_code == 200
+        return False
+
+    try:
+        assert until(lambda: is_healthy() or process.poll() is not None, 60)
+        assert httpx.post(f"http://127.0.0.1:{port}/embed", json={"inputs": "a"}).status_code == 200
+        process.terminate()
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+        process.wait()
 
 
 def test_a_thousand_idle_connections_leave_room_for_requests(tiny: Path) -> None:

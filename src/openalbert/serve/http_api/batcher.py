@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -251,10 +251,9 @@ class Batcher:
         for job in lost:
             if not job.result.done():
                 job.result.set_exception(ClosedError(reason if goes_on else "the model does not compute any more"))
-        self.report(
-            f"a worker thread ended with {type(error).__name__}: "
-            + ("another one goes on" if goes_on else f"the last of {self._deaths_in_a_row} in a row, nothing goes on")
-        )
+        what = "another one goes on" if goes_on else f"the last of {self._deaths_in_a_row} in a row, nothing goes on"
+        with suppress(OSError):  # a log that cannot be written is no reason to end
+            self.report(f"a worker thread ended with {type(error).__name__}: {what}")
         return goes_on
 
     def _run_until_closed(self) -> None:

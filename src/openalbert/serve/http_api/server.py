@@ -3,6 +3,7 @@
 It imports no web packages itself: its settings are read where they are not installed, too.
 """
 
+import contextlib
 import os
 import sys
 from dataclasses import dataclass, field
@@ -80,13 +81,13 @@ def serve(settings: Serve) -> None:
             raise UserError(f"two of the models are called {max(names, key=names.count)}: rename the folder of one")
         app = make_app(models, settings.limits, key=key, cors=settings.cors, log_texts=settings.log_texts)
         if settings.host not in LOOPBACK and not key:
-            log(f"everybody who reaches {settings.host} can ask: --api-key-file asks for a key")
+            _say(f"everybody who reaches {settings.host} can ask: --api-key-file asks for a key")
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         where = f"http://{host}:{opened.getsockname()[1]}"
         server = Server(
             app,
             settings.limits,
-            opened=lambda: log(f"serving {', '.join(names)} at {where} (Ctrl-C stops)"),
+            opened=lambda: _say(f"serving {', '.join(names)} at {where} (Ctrl-C stops)"),
             must_stop=lambda: not all(model.batcher.is_alive for model in models),
         )
         server.run([opened])
@@ -97,12 +98,18 @@ def serve(settings: Serve) -> None:
         _end_at_once("stopped, but some requests were not answered")
     if dead:
         raise UserError(f"{dead[0]} does not compute any more, its workers died one after another: start it again")
-    log("stopped: every request was answered")
+    _say("stopped: every request was answered")
+
+
+def _say(sentence: str) -> None:
+    """Log it; a full disk is no reason to end."""
+    with contextlib.suppress(OSError):
+        log(sentence)
 
 
 def _end_at_once(reason: str) -> NoReturn:
     """End while a thread still computes: it cannot be stopped, and Python would abort when it clears up around it."""
-    log(f"error: {reason}")
+    _say(f"error: {reason}")
     sys.stdout.flush()
     os._exit(1)
 
