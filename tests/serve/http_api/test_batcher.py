@@ -130,7 +130,7 @@ def test_a_worker_that_dies_fails_its_own_request_and_the_next_is_computed() -> 
         assert time.monotonic() - started < 5
         assert shared.logits(random_sequences([5]), ["classification"]).logits["classification"].shape == (1, 3)
     assert batcher.num_deaths == len(said) == MAX_RESTARTS + 2
-    assert said[0] == "a worker thread ended with SystemExit: another one goes on"
+    assert said[0] == "a worker thread ended with SystemExit: another one takes over"
     assert batcher.is_alive
     assert batcher.close(5.0)
 

@@ -169,7 +169,7 @@ class Batcher:
         self._running: list[Job] = []
         self._next_number = 0
         self.num_deaths = 0
-        """How often a worker thread has died; another one went on."""
+        """How often a worker thread has died; another one took over."""
         self._deaths_in_a_row = 0
         self._changed = threading.Condition()
         self._is_closing = False
@@ -241,20 +241,24 @@ class Batcher:
         self._joined, self._running = [], []
         self.num_deaths += 1
         self._deaths_in_a_row += 1
-        goes_on = self._deaths_in_a_row <= MAX_RESTARTS
+        is_replaced = self._deaths_in_a_row <= MAX_RESTARTS
         with self._changed:
-            if not goes_on:
+            if not is_replaced:
                 self._is_closing = True
                 lost += self._waiting
                 self._waiting.clear()
         reason = "what was being computed is lost: send the request again"
         for job in lost:
             if not job.result.done():
-                job.result.set_exception(ClosedError(reason if goes_on else "the model does not compute any more"))
-        what = "another one goes on" if goes_on else f"the last of {self._deaths_in_a_row} in a row, nothing goes on"
+                job.result.set_exception(ClosedError(reason if is_replaced else "the model does not compute any more"))
+        what = (
+            "another one takes over"
+            if is_replaced
+            else f"the last of {self._deaths_in_a_row} in a row, nothing is computed any more"
+        )
         with suppress(OSError):  # a log that cannot be written is no reason to end
             self.report(f"a worker thread ended with {type(error).__name__}: {what}")
-        return goes_on
+        return is_replaced
 
     def _run_until_closed(self) -> None:
         if self.mixed is not None:
