@@ -252,6 +252,20 @@ def test_texts_stand_out_from_their_ground(scheme: str, page: "Page", several: R
     assert faint == [], "below 4.5 to 1, as WCAG AA asks for"
 
 
+def test_the_routes_are_described_with_their_fields(page: "Page", pretrained: Running) -> None:
+    page.goto(f"{pretrained.url}/docs")
+    described = page.locator("#routes > details")
+    paths = pretrained.client.get("/openapi.json").json()["paths"]
+    expect(described).to_have_count(sum(len(methods) for methods in paths.values()))
+    page.get_by_text("POST /fill-mask").click()
+    opened = page.locator("#routes details[open]")
+    expect(opened.get_by_role("row", name="top_k")).to_contain_text("integer, else 5")
+    expect(opened.get_by_role("row", name="inputs")).to_contain_text("text, or list of text")
+    page.get_by_text("POST /similarity").click()
+    expect(opened.get_by_role("row", name="inputs").first).to_contain_text("{source_sentence, sentences}")
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "it scrolls sideways on a phone"
+
+
 def test_a_server_with_a_key_asks_for_it(page: "Page", tiny: Path) -> None:
     with running(tiny, key="word-7") as server:
         page.goto(server.url)

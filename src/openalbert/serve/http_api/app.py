@@ -73,7 +73,7 @@ def make_app(
     limits = limits or Limits()
     metrics = Metrics(max(model.predictor.config.num_layers for model in models))
     service = Service(models, limits, metrics)
-    # FastAPI's own pages on the routes load their scripts from elsewhere: ours lists them too.
+    # FastAPI's own pages on the routes load their scripts from elsewhere: ours describes them too, at /docs.
     app = FastAPI(title="openalbert", version=__version__, docs_url=None, redoc_url=None, redirect_slashes=False)
     _add_errors(app)
     _add_pages(app, service)
@@ -127,6 +127,7 @@ def _add_pages(app: FastAPI, service: Service) -> None:
     html = resources.files("openalbert.serve.http_api").joinpath("page.html").read_text(encoding="utf-8")
 
     @app.get("/", include_in_schema=False)
+    @app.get("/docs", include_in_schema=False)
     async def page() -> HTMLResponse:
         return HTMLResponse(html, headers={"content-security-policy": PAGE_POLICY})
 

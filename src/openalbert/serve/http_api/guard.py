@@ -26,7 +26,12 @@ Receive: TypeAlias = Callable[[], Awaitable[Message]]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
 App: TypeAlias = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 
-OPEN_ROUTES = ("/", "/health", "/favicon.ico")  # without a key: the page itself holds nothing, and probes have none
+OPEN_ROUTES = (
+    "/",
+    "/docs",
+    "/health",
+    "/favicon.ico",
+)  # without a key: the page itself holds nothing, and probes have none
 PATH_MODEL = "openalbert.model"
 """Where a request's scope has the model that its path names."""
 MODEL_PATH = re.compile(r"/models/([^/]+)(/.*)?")
