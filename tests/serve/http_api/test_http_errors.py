@@ -72,6 +72,7 @@ def in_flight(server: Running) -> int:
 def test_unknown_paths_methods_and_models_are_named(server: Running) -> None:
     assert error_of(server.client.get("/nowhere"), 404) == "there is no such route: /openapi.json lists all"
     assert error_of(server.client.post("/embed/"), 404).startswith("there is no such route")
+    assert server.client.get("/embed").headers["allow"] == "POST"
     assert error_of(server.client.get("/embed"), 405) == "not by GET: /openapi.json lists what each route takes"
     assert "there is no model 'other'" in error_of(server.post("/embed", inputs="a", model="other"), 404)
     openai_shape = server.client.post("/v1/nowhere").json()

@@ -2,7 +2,7 @@
 OpenAI's clients know, and a page for people."""
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from importlib import resources
 from typing import Any
@@ -86,8 +86,11 @@ def make_app(
 
 
 def _add_errors(app: FastAPI) -> None:
-    def answer(request: Request, status: int, kind: str, message: str) -> JSONResponse:
-        headers = {"retry-after": str(RETRY_SECONDS)} if status in (429, 503) else None
+    def answer(
+        request: Request, status: int, kind: str, message: str, headers: Mapping[str, str] | None = None
+    ) -> JSONResponse:
+        if status in (429, 503):
+            headers = {"retry-after": str(RETRY_SECONDS)}
         return JSONResponse(error_body(kind, message, request.url.path), status, headers)
 
     @app.exception_handler(UserError)
@@ -112,7 +115,8 @@ def _add_errors(app: FastAPI) -> None:
             404: "there is no such route: /openapi.json lists all",
             405: f"not by {request.method}: /openapi.json lists what each route takes",
         }.get(error.status_code, error.detail)
-        return answer(request, error.status_code, "Validation" if error.status_code < 500 else "Internal", reason)
+        kind = "Validation" if error.status_code < 500 else "Internal"
+        return answer(request, error.status_code, kind, reason, error.headers)
 
     @app.exception_handler(Exception)
     async def broken(request: Request, error: Exception) -> JSONResponse:
