@@ -292,6 +292,7 @@ def test_metrics_count_requests_waiting_batches_and_depths(several: Running) -> 
 
 def test_health_and_the_description_of_the_routes(pretrained: Running) -> None:
     assert pretrained.client.get("/health").json() == {"status": "ok"}
+    assert pretrained.client.head("/health").status_code == 200
     paths = pretrained.client.get("/openapi.json").json()["paths"]
     for route in ("/", "/embed", "/predict", "/rerank", "/similarity", "/tokenize", "/fill-mask", "/answer"):
         assert paths[route]["post"]["requestBody"], route

@@ -140,6 +140,7 @@ def _add_pages(app: FastAPI, service: Service) -> None:
         return Response(status_code=204)
 
     @app.get("/health")
+    @app.head("/health", include_in_schema=False)
     async def health() -> Response:
         """200 while every model computes."""
         dead = [model.name for model in service.models.values() if not model.batcher.is_alive]
