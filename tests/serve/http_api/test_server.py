@@ -3,6 +3,7 @@
 import builtins
 import contextlib
 import json
+import os
 import re
 import shutil
 import signal
@@ -155,11 +156,16 @@ def test_a_server_whose_workers_die_one_after_another_ends_with_a_sentence(
                 with contextlib.suppress(httpx.TransportError):
                     statuses.append(client.post("/embed", json={"inputs": "a"}).status_code)
 
+    stopped_by_hand = threading.Event()
+    watchdog = threading.Timer(30, lambda: (stopped_by_hand.set(), os.kill(os.getpid(), signal.SIGTERM)))
+    watchdog.start()
     with ThreadPoolExecutor(1) as threads:
         asking = threads.submit(ask)
         with pytest.raises(UserError, match="does not compute any more, its workers died one after another"):
             serve(Serve((str(tiny),), port=port))
+        watchdog.cancel()
         asking.result(10)
+    assert not stopped_by_hand.is_set(), "it did not end by itself"
     assert statuses == [503] * (MAX_RESTARTS + 1)
     assert capfd.readouterr().err.count("a worker thread ended with SystemExit") == MAX_RESTARTS + 1
 
