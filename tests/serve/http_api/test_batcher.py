@@ -18,9 +18,8 @@ from openalbert.model.config import Head, HeadKind
 from openalbert.model.pooling import Pooling
 from openalbert.serve.backend import USUAL_PACE, Pace, TorchBackend
 from openalbert.serve.early_exit import TorchPool
-from openalbert.serve.http_api.batcher import (
-    Batcher,
-    BatchingBackend,
+from openalbert.serve.http_api.batcher import MAX_RESTARTS, Batcher, BatchingBackend
+from openalbert.serve.http_api.limits import (
     ClosedError,
     LateError,
     OverloadedError,
@@ -111,21 +110,89 @@ def test_a_request_of_too_many_tokens_is_refused_before_others_wait_for_it() -> 
     assert batcher.close(10.0)
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_worker_that_dies_leaves_nobody_waiting() -> None:
-    class Dying(TorchBackend):
-        def logits(self, sequences: Sequences, kinds: Sequence[HeadKind], pace: Pace = USUAL_PACE) -> Outputs:
-            raise SystemExit
+class Dying(TorchBackend):
+    """Ends its thread for requests of one token."""
 
-    batcher = Batcher(Dying(random_model(has_exits=False), CPU))
-    started = time.monotonic()
-    with pytest.raises(ClosedError, match="does not compute any more"):
-        BatchingBackend(batcher).logits(random_sequences([5]), ["classification"])
-    assert time.monotonic() - started < 5
+    def logits(self, sequences: Sequences, kinds: Sequence[HeadKind], pace: Pace = USUAL_PACE) -> Outputs:
+        if 1 in sequences.lengths:
+            raise SystemExit
+        return super().logits(sequences, kinds)
+
+
+def test_a_worker_that_dies_fails_its_own_request_and_the_next_is_computed() -> None:
+    said: list[str] = []
+    batcher = Batcher(Dying(random_model(has_exits=False), CPU), report=said.append)
+    shared = BatchingBackend(batcher)
+    for _ in range(MAX_RESTARTS + 2):  # one request that is computed in between, and the count begins anew
+        started = time.monotonic()
+        with pytest.raises(ClosedError, match="is lost: send the request again"):
+            shared.logits(random_sequences([1]), ["classification"])
+        assert time.monotonic() - started < 5
+        assert shared.logits(random_sequences([5]), ["classification"]).logits["classification"].shape == (1, 3)
+    assert batcher.num_deaths == len(said) == MAX_RESTARTS + 2
+    assert said[0] == "a worker thread ended with SystemExit: another one takes over"
+    assert batcher.is_alive
+    assert batcher.close(5.0)
+
+
+def test_requests_that_wait_while_a_worker_dies_are_computed_by_the_next() -> None:
+    entered, allowed = threading.Event(), threading.Event()
+
+    class Held(Dying):
+        def logits(self, sequences: Sequences, kinds: Sequence[HeadKind], pace: Pace = USUAL_PACE) -> Outputs:
+            entered.set()
+            assert allowed.wait(10)
+            return super().logits(sequences, kinds)
+
+    batcher = Batcher(Held(random_model(has_exits=False), CPU))
+    shared = BatchingBackend(batcher)
+    with ThreadPoolExecutor(4) as threads:
+        deadly = threads.submit(shared.logits, random_sequences([1]), ["classification"])
+        assert entered.wait(10)
+        waiting = [threads.submit(shared.logits, random_sequences([5]), ["classification"]) for _ in range(3)]
+        while batcher.num_waiting < 3:
+            time.sleep(0.001)
+        allowed.set()
+        with pytest.raises(ClosedError):
+            deadly.result(10)
+        assert [one.result(10).logits["classification"].shape for one in waiting] == [(1, 3)] * 3
+    assert batcher.close(5.0)
+
+
+def test_workers_that_die_one_after_another_end_the_batcher_and_leave_nobody_waiting() -> None:
+    said: list[str] = []
+    batcher = Batcher(Dying(random_model(has_exits=False), CPU), report=said.append)
+    shared = BatchingBackend(batcher)
+    for number in range(MAX_RESTARTS + 1):
+        expected = "is lost" if number < MAX_RESTARTS else "does not compute any more"
+        with pytest.raises(ClosedError, match=expected):
+            shared.logits(random_sequences([1]), ["classification"])
+    assert "the last of 4 in a row" in said[-1]
     batcher.close(5.0)
     assert not batcher.is_alive
     with pytest.raises(ClosedError, match="send the request again"):
-        BatchingBackend(batcher).logits(random_sequences([5]), ["classification"])
+        shared.logits(random_sequences([5]), ["classification"])
+
+
+def test_a_worker_that_dies_within_a_batch_of_mixed_depths_leaves_a_batcher_that_computes() -> None:
+    class Breaking(TorchPool):
+        is_broken = False
+
+        def decide(self, depths: np.ndarray) -> np.ndarray:
+            if self.is_broken:
+                raise SystemExit
+            return super().decide(depths)
+
+    model = random_model()
+    pool = Breaking(model, CPU)
+    batcher = Batcher(TorchBackend(model, CPU), pool, RULE)
+    pool.is_broken = True
+    with pytest.raises(ClosedError, match="is lost"):
+        BatchingBackend(batcher).logits(REQUESTS[0], ["classification"])
+    pool.is_broken = False
+    found = BatchingBackend(batcher).logits(REQUESTS[0], ["classification"]).logits["classification"]
+    assert any(np.allclose(found, one, atol=2e-5) for one in predict_depths(model, REQUESTS[0], CPU))
+    assert batcher.close(10.0)
 
 
 class Slow(TorchBackend):

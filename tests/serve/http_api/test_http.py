@@ -36,8 +36,7 @@ def several(quick_runs: dict[str, Path], tmp_path_factory: pytest.TempPathFactor
 
 def direct(server: Running, name: str = "") -> Any:
     """The same model without the server."""
-    served = server.models[name] if name else next(iter(server.models.values()))
-    return openalbert.load(served.predictor.name)
+    return openalbert.load(server.folders[name or next(iter(server.models))])
 
 
 def test_embeddings_are_the_predictors_normalized_or_not(pretrained: Running) -> None:
@@ -69,6 +68,40 @@ def test_similarity_rerank_and_tokens_are_the_predictors(pretrained: Running) ->
     )
 
 
+def test_the_options_of_text_embeddings_inference_are_known_or_refused(pretrained: Running) -> None:
+    model = direct(pretrained)
+    reading = {"truncate": None, "truncation_direction": "Right", "prompt_name": None}
+    np.testing.assert_allclose(pretrained.ask("/embed", inputs=TEXTS, **reading), model.embed(TEXTS), atol=1e-5)
+    ids = [model.tokenizer.encode(text) for text in TEXTS]
+    np.testing.assert_allclose(pretrained.ask("/embed", inputs=[ids[0], TEXTS[1]]), model.embed(TEXTS[:2]), atol=1e-5)
+    np.testing.assert_allclose(pretrained.ask("/embed", inputs=ids[0]), model.embed(TEXTS[:1]), atol=1e-5)
+    for wrong in ({"truncation_direction": "Left"}, {"prompt_name": "query"}, {"dimensions": 7}):
+        [name] = wrong
+        refused = pretrained.post("/embed", inputs="a", **wrong)
+        assert (refused.status_code, refused.json()["error"].startswith(name)) == (422, True)
+    sentences = {"source_sentence": "a", "sentences": ["water " * 600]}
+    assert pretrained.ask("/similarity", inputs=sentences, parameters={"truncate": True})
+    long = pretrained.post("/similarity", inputs=sentences, parameters={"truncate": False})
+    assert (long.status_code, "more than 64 tokens" in long.text) == (422, True)
+    ranked = pretrained.ask("/rerank", query="a", texts=TEXTS, raw_scores=True, truncate=None)
+    assert ranked == pretrained.ask("/rerank", query="a", texts=TEXTS)
+
+
+def test_raw_scores_are_the_logits_of_which_the_probabilities_are_made(several: Running) -> None:
+    for kind in ("classification", "multi_label"):
+        raw = several.ask("/predict", model=kind, inputs=TEXTS, raw_scores=True)
+        usual = several.ask("/predict", model=kind, inputs=TEXTS)
+        for logits, scored in zip(raw, usual, strict=True):
+            assert [one["label"] for one in logits] == [one["label"] for one in scored]
+            powers = np.exp([one["score"] for one in logits])
+            expected = powers / powers.sum() if kind == "classification" else powers / (1 + powers)
+            assert [one["score"] for one in scored] == pytest.approx(list(expected), abs=1e-5)
+    value = several.ask("/predict", model="regression", inputs=TEXTS[0])
+    assert several.ask("/predict", model="regression", inputs=TEXTS[0], raw_scores=True) == value
+    tags = several.post("/predict", model="tagging", inputs=TEXTS[0], raw_scores=True)
+    assert (tags.status_code, "raw_scores are for classes" in tags.text) == (422, True)
+
+
 def test_masks_are_filled_as_the_predictor_fills_them(pretrained: Running) -> None:
     model, text = direct(pretrained), "the [MASK] of the [MASK]."
     first, second = pretrained.ask("/fill-mask", inputs=text, top_k=3)
@@ -76,6 +109,10 @@ def test_masks_are_filled_as_the_predictor_fills_them(pretrained: Running) -> No
         assert [one["token"] for one in masks] == [guess.id for guess in expected]
         assert [one["score"] for one in masks] == pytest.approx([guess.probability for guess in expected], abs=1e-5)
     assert first[0]["sequence"].endswith(" of the [MASK].")
+    for found, guess in zip(first, model.fill(text, 3).masks[0], strict=True):
+        word = guess.piece.removeprefix("\u2581")
+        assert (found["token_str"], found["continues"]) == (word, word == guess.piece)
+        assert found["sequence"] == f"the{'' if found['continues'] else ' '}{word} of the [MASK]."
     [[only]] = pretrained.ask("/fill-mask", inputs=["a [MASK]"], top_k=1)
     assert only["token"] == model.fill("a [MASK]", 1).masks[0][0].id
     missing = pretrained.post("/fill-mask", inputs="no mask")
@@ -142,6 +179,9 @@ def test_the_hugging_face_client_reads_what_each_model_answers(
 def test_the_openai_client_gets_embeddings_as_floats_and_in_base64(pretrained: Running) -> None:
     client, model = openai.OpenAI(base_url=f"{pretrained.url}/v1", api_key="none"), direct(pretrained)
     assert [one.id for one in client.models.list()] == list(pretrained.models)
+    assert client.models.retrieve(next(iter(pretrained.models))).object == "model"
+    with pytest.raises(openai.NotFoundError, match="there is no model 'other'"):
+        client.models.retrieve("other")
     [name] = pretrained.models
     by_default = client.embeddings.create(model=name, input=TEXTS)  # the package asks for base64
     floats = client.embeddings.create(model=name, input=TEXTS, encoding_format="float")
@@ -171,6 +211,44 @@ def test_a_request_chooses_its_model_and_else_gets_the_first_that_can_do_it(seve
     assert "tagging cannot do answer (what there is: classification: predict, embed;" in cannot.json()["error"]
     unknown = several.post("/predict", model="../../etc", inputs="a")
     assert (unknown.status_code, "there is no model '../../etc'" in unknown.text) == (404, True)
+
+
+def test_a_path_names_the_model_for_clients_that_send_none(several: Running) -> None:
+    text = TEXTS[0]
+    named = InferenceClient(model=f"{several.url}/models/multi_label").text_classification(text)
+    assert named[0].label == several.ask("/predict", model="multi_label", inputs=text)[0]["label"]
+    asked = InferenceClient(model=f"{several.url}/models/tagging").token_classification(text)
+    assert [one.word for one in asked] == [one.text for one in direct(several, "tagging").predict(text).entities]
+    assert several.ask("/models/regression/predict", inputs=text)[0]["label"] == "value"
+    assert several.ask("/models/regression/predict", inputs=text, model="tagging") == several.ask(
+        "/predict", inputs=text, model="tagging"
+    )
+    unknown = several.post("/models/other/predict", inputs=text)
+    assert (unknown.status_code, "there is no model 'other'" in unknown.text) == (404, True)
+    assert several.client.get("/models/tagging/info").status_code == 404
+    values = several.client.get("/metrics").text
+    assert 'route="/predict",status="404"' in values
+    assert "/models/" not in values
+
+
+def test_parameters_that_would_change_the_answer_are_refused(pretrained: Running, several: Running) -> None:
+    client = InferenceClient(model=pretrained.url)
+    with pytest.raises(Exception, match=r"parameters\.targets is not known here"):
+        client.fill_mask("the [MASK]", targets=["water"])
+    first = InferenceClient(model=f"{several.url}/models/classification").text_classification(TEXTS[0], top_k=1)
+    assert len(first) == 1
+
+
+def test_info_has_what_clients_of_text_embeddings_inference_read(pretrained: Running, several: Running) -> None:
+    info = pretrained.client.get("/info").json()
+    assert info["model_id"] == next(iter(pretrained.models))
+    assert info["model_dtype"] == "float32"
+    assert info["model_type"] == {"embedding": {"pooling": "weighted"}}
+    assert (info["max_input_length"], info["max_client_batch_size"], info["max_concurrent_requests"]) == (64, 32, 512)
+    assert {"max_batch_tokens", "auto_truncate", "tokenization_workers", "version"} <= set(info)
+    labels = list(direct(several, "classification").labels)
+    classifier = several.client.get("/info").json()["model_type"]["classifier"]
+    assert list(classifier["id2label"].values()) == list(classifier["label2id"]) == labels
 
 
 def test_requests_at_once_get_what_each_gets_alone(several: Running) -> None:
@@ -214,6 +292,7 @@ def test_metrics_count_requests_waiting_batches_and_depths(several: Running) -> 
 
 def test_health_and_the_description_of_the_routes(pretrained: Running) -> None:
     assert pretrained.client.get("/health").json() == {"status": "ok"}
+    assert pretrained.client.head("/health").status_code == 200
     paths = pretrained.client.get("/openapi.json").json()["paths"]
     for route in ("/", "/embed", "/predict", "/rerank", "/similarity", "/tokenize", "/fill-mask", "/answer"):
         assert paths[route]["post"]["requestBody"], route

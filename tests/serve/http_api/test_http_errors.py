@@ -1,5 +1,6 @@
 """What is refused is refused with a reason, in the shape that clients read, and costs the others nothing."""
 
+import contextlib
 import errno
 import io
 import json
@@ -14,7 +15,7 @@ from typing import Any
 import httpx
 import openai
 import pytest
-from tests.serve.http_api.serving import Running, running, until
+from tests.serve.http_api.serving import Running, address, running, until
 
 from openalbert.serve.http_api.batcher import Batcher
 from openalbert.serve.http_api.limits import Limits
@@ -69,11 +70,13 @@ def in_flight(server: Running) -> int:
 
 
 def test_unknown_paths_methods_and_models_are_named(server: Running) -> None:
-    assert error_of(server.client.get("/nowhere"), 404) == "Not Found"
-    assert error_of(server.client.get("/embed"), 405) == "Method Not Allowed"
+    assert error_of(server.client.get("/nowhere"), 404) == "there is no such route: /openapi.json lists all"
+    assert error_of(server.client.post("/embed/"), 404).startswith("there is no such route")
+    assert server.client.get("/embed").headers["allow"] == "POST"
+    assert error_of(server.client.get("/embed"), 405) == "not by GET: /openapi.json lists what each route takes"
     assert "there is no model 'other'" in error_of(server.post("/embed", inputs="a", model="other"), 404)
     openai_shape = server.client.post("/v1/nowhere").json()
-    assert openai_shape["error"]["message"] == "Not Found"
+    assert openai_shape["error"]["message"].startswith("there is no such route")
 
 
 @pytest.mark.parametrize(
@@ -90,7 +93,7 @@ def test_unknown_paths_methods_and_models_are_named(server: Running) -> None:
         (b'{"inputs": "a", "normalize": "perhaps"}', "normalize: Input should be a valid boolean"),
         (rb'{"inputs": "a\ud800"}', "half of a surrogate pair at character 1"),
         (rb'{"inputs": "a", "model": "\udfff"}', "half of a surrogate pair"),
-        (b'{"inputs": " \\u200b "}', "input 0 has no visible characters"),
+        (b'{"inputs": " \\u200b "}', "the input has no visible characters"),
         (b'{"inputs": ["a", ""]}', "input 1 has no visible characters"),
     ],
 )
@@ -228,13 +231,66 @@ def test_a_model_that_fails_gives_a_500_that_says_nothing_of_the_text(
     assert "secret" not in "".join(logged)
 
 
-def test_a_model_whose_worker_has_died_is_unhealthy_and_answers_503(tiny: Path) -> None:
-    with running(tiny) as dying:
-        [model] = dying.models.values()
-        assert model.batcher.close(5.0)
-        assert "is stopping" in error_of(dying.post("/embed", inputs="a"), 503)
-        assert "does not compute any more" in error_of(dying.client.get("/health"), 503)
-        assert dying.client.get("/").status_code == 200
+def test_a_small_request_cannot_ask_for_an_answer_of_any_size(tiny: Path) -> None:
+    with running(tiny) as server:
+        many = server.post("/fill-mask", inputs=["[MASK] " * 60] * 32, top_k=1000)
+        assert "806,400,000 characters" in error_of(many, 413)
+        wide = server.post("/fill-mask", inputs=" " * 100_000 + "[MASK]", top_k=1000)
+        assert "ask for fewer pieces" in error_of(wide, 413)
+        assert "characters" in error_of(server.client.post("/", json={"inputs": "[MASK] " * 60_000}), 413)
+        assert len(server.ask("/fill-mask", inputs="[MASK] " * 50, top_k=100)) == 50
+        tokens = server.post("/tokenize", inputs="water " * 100_000)
+        assert "more than 2,112 tokens" in error_of(tokens, 413)
+
+
+def test_texts_that_take_long_to_read_are_answered_in_time(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = threading.Event()
+    [model] = server.models.values()
+    monkeypatch.setattr(model.predictor, "embed_texts", lambda *_, **__: held.wait(10))
+    started = time.monotonic()
+    assert "not computed within 1 seconds" in error_of(server.post("/embed", inputs="a"), 503)
+    assert time.monotonic() - started < 5
+    held.set()
+
+
+def test_errors_name_the_model_and_not_where_it_lies(server: Running, quick_runs: dict[str, Path]) -> None:
+    [name] = server.models
+    wrong = server.post("/v1/embeddings", input=[9999])
+    assert wrong.json()["error"]["message"] == f"9999 is not an id of {name}: they are 0 to 999"
+    with running(quick_runs["classification"]) as other:
+        pair = error_of(other.post("/predict", inputs=[["a", "b"]]), 422)
+        assert pair.startswith(f"{next(iter(other.models))} was trained on single texts")
+
+
+def test_refused_requests_are_counted_under_their_route(tiny: Path) -> None:
+    with running(tiny, key="word-7") as server:
+        assert server.post("/embed", inputs="a").status_code == 401
+        metrics = server.client.get("/metrics", headers={"authorization": "Bearer word-7"})
+    assert 'openalbert_requests_total{route="/embed",status="401"} 1.0' in metrics.text
+    assert metrics.headers["content-type"].startswith("text/plain; version=")
+
+
+@pytest.mark.parametrize("begun", [b"", b"GET /health HTTP/1.1\r\nHost: a\r\n"], ids=["silent", "half a head"])
+def test_connections_without_a_request_are_closed_after_a_while(begun: bytes, tiny: Path) -> None:
+    with running(tiny, idle_seconds=0.5) as server, socket.create_connection(address(server)) as connection:
+        connection.settimeout(10)
+        connection.sendall(begun)
+        with contextlib.suppress(ConnectionResetError):
+            assert connection.recv(100) == b""
+        assert server.ask("/embed", inputs="a")
+
+
+def test_an_answer_that_nobody_takes_is_dropped_after_a_while(tiny: Path) -> None:
+    with running(tiny, limits=Limits(max_inputs=6000), idle_seconds=0.5) as server:
+        body = json.dumps({"inputs": ["a text"] * 6000}).encode()
+        with raw(server, "/embed", body, receive_buffer=4096) as slow:
+            assert until(lambda: 'route="/embed",status="200"' in server.client.get("/metrics").text, 20)
+            time.sleep(3)
+            taken = b""
+            with contextlib.suppress(ConnectionResetError):
+                taken = b"".join(iter(lambda: slow.recv(65536), b""))
+        head, _, begun = taken.partition(b"\r\n\r\n")
+        assert not head or len(begun) < int(head.lower().split(b"content-length: ")[1].split()[0])
 
 
 def test_a_passage_of_more_tokens_than_are_computed_at_once_is_answered_with_413(quick_runs: dict[str, Path]) -> None:
@@ -306,15 +362,14 @@ def test_pages_of_other_origins_may_ask_only_where_allowed(tiny: Path) -> None:
         assert other.status_code == 400
 
 
-def address(server: Running) -> tuple[str, int]:
-    url = httpx.URL(server.url)
-    assert url.port
-    return url.host, url.port
-
-
-def raw(server: Running, route: str, body: bytes, length: int | None = None) -> socket.socket:
+def raw(
+    server: Running, route: str, body: bytes, length: int | None = None, receive_buffer: int | None = None
+) -> socket.socket:
     """A connection that has sent a request, or the beginning of one."""
-    connection = socket.create_connection(address(server))
+    connection = socket.socket()
+    if receive_buffer:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+    connection.connect(address(server))
     connection.settimeout(10)
     head = f"POST {route} HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
     connection.sendall(f"{head}Content-Length: {length or len(body)}\r\n\r\n".encode() + body)

@@ -10,82 +10,32 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
-from contextlib import contextmanager
-from contextvars import ContextVar
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float32, Int64
 
-from openalbert.errors import UserError
 from openalbert.finetuning.early_exit import NEVER
 from openalbert.finetuning.predict import MEAN, TOKENS_AT_A_TIME, Embedding, Outputs, combine_windows
 from openalbert.interop.exits import ExitRule
 from openalbert.model.config import TOKEN_HEADS, AlbertConfig, Head, HeadKind
+from openalbert.progress import log
 from openalbert.serve.backend import USUAL_PACE, Backend, MaskedPieces, Pace
 from openalbert.serve.early_exit import DepthMixedBatch, Pool
+from openalbert.serve.http_api.limits import (
+    TICKET,
+    ClosedError,
+    LateError,
+    OverloadedError,
+    Served,
+    Ticket,
+    TooLargeError,
+)
 from openalbert.tasks.task import Sequences
 
-
-class OverloadedError(UserError):
-    """More is waiting than the batcher takes."""
-
-
-class TooLargeError(UserError):
-    """More is asked for in one request than is computed for one."""
-
-
-class ClosedError(UserError):
-    """Nothing is computed any more."""
-
-
-class LateError(UserError):
-    """A request was not computed in time."""
-
-
-@dataclass(frozen=True)
-class Served:
-    """What a request waited for and got, for metrics."""
-
-    queue_seconds: float
-    compute_seconds: float
-    batch_tokens: int
-    """Tokens that were computed together with it, its own included, when it joined."""
-    depths: tuple[int, ...] = ()
-    """The layers that were computed for each of its sequences, where they may leave early."""
-
-
-@dataclass
-class Ticket:
-    """One request's limits, and what became of it."""
-
-    seconds: float = 30.0
-    """How long it may take, waiting included."""
-    max_depth: int | None = None
-    deadline: float | None = None
-    """Seconds of computing after which it leaves with what it has."""
-    is_cancelled: bool = False
-    """Set where nobody waits for the result any more."""
-    served: list[Served] = field(default_factory=list)
-
-    @property
-    def is_limited(self) -> bool:
-        """Whether fewer layers than all may be computed for it, whatever the model's exits say."""
-        return self.max_depth is not None or self.deadline is not None
-
-
-TICKET: ContextVar[Ticket | None] = ContextVar("ticket", default=None)
-
-
-@contextmanager
-def ticket(one: Ticket) -> Iterator[Ticket]:
-    """Everything that is computed within, in this thread, counts for this request."""
-    token = TICKET.set(one)
-    try:
-        yield one
-    finally:
-        TICKET.reset(token)
+MAX_RESTARTS = 3  # of a worker that dies before it has computed anything
 
 
 @runtime_checkable
@@ -202,12 +152,14 @@ class Batcher:
         max_waiting: int = 512,
         max_tokens: int = 32 * 512,
         clock: Callable[[], float] = time.monotonic,
+        report: Callable[[str], None] = log,
     ) -> None:
         """`pool`: what sequences of mixed depths are computed in, for a model with one head for whole sequences.
 
-        `max_tokens` are those of one request: while they are computed, others wait.
+        `max_tokens` are those of one request: while they are computed, others wait. `report` is called with a sentence
+        when a worker thread dies.
         """
-        self.backend, self.tokens_at_a_time, self.clock = backend, tokens_at_a_time, clock
+        self.backend, self.tokens_at_a_time, self.clock, self.report = backend, tokens_at_a_time, clock, report
         self.max_waiting, self.max_tokens = max_waiting, max_tokens
         self.mixed = None
         if pool is not None:
@@ -216,6 +168,9 @@ class Batcher:
         self._joined: list[Job] = []
         self._running: list[Job] = []
         self._next_number = 0
+        self.num_deaths = 0
+        """How often a worker thread has died; another one took over."""
+        self._deaths_in_a_row = 0
         self._changed = threading.Condition()
         self._is_closing = False
         self._thread = threading.Thread(target=self._run, name="batcher", daemon=True)
@@ -233,7 +188,7 @@ class Batcher:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the worker thread runs."""
+        """Whether there is a worker."""
         return self._thread.is_alive()
 
     def compute(self, work: Work, sequences: Sequences, masks: Int64[np.ndarray, "masks"] | None = None) -> Any:
@@ -256,7 +211,7 @@ class Batcher:
             return job.result.result(timeout=one.seconds)
         except TimeoutError:
             one.is_cancelled = True
-            raise LateError(f"the request was not computed within {one.seconds:g} seconds: try again later") from None
+            raise LateError(one.seconds) from None
 
     def close(self, seconds: float = 30.0) -> bool:
         """Compute what waits, take nothing new, and end; returns whether all was done in this time."""
@@ -269,16 +224,45 @@ class Batcher:
     # The worker thread.
 
     def _run(self) -> None:
-        try:
-            self._run_until_closed()
-        finally:  # whoever waits for a thread that has died would wait in vain
-            with self._changed:
+        while True:
+            try:
+                self._run_until_closed()
+                return
+            except BaseException as error:
+                if not self._recover(error):
+                    return
+
+    def _recover(self, error: BaseException) -> bool:
+        """After the worker died: what it was computing has failed, what waits is computed by the next one.
+
+        Returns whether there is a next one. Where one after another dies, nothing is computed any more.
+        """
+        lost = [*self._joined, *self._running]
+        self._joined, self._running = [], []
+        self.num_deaths += 1
+        self._deaths_in_a_row += 1
+        is_replaced = self._deaths_in_a_row <= MAX_RESTARTS
+        with self._changed:
+            if not is_replaced:
                 self._is_closing = True
-                for job in (*self._waiting, *self._joined, *self._running):
-                    if not job.result.done():
-                        job.result.set_exception(ClosedError("the model does not compute any more"))
+                lost += self._waiting
+                self._waiting.clear()
+        reason = "what was being computed is lost: send the request again"
+        for job in lost:
+            if not job.result.done():
+                job.result.set_exception(ClosedError(reason if is_replaced else "the model does not compute any more"))
+        what = (
+            "another one takes over"
+            if is_replaced
+            else f"the last of {self._deaths_in_a_row} in a row, nothing is computed any more"
+        )
+        with suppress(OSError):  # a log that cannot be written is no reason to end
+            self.report(f"a worker thread ended with {type(error).__name__}: {what}")
+        return is_replaced
 
     def _run_until_closed(self) -> None:
+        if self.mixed is not None:
+            self.mixed.clear()
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._waiting or self._joined or self._is_closing)
@@ -297,6 +281,7 @@ class Batcher:
                 if failed:
                     self.mixed.clear()
                     self._joined = []
+            self._running = []
 
     def _take(self) -> tuple[list[Job], list[Job]]:
         """What is started now: jobs that join the batch of mixed depths, and jobs of one kind that run at once."""
@@ -371,6 +356,7 @@ class Batcher:
         now = self.clock()
         job.ticket.served.append(Served(job.joined - job.arrived, now - job.joined, job.batch_tokens, depths))
         job.result.set_result(result)
+        self._deaths_in_a_row = 0
 
 
 @contextmanager
@@ -405,6 +391,9 @@ class BatchingBackend:
     def logits(self, sequences: Sequences, kinds: Sequence[HeadKind], pace: Pace = USUAL_PACE) -> Outputs:
         """The logits of these heads; the batcher chooses how much is computed at a time."""
         found: Outputs = self.batcher.compute(LogitsWork(tuple(kinds)), sequences)
+        one = TICKET.get()
+        if one is not None:
+            one.logits = found.logits
         return found
 
     def masked_pieces(

@@ -12,22 +12,29 @@ import sys
 import time
 import traceback
 import uuid
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Collection, MutableMapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from openalbert.serve.http_api.batcher import Served
-from openalbert.serve.http_api.limits import Limits
+from openalbert.serve.http_api.limits import Limits, Served
 
 Message: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
 App: TypeAlias = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 
-OPEN_ROUTES = ("/", "/health", "/favicon.ico")  # without a key: the page itself holds nothing, and probes have none
+OPEN_ROUTES = (
+    "/",
+    "/docs",
+    "/health",
+    "/favicon.ico",
+)  # without a key: the page itself holds nothing, and probes have none
+PATH_MODEL = "openalbert.model"
+"""Where a request's scope has the model that its path names."""
+MODEL_PATH = re.compile(r"/models/([^/]+)(/.*)?")
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 METHODS = ("GET", "HEAD", "POST", "OPTIONS", "PUT", "PATCH", "DELETE")
 RETRY_SECONDS = 1
@@ -50,6 +57,7 @@ class Metrics:
         depths = tuple(range(1, num_layers + 1))
         self.depth = Histogram("openalbert_exit_depth", "Layers computed for a sequence.", buckets=depths, **new)
         self.waiting = Gauge("openalbert_requests_waiting", "Requests not yet computed.", ["model"], **new)
+        self.deaths = Gauge("openalbert_worker_deaths", "Worker threads that died.", ["model"], **new)
 
     def add(self, served: Served) -> None:
         """Count a computation."""
@@ -78,26 +86,35 @@ def error_body(kind: str, message: str, route: str = "") -> dict[str, Any]:
 class Guard:
     """The application with everything around it that does not depend on the route."""
 
-    def __init__(self, app: App, limits: Limits, metrics: Metrics, key: str = "", log_texts: bool = False) -> None:
+    def __init__(
+        self,
+        app: App,
+        limits: Limits,
+        metrics: Metrics,
+        routes: Collection[str],
+        *,
+        key: str = "",
+        log_texts: bool = False,
+    ) -> None:
+        """`routes`: the paths that logs and metrics name; one of a stranger's choice would fill them."""
         self.app, self.limits, self.metrics, self.log_texts = app, limits, metrics, log_texts
+        self.routes = frozenset(routes)
         self._key = key.encode()
         self._in_flight = 0
         metrics.in_flight.set_function(lambda: self._in_flight)
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
-        """Answer a request; what is not HTTP is left to the application."""
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
+        """Answer a request."""
         started = time.perf_counter()
+        scope = _with_model_of_path(scope)
         headers = {name.lower(): value for name, value in scope["headers"]}
         given = headers.get(b"x-request-id", b"").decode("latin-1")
         request_id = given if REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
-        state: dict[str, Any] = {"status": 500, "body": b""}
+        state: dict[str, Any] = {"status": 500, "body": b"", "has_begun": False}
 
         async def answer(message: Message) -> None:
             if message["type"] == "http.response.start":
-                state["status"] = message["status"]
+                state["status"], state["has_begun"] = message["status"], True
                 message["headers"] = [*message.get("headers", ()), (b"x-request-id", request_id.encode())]
             await send(message)
 
@@ -108,6 +125,9 @@ class Guard:
             await self.app(scope, _replayed(state["body"], receive), answer)
         except RefusedError as error:
             await _send_error(answer, error, scope["path"])
+        except asyncio.CancelledError:  # by a second signal, or when draining takes too long: it ends here
+            if not state["has_begun"]:
+                await _send_error(answer, RefusedError(503, "Unavailable", "the server has stopped"), scope["path"])
         except Exception as error:
             self._log_failure(request_id, error)  # the application has answered it
         finally:
@@ -145,7 +165,7 @@ class Guard:
             raise RefusedError(408, "Timeout", f"the body did not arrive within {self.limits.seconds:g} s") from None
 
     def _record(self, scope: MutableMapping[str, Any], state: dict[str, Any], request_id: str, seconds: float) -> None:
-        route = getattr(scope.get("route"), "path", "none")  # a path of a stranger's choice would fill the metrics
+        route = scope["path"] if scope["path"] in self.routes else "none"
         self.metrics.requests.labels(route, str(state["status"])).inc()
         self.metrics.seconds.labels(route).observe(seconds)
         line = {
@@ -172,6 +192,14 @@ class Guard:
                 **({"message": str(error)} if self.log_texts else {}),
             }
         )
+
+
+def _with_model_of_path(scope: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """POST /models/NAME/predict asks that model for /predict: for clients that take an address, but no model."""
+    found = MODEL_PATH.fullmatch(scope["path"])
+    if scope["method"] != "POST" or not found:
+        return scope
+    return {**scope, "path": found[2] or "/", PATH_MODEL: found[1]}
 
 
 def _log(line: dict[str, Any]) -> None:

@@ -1,8 +1,14 @@
-"""`openalbert serve`: models behind HTTP, until SIGTERM or Ctrl-C; what is under way is answered first."""
+"""`openalbert serve`: models behind HTTP, until SIGTERM or Ctrl-C; what is under way is answered first.
 
+It imports no web packages itself: its settings are read where they are not installed, too.
+"""
+
+import contextlib
+import os
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
@@ -75,14 +81,37 @@ def serve(settings: Serve) -> None:
             raise UserError(f"two of the models are called {max(names, key=names.count)}: rename the folder of one")
         app = make_app(models, settings.limits, key=key, cors=settings.cors, log_texts=settings.log_texts)
         if settings.host not in LOOPBACK and not key:
-            log(f"everybody who reaches {settings.host} can ask: --api-key-file asks for a key")
+            _say(f"everybody who reaches {settings.host} can ask: --api-key-file asks for a key")
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         where = f"http://{host}:{opened.getsockname()[1]}"
-        Server(app, settings.limits, lambda: log(f"serving {', '.join(names)} at {where} (Ctrl-C stops)")).run([opened])
-        is_drained = [model.batcher.close(settings.limits.seconds) for model in models]
-    if not all(is_drained):
-        raise UserError("stopped, but some requests were not answered in time")
-    log("stopped: every request was answered")
+        server = Server(
+            app,
+            settings.limits,
+            opened=lambda: _say(f"serving {', '.join(names)} at {where} (Ctrl-C stops)"),
+            must_stop=lambda: not all(model.batcher.is_alive for model in models),
+        )
+        server.run([opened])
+        dead = [model.name for model in models if not model.batcher.is_alive]
+        seconds = 0.0 if server.force_exit else settings.limits.seconds
+        is_drained = [model.batcher.close(seconds) for model in models]
+    if server.force_exit or not all(is_drained):
+        _end_at_once("stopped, but some requests were not answered")
+    if dead:
+        raise UserError(f"{dead[0]} does not compute any more, its workers died one after another: start it again")
+    _say("stopped: every request was answered")
+
+
+def _say(sentence: str) -> None:
+    """Log it; a full disk is no reason to end."""
+    with contextlib.suppress(OSError):
+        log(sentence)
+
+
+def _end_at_once(reason: str) -> NoReturn:
+    """End while a thread still computes: it cannot be stopped, and Python would abort when it clears up around it."""
+    _say(f"error: {reason}")
+    sys.stdout.flush()
+    os._exit(1)
 
 
 def load_model(name: str, settings: Serve, device: Device) -> "ServedModel":
@@ -105,9 +134,10 @@ def load_model(name: str, settings: Serve, device: Device) -> "ServedModel":
         max_waiting=settings.limits.max_requests,
         max_tokens=(1 + settings.limits.max_inputs) * predictor.config.max_positions,
     )
-    served = Predictor(BatchingBackend(batcher), predictor.tokenizer, predictor.task, name=name)
-    short = folder.parent.name if folder.name == "model" else folder.name
-    return ServedModel(short, served, batcher)
+    short = folder.parent.name if folder.name == "model" else folder.name  # errors name it: a path is nobody's business
+    served = Predictor(BatchingBackend(batcher), predictor.tokenizer, predictor.task, name=short)
+    precision = backend.device.precision if isinstance(backend, TorchBackend) else backend.model.manifest.precision
+    return ServedModel(short, served, batcher, precision)
 
 
 def _read_key(path: Path | None) -> str:

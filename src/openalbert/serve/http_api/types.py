@@ -18,8 +18,8 @@ Text = Annotated[str, AfterValidator(_encodable)]
 Pair = Annotated[list[Text], Field(min_length=1, max_length=2)]
 Ids = list[Annotated[int, Field(ge=0, strict=True)]]
 Top = Annotated[int, Field(ge=1, le=1000)]
-RawScores = Literal[False]
-"""Scores are probabilities, values or cosines; logits are not given."""
+TextsOrIds = Text | Ids | list[Text | Ids]
+"""One text or several, each as characters or as ids of the model's vocabulary."""
 
 
 class Body(BaseModel):
@@ -36,12 +36,25 @@ class Effort(Body):
     deadline_ms: Annotated[float | None, Field(ge=0, description="It leaves as it is after so long.")] = None
 
 
-class EmbedBody(Body):
+class Reading(Body):
+    """How texts are read, in text-embeddings-inference's words. What would be read otherwise here is refused."""
+
+    truncate: Annotated[bool | None, Field(description="false: an input that is too long is refused, not cut.")] = None
+    truncation_direction: Annotated[Literal["right", "Right"], Field(description="A text is cut at its end.")] = "right"
+    prompt_name: Annotated[None, Field(description="There are no prompts here.")] = None
+
+    @property
+    def cuts(self) -> bool:
+        """Whether an input that is too long is cut."""
+        return self.truncate is not False
+
+
+class EmbedBody(Reading):
     """POST /embed."""
 
-    inputs: Text | list[Text]
+    inputs: TextsOrIds
     normalize: bool = True
-    truncate: bool = True
+    dimensions: int | None = None
 
 
 class Choice(BaseModel):
@@ -52,22 +65,22 @@ class Choice(BaseModel):
     passage: Text = ""
 
 
-class PredictBody(Effort):
+class PredictBody(Effort, Reading):
     """POST /predict: a text; several; a pair as two texts, for a model of pairs; or a batch of lists or of choices."""
 
     inputs: Text | list[Text] | list[Pair] | Choice | list[Choice]
-    raw_scores: RawScores = False
-    truncate: bool = True
+    raw_scores: Annotated[bool, Field(description="Logits in place of probabilities.")] = False
 
 
-class RerankBody(Body):
+class RerankBody(Reading):
     """POST /rerank."""
 
     query: Text
     texts: list[Text]
-    raw_scores: RawScores = False
+    raw_scores: Annotated[bool, Field(description="Changes nothing: scores are cosines, or values as predicted.")] = (
+        False
+    )
     return_text: bool = False
-    truncate: bool = True
 
 
 class SimilarityInputs(BaseModel):
@@ -81,6 +94,7 @@ class SimilarityBody(Body):
     """POST /similarity."""
 
     inputs: SimilarityInputs
+    parameters: Reading | None = None
 
 
 class TokenizeBody(Body):
@@ -88,6 +102,7 @@ class TokenizeBody(Body):
 
     inputs: Text | list[Text]
     add_special_tokens: bool = True
+    prompt_name: None = None
 
 
 class FillBody(Body):
@@ -109,13 +124,17 @@ class AnswerBody(Body, Question):
 
 
 class Parameters(BaseModel):
-    """Of those that InferenceClient sends, the ones that change something here."""
+    """Those that InferenceClient sends and that are known here; another one would change the answer, and is refused."""
 
-    top_k: Top | None = None
+    model_config = ConfigDict(extra="forbid")
+    top_k: Annotated[Top | None, Field(description="Pieces for a mask, or labels of a text.")] = None
     normalize: bool | None = None
+    aggregation_strategy: Annotated[
+        Literal["simple", "first"] | None, Field(description="Entities are made of words, by their first pieces.")
+    ] = None
 
 
-class AnyBody(Effort):
+class AnyBody(Effort, Reading):
     """POST /: whatever the model is for, as InferenceClient sends it."""
 
     inputs: Text | SimilarityInputs | Question | list[Text] | list[Pair] | Choice | list[Choice]
@@ -126,7 +145,7 @@ class AnyBody(Effort):
 class OpenAiBody(Body):
     """POST /v1/embeddings."""
 
-    input: Text | list[Text] | Ids | list[Ids]
+    input: TextsOrIds
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: int | None = None
 
@@ -164,6 +183,7 @@ class Filled(BaseModel):
     token: int
     token_str: str
     sequence: str
+    continues: Annotated[bool, Field(description="Whether the piece continues the word before the mask.")]
 
 
 class Answered(BaseModel):

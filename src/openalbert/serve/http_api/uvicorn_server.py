@@ -4,7 +4,9 @@ import contextlib
 import resource
 import signal
 import socket
+import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import uvicorn
 
@@ -16,12 +18,16 @@ KEEP_ALIVE = 75  # seconds until an idle connection is closed: later than client
 
 
 class Server(uvicorn.Server):
-    """Calls `opened` when requests can come."""
+    """Calls `opened` when requests can come, and stops by itself when `must_stop` says so."""
 
-    def __init__(self, app: App, limits: Limits, opened: Callable[[], None]) -> None:
+    def __init__(
+        self, app: App, limits: Limits, opened: Callable[[], None], must_stop: Callable[[], bool] = lambda: False
+    ) -> None:
         super().__init__(
             uvicorn.Config(
                 app,
+                http="h11",  # whatever else is installed: it is the one that the tests try
+                ws="none",
                 log_level="error",
                 access_log=False,
                 timeout_keep_alive=KEEP_ALIVE,
@@ -30,12 +36,35 @@ class Server(uvicorn.Server):
                 lifespan="off",
             )
         )
-        self.opened = opened
+        self.opened, self.must_stop, self.idle_seconds = opened, must_stop, float(KEEP_ALIVE)
+        self._idle: dict[tuple[Any, Any], float] = {}
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Open the port."""
         await super().startup(sockets)
         self.opened()
+
+    async def on_tick(self, counter: int) -> bool:
+        """Ten times a second: whether to stop."""
+        if counter % 10 == 0:
+            self._close_idle_connections()
+        return await super().on_tick(counter) or self.must_stop()
+
+    def _close_idle_connections(self) -> None:
+        """Close connections that send nothing, or part of a head, or do not take their last answer.
+
+        uvicorn itself closes those alone that have taken an answer and then send nothing.
+        """
+        now, before, self._idle = time.monotonic(), self._idle, {}
+        for connection in list(self.server_state.connections):
+            cycle: Any = getattr(connection, "cycle", None)  # of the last request
+            if cycle is not None and not cycle.response_complete:
+                continue
+            since = before.get((connection, cycle), now)
+            if now - since > self.idle_seconds:
+                connection.transport.abort()
+            else:
+                self._idle[connection, cycle] = since
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
