@@ -40,6 +40,7 @@ import io
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tarfile
@@ -52,7 +53,6 @@ from typing import Any
 from carry_run import pack as pack_run
 from carry_run import read_parts, write_parts
 from small_shapes import CANDIDATES, SMALL
-from studies_h200 import openalbert
 
 from openalbert.model.config import AlbertConfig
 
@@ -61,6 +61,7 @@ STAGES = ("recipe", "shapes", "small", "base")
 RECORDS = ("run.json", "run_info.json", "metrics.jsonl")
 PART_MIB = 15.0
 SMALL_MINUTES = 17.0
+GRACE = 60  # seconds that a run has to write its checkpoint
 START = 20.0  # seconds that a run needs before its first step: with less time left it is not started
 EVALUATION = "--evaluation-examples 4096 --save-every 1000000 --log-every 50"
 LAMB = "--optimizer.kind lamb --optimizer.learning-rate 0.003 --objective.masked-lm.rate 0.15"
@@ -146,6 +147,21 @@ def words_of(run: Run, work: Path, stage: str, given: argparse.Namespace) -> lis
     if run.after:
         words += ["--warm-start", str(work / stage / run.after)]
     return [*words, *given.more]
+
+
+def openalbert(words: list[str], seconds: float | None = None) -> int:
+    """Run a command of openalbert, and stop it after so many seconds, with its checkpoint; returns its exit code."""
+    print(f"$ openalbert {' '.join(words)}", flush=True)
+    process = subprocess.Popen([sys.executable, "-m", "openalbert", *words])
+    try:
+        return process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGTERM)
+        try:
+            return process.wait(GRACE)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return process.wait()
 
 
 def is_done(folder: Path) -> bool:
