@@ -16,7 +16,7 @@ that reads a CSV, learns, and predicts the test file:
 
 A cell that is in laptop.json is not run again: the whole can be run in pieces. Wall seconds are those of the process,
 from start to end; CPU seconds, its user and system time, are less disturbed by other work on the machine.
-Needs `pip install "openalbert[bench]"`, scikit-learn, and sentence-transformers for its side.
+Needs `pip install "openalbert[bench]"`.
 """
 
 import argparse

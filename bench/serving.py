@@ -6,6 +6,7 @@ PLAIN is the folder of a classifier without exits, EXPORTED an exported one with
 process of its own. locust sends the requests (bench/serving_load.py): first some clients that wait for their answers
 find the throughput, the contestants in turn and several rounds; then the exported model gets as many requests a
 second as it answered, and twice as many, whether earlier ones are answered or not. Memory is the server's resident set.
+Needs `pip install "openalbert[bench]"`.
 """
 
 import argparse
