@@ -195,6 +195,33 @@ def test_a_worker_that_dies_within_a_batch_of_mixed_depths_leaves_a_batcher_that
     assert batcher.close(10.0)
 
 
+def test_a_request_whose_end_fails_fails_at_once(mixed: Batcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise ValueError("windows that cannot be combined")
+
+    monkeypatch.setattr("openalbert.serve.http_api.batcher.combine_windows", broken)
+    with ticket(Ticket(seconds=10.0)), pytest.raises(ValueError, match="cannot be combined"):
+        BatchingBackend(mixed).logits(REQUESTS[0], ["classification"])
+
+
+def test_a_worker_that_dies_while_it_takes_requests_loses_none() -> None:
+    class Dies(Batcher):
+        has_died = False
+
+        def _is_stepped(self, job: Any) -> bool:
+            if not self.has_died:
+                self.has_died = True
+                raise SystemExit
+            return super()._is_stepped(job)
+
+    batcher = Dies(TorchBackend(random_model(has_exits=False), CPU), report=lambda _: None)
+    with ticket(Ticket(seconds=10.0)):
+        found = BatchingBackend(batcher).logits(random_sequences([5]), ["classification"])
+    assert found.logits["classification"].shape == (1, 3)
+    assert batcher.num_deaths == 1
+    assert batcher.close(5.0)
+
+
 class Slow(TorchBackend):
     """Computes when it is allowed to, and fails where a request asks for it."""
 

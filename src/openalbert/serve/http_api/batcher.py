@@ -256,7 +256,7 @@ class Batcher:
             if is_replaced
             else f"the last of {self._deaths_in_a_row} in a row, nothing is computed any more"
         )
-        with suppress(OSError):  # a log that cannot be written is no reason to end
+        with suppress(OSError, ValueError):  # a log that cannot be written is no reason to end
             self.report(f"a worker thread ended with {type(error).__name__}: {what}")
         return is_replaced
 
@@ -269,7 +269,6 @@ class Batcher:
                 if self._is_closing and not self._waiting and not self._joined:
                     return
                 stepped, grouped = self._take()
-                self._running = [*stepped, *grouped]
             for job in stepped:
                 with _failing([job]):
                     self._join(job)
@@ -284,17 +283,20 @@ class Batcher:
             self._running = []
 
     def _take(self) -> tuple[list[Job], list[Job]]:
-        """What is started now: jobs that join the batch of mixed depths, and jobs of one kind that run at once."""
+        """What is started now: jobs that join the batch of mixed depths, and jobs of one kind that run at once.
+
+        Every job is in `_waiting` until it is in `_running`: should the worker die here, none is lost.
+        """
         stepped: list[Job] = []
         grouped: list[Job] = []
         later: deque[Job] = deque()
         mixed_tokens = self.mixed.num_tokens if self.mixed is not None else 0
         most_tokens = min(self.tokens_at_a_time, self.mixed.pool.most_tokens) if self.mixed is not None else 0
         group_tokens = 0
-        while self._waiting:
-            job = self._waiting.popleft()
+        for job in self._waiting:
             if job.ticket.is_cancelled:
-                job.result.set_exception(CancelledError())
+                if not job.result.done():
+                    job.result.set_exception(CancelledError())
             elif self._is_stepped(job):
                 assert self.mixed is not None
                 fits = not mixed_tokens or mixed_tokens + job.num_tokens <= most_tokens
@@ -311,7 +313,7 @@ class Batcher:
                 group_tokens += job.num_tokens
             else:
                 later.append(job)
-        self._waiting = later
+        self._waiting, self._running = later, [*stepped, *grouped]
         return stepped, grouped
 
     def _is_stepped(self, job: Job) -> bool:
@@ -339,10 +341,10 @@ class Batcher:
             job.logits[rows[own]], job.depths[rows[own]] = left.logits[own], left.depths[own]
             job.waits_for -= int(own.sum())
             if not job.waits_for:
-                self._joined.remove(job)
                 logits = combine_windows(job.sequences, job.logits)
                 depths = job.depths if self.leaves_early or job.ticket.is_limited else None
                 self._done(job, Outputs({self.mixed.pool.head: logits}, depths), tuple(job.depths.tolist()))
+                self._joined.remove(job)
 
     def _compute(self, jobs: list[Job]) -> None:
         """Jobs of one kind, computed at once."""

@@ -81,13 +81,13 @@ def serve(settings: Serve) -> None:
             raise UserError(f"two of the models are called {max(names, key=names.count)}: rename the folder of one")
         app = make_app(models, settings.limits, key=key, cors=settings.cors, log_texts=settings.log_texts)
         if settings.host not in LOOPBACK and not key:
-            _say(f"everybody who reaches {settings.host} can ask: --api-key-file asks for a key")
+            _log_safely(f"everybody who reaches {settings.host} can ask: --api-key-file asks for a key")
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         where = f"http://{host}:{opened.getsockname()[1]}"
         server = Server(
             app,
             settings.limits,
-            opened=lambda: _say(f"serving {', '.join(names)} at {where} (Ctrl-C stops)"),
+            opened=lambda: _log_safely(f"serving {', '.join(names)} at {where} (Ctrl-C stops)"),
             must_stop=lambda: not all(model.batcher.is_alive for model in models),
         )
         server.run([opened])
@@ -98,10 +98,10 @@ def serve(settings: Serve) -> None:
         _end_at_once("stopped, but some requests were not answered")
     if dead:
         raise UserError(f"{dead[0]} does not compute any more, its workers died one after another: start it again")
-    _say("stopped: every request was answered")
+    _log_safely("stopped: every request was answered")
 
 
-def _say(sentence: str) -> None:
+def _log_safely(sentence: str) -> None:
     """Log it; a full disk is no reason to end."""
     with contextlib.suppress(OSError):
         log(sentence)
@@ -109,7 +109,7 @@ def _say(sentence: str) -> None:
 
 def _end_at_once(reason: str) -> NoReturn:
     """End while a thread still computes: it cannot be stopped, and Python would abort when it clears up around it."""
-    _say(f"error: {reason}")
+    _log_safely(f"error: {reason}")
     sys.stdout.flush()
     os._exit(1)
 

@@ -1,4 +1,4 @@
-"""uvicorn as `openalbert serve` runs it: it says when the port is open, and a signal lets it finish what it began."""
+"""uvicorn as `openalbert serve` runs it: reports when the port is open, and finishes what it began after a signal."""
 
 import contextlib
 import resource
