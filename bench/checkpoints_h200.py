@@ -1,4 +1,4 @@
-"""The bundled checkpoints on one GPU, in commands of ten minutes each that resume one another.
+"""The bundled checkpoints on one GPU, in commands of a few minutes each that resume one another.
 
     python bench/checkpoints_h200.py prepare --work W --text FILE … [--name two|all|heldout]
     python bench/checkpoints_h200.py recipe --work W --minutes 9
@@ -15,7 +15,7 @@ W/STAGE.md, the command of every run in W/STAGE.log.
 The plan, in minutes of training (`--length` changes those of every run of a stage; compilation, evaluations and the
 start of a process take about half a minute a run):
 
-| visit | stages |
+| half an hour of GPU time | stages |
 |---|---|
 | 1, 28 | prepare two and heldout 1; recipe 18 (Muon 2, LAMB 2, Muon 7, LAMB 7); shapes 6 (four of 1.5) |
 | 2, 28 | prepare all 2; base 24, the first part of 33 at length 128; pack --carry base/short |

@@ -1,24 +1,24 @@
-"""Studies at the budget small on one GPU rented by the minute: bundled at home, trained there, reported at home.
+"""Studies at the budget small on one GPU rented by the minute: bundled and reported locally, trained there.
 
-At home, once. `bundle` writes what the GPU's machine needs and may not have: text and tasks, compressed, and the
+Locally, once: `bundle` writes what the GPU's machine needs and may not have: text and tasks, compressed, and the
 pure-Python packages as one file that Python imports from. It prints the sizes.
 
-    python bench/studies_h200.py bundle --out visit --text wikipedia-00.txt.xz books-00.txt.xz \\
+    python bench/studies_h200.py bundle --out bundle --text wikipedia-00.txt.xz books-00.txt.xz \\
         --heldout-text heldout-wikipedia.txt heldout-books.txt --task-data glue
 
 On the GPU's machine, from the root of the repository, in commands of ten minutes at most. It needs torch, numpy,
-safetensors and sentencepiece; scipy and matplotlib are needed at home alone. The weights of the bundled checkpoint are
+safetensors and sentencepiece; scipy and matplotlib are needed locally alone. The weights of the bundled checkpoint are
 not needed (its tokenizer is): without them the tree is 23 MB smaller. First and second command:
 
-    export PYTHONPATH=visit/packages.zip:src PYTHONUNBUFFERED=1
-    python3 bench/studies_h200.py unpack --bundle visit --work work &&
+    export PYTHONPATH=bundle/packages.zip:src PYTHONUNBUFFERED=1
+    python3 bench/studies_h200.py unpack --bundle bundle --work work &&
     python3 bench/studies_h200.py calibrate --work work --minutes 3 &&
     python3 bench/studies_h200.py run --work work --minutes 4.8
-    python3 bench/studies_h200.py pack --work work --out "$OUT"
+    python3 bench/studies_h200.py pack --work work --out packed
 
-    export PYTHONPATH=visit/packages.zip:src PYTHONUNBUFFERED=1
+    export PYTHONPATH=bundle/packages.zip:src PYTHONUNBUFFERED=1
     python3 bench/studies_h200.py run --work work --minutes 8.5
-    python3 bench/studies_h200.py pack --work work --out "$OUT"
+    python3 bench/studies_h200.py pack --work work --out packed
 
 `calibrate` trains the two extreme variants, ALBERT-like and BERT-like, with two learning rates of Muon, and chooses the
 one with which the weaker variant is better; what it trained with the chosen rate is not trained again. If the weaker
@@ -28,7 +28,7 @@ second command resumes, and is repeated until `run` reports that all is done. On
 taken along: give the archive of `pack` to `unpack --results studies.tar.gz`. Unfinished ones start again there. The
 archive has no weights, so a chain of depths must be trained on one machine: `run depth --seeds 1`, then 2, then 3.
 
-At home: `mkdir work && tar -xzf studies.tar.gz -C work`, and the commands that `pack` prints write the reports.
+Locally again: `mkdir work && tar -xzf studies.tar.gz -C work`, and the commands that `pack` prints write the reports.
 
 NVIDIA's MPS is started where it is installed: small runs then share the GPU at the same time instead of in turns
 (results/tasks-h200). Estimate for the first four studies with three seeds: 45 runs, 3.2 G tokens, 2.4e17 model FLOPs.
@@ -106,7 +106,7 @@ def bundle(arguments: argparse.Namespace) -> None:
 
 
 def unpack(arguments: argparse.Namespace) -> None:
-    """Shards from the text, the tasks, and results of an earlier visit."""
+    """Shards from the text, the tasks, and results of an earlier machine."""
     work: Path = arguments.work
     work.mkdir(parents=True, exist_ok=True)
     if arguments.results is not None:

@@ -30,6 +30,10 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+class LockedError(UserError):
+    """Another process has locked a folder."""
+
+
 @contextlib.contextmanager
 def locked(folder: Path, verb: str) -> Iterator[None]:
     """Lock a folder; the lock ends with the process."""
@@ -38,7 +42,7 @@ def locked(folder: Path, verb: str) -> Iterator[None]:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(descriptor)
-        raise UserError(f"{folder}: another `openalbert {verb}` is at work here: wait for it or stop it") from None
+        raise LockedError(f"{folder}: another `openalbert {verb}` is at work here: wait for it or stop it") from None
     except OSError:
         pass  # the file system has no locks: continue without
     try:

@@ -127,8 +127,8 @@ PAGES: dict[str, Page] = {
     ),
     "pretrain": Page(
         "[NAME] --data PATH [SETTINGS]",
-        "Pretrain a model on token shards: masked LM and sentence order, with LAMB or Muon. The same command again "
-        "resumes where it was stopped.",
+        "Pretrain a model on token shards: masked LM and sentence order, with LAMB, AdamW or Muon. The same command "
+        "again resumes where it was stopped.",
         (
             "openalbert pretrain albert-base-budget --data shards --out runs/mine --minutes 60",
             "openalbert pretrain albert-base --data shards --out runs/base --dry-run",

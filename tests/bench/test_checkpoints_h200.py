@@ -1,4 +1,4 @@
-"""bench/checkpoints_h200.py goes through a visit at a tiny size: prepared, stopped, resumed, carried and packed."""
+"""bench/checkpoints_h200.py goes through all stages at a tiny size: prepared, stopped, resumed, carried and packed."""
 
 import json
 import shutil
@@ -54,7 +54,7 @@ def run_info(folder: Path) -> dict[str, object]:
 
 
 @pytest.mark.slow
-def test_a_visit_goes_from_text_to_checkpoints(work: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_stages_go_from_text_to_checkpoints(work: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     manifests = {name: json.loads((work / name / "manifest.json").read_text()) for name in ("two", "all")}
     assert [len(manifest["inputs"]) for manifest in manifests.values()] == [1, 2]
     common = ["--work", str(work), "--length", "0.02"]
@@ -116,6 +116,6 @@ def test_every_candidate_shape_is_within_the_limits() -> None:
         assert config.head_size == 64, name
 
 
-def test_the_minutes_of_the_first_visit_fit_into_half_an_hour() -> None:
+def test_the_minutes_of_the_first_stages_fit_into_half_an_hour() -> None:
     runs = [*checkpoints_h200.recipe_runs(), *checkpoints_h200.shape_runs()]
     assert sum(run.minutes + 0.5 for run in runs) <= 29

@@ -32,8 +32,8 @@ def bundled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "heldout.txt").write_text(easy_text(20, seed=1))
     glue = glue_files(tmp_path / "glue", "sst2", rows=20)
     texts = ["--text", str(tmp_path / "text.txt"), "--heldout-text", str(tmp_path / "heldout.txt")]
-    studies_h200.main(["bundle", "--out", str(tmp_path / "visit"), *texts, "--task-data", str(glue)])
-    return tmp_path / "visit"
+    studies_h200.main(["bundle", "--out", str(tmp_path / "bundle"), *texts, "--task-data", str(glue)])
+    return tmp_path / "bundle"
 
 
 def test_a_bundle_holds_text_tasks_and_packages_that_are_imported_from_it(bundled: Path) -> None:
@@ -50,7 +50,7 @@ def test_a_bundle_holds_text_tasks_and_packages_that_are_imported_from_it(bundle
 
 
 @pytest.mark.slow
-def test_a_visit_runs_from_a_bundle_to_an_archive_is_resumed_and_reported_at_home(
+def test_studies_run_from_a_bundle_to_an_archive_are_resumed_and_reported_elsewhere(
     bundled: Path, tmp_path: Path, small: Tokenizer, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small.save(tmp_path / "tokenizer")
@@ -108,7 +108,7 @@ def test_mps_is_left_again_where_it_does_not_work(
     assert (tmp_path / "asked").read_text().split()[-1] == "quit"
 
 
-def test_every_study_but_the_one_with_two_corpora_has_its_place_in_a_visit() -> None:
+def test_every_study_but_the_one_with_two_corpora_has_its_place_in_the_order() -> None:
     from openalbert.studies.registry import STUDIES
 
     assert sorted(studies_h200.ORDER) == sorted(set(STUDIES) - {"data"})

@@ -226,10 +226,12 @@ def test_a_teacher_cannot_join_a_run_that_had_none(
 ) -> None:
     words = f"{STUDENT} --steps 4 --save-every 2"
     run = micro_run(easy_shards, tmp_path / "run", words)
+    said = refusal(command(easy_shards, run, f"{words} --distill {teacher_run}"), capsys)
+    assert f"{run}: it was trained without a teacher: leave out --distill" in said
     shutil.rmtree(run / "checkpoints" / "step-00000004")
     shutil.rmtree(run / "model")
     said = refusal(command(easy_shards, run, f"{words} --distill {teacher_run}"), capsys)
-    assert "it was trained without a teacher: leave out --distill" in said
+    assert "step-00000002: it was trained without a teacher: leave out --distill" in said
 
 
 def test_a_teacher_that_cannot_teach_is_refused(

@@ -153,7 +153,8 @@ def test_the_key_of_a_unit_depends_on_what_is_learned_and_on_nothing_else(easy_s
     shutil.copytree(easy_shards, moved)
     assert key() == key(data=moved) == key(store=tmp_path / "other") == key(set=(*QUICK, "log_every=7"))
     assert key() == key(set=(*QUICK, "intrinsic.examples=8"))
-    for setting in ("batch_size=4", "objective.max_length=24", "optimizer.learning_rate=0.5", "model.ffn_size=64"):
+    learned = ("batch_size=4", "objective.max_length=24", "optimizer.learning_rate=0.5", "model.ffn_size=64")
+    for setting in (*learned, "distill=albert-base-wikibooks"):
         assert key(set=(*QUICK, setting)) != key(), setting
     units = make_plan(settings(easy_shards, tmp_path, study="depth", seeds=2), STUDIES["depth"]).units
     assert len({unit.key for unit in units}) == len(units)
@@ -351,6 +352,14 @@ def test_minutes_follow_from_tokens_and_flops_and_equal_minutes_stay_what_they_a
     lines = estimate_study(plan, lambda unit: (1e9, 1.0)).splitlines()
     minutes = [float(line.split()[-2]) for line in lines[1:4]]
     assert minutes[1] / minutes[0] > 1.8
+    masking = estimate_study(make_plan(replace(chosen, study="masking"), STUDIES["masking"]), lambda unit: (1e9, 1.0))
+    by_rate = {
+        rate: float(line.split()[-2])
+        for rate in (15, 40)
+        for line in masking.splitlines()
+        if line.startswith(f"n-grams, {rate} %")
+    }
+    assert by_rate[40] > 1.05 * by_rate[15]  # more positions are predicted
     timed = make_plan(replace(chosen, study="time", set=("minutes=3.5",)), STUDIES["time"])
     lines = estimate_study(timed, lambda unit: (1e9, 1.0)).splitlines()
     assert [line.split()[-1] for line in lines[1:4]] == ["3.5", "3.5", "7"]
@@ -372,7 +381,7 @@ def test_a_dry_run_counts_evaluation_and_fine_tuning_by_earlier_runs_and_no_pret
     estimate = estimate_study(make_plan(chosen, study), lambda unit: (1e9, 1.0))
     assert "all variants are pretrained" in estimate
     new_task = estimate_study(make_plan(replace(chosen, tasks=("cola",)), study), lambda unit: (1e9, 1.0))
-    assert new_task.endswith("evaluation and fine-tuning are not counted: cola was not measured here yet")
+    assert new_task.endswith("evaluation and fine-tuning are not counted: no run here has finished cola yet")
 
 
 @pytest.mark.parametrize(

@@ -90,11 +90,11 @@ def test_the_seven_models_have_the_exact_parameter_counts_of_the_paper() -> None
 
 def test_speed_is_that_of_the_papers_models_at_its_length_also_where_smaller_ones_are_trained() -> None:
     for variant in variants("sizes", "small"):
-        assert variant.speed is not None
-        assert (variant.speed.objective.max_length, variant.speed.batch_size) == (512, 64)
-        assert (variant.speed.model.hidden_dropout, variant.speed.model.attention_dropout) == (0, 0)
-        assert encoder_size(replace(variant, pretrain=variant.speed)) == SIZES[variant.name][0]
-    assert not [one.name for study in STUDIES for one in variants(study, "small") if study != "sizes" and one.speed]
+        assert variant.speed_run is not None
+        assert (variant.speed_run.objective.max_length, variant.speed_run.batch_size) == (512, 64)
+        assert (variant.speed_run.model.hidden_dropout, variant.speed_run.model.attention_dropout) == (0, 0)
+        assert encoder_size(replace(variant, pretrain=variant.speed_run)) == SIZES[variant.name][0]
+    assert not [one.name for study in STUDIES for one in variants(study, "small") if study != "sizes" and one.speed_run]
 
 
 @pytest.mark.parametrize("study", ["embedding", "sharing"])

@@ -9,6 +9,7 @@ from openalbert.errors import UserError
 PAPER_BATCH = 4096
 
 NewtonSchulz = Literal["quintic", "polar-express"]
+OPTIMIZER_NAMES = {"lamb": "LAMB", "adamw": "AdamW", "muon": "Muon"}
 
 _OF_LAMB = ("bias_correction", "adapt_everything", "clamp_norm")
 _OF_MUON = ("matrix_learning_rate", "momentum", "rest", "newton_schulz", "newton_schulz_iterations")
@@ -82,6 +83,10 @@ class OptimizerSettings:
     def _given(self, names: tuple[str, ...]) -> list[str]:
         """The settings that are not at their default."""
         return [name for name in names if getattr(self, name) != getattr(type(self), name)]
+
+
+# For ALBERT at batches of 256: of the rates that were tried, the best (results/muon-h200).
+MUON = OptimizerSettings(kind="muon", learning_rate=0.006, matrix_learning_rate=0.01)
 
 
 def scaled_learning_rate(rate: float, batch: int, reference_batch: int = PAPER_BATCH) -> float:

@@ -154,12 +154,6 @@ class InitialModel:
         return cls(name, huggingface.local_folder(name) or Path(name), is_run=False)
 
 
-def model_name(folder: Path) -> str:
-    """What a model is called: by its folder, or that of its run."""
-    folder = folder.resolve()
-    return folder.parent.name if folder.name == MODEL else folder.name
-
-
 def source_of(settings: Pretrain) -> InitialModel | None:
     """The model that a run is initialized from, by its settings."""
     is_model = settings.preset not in PRESETS and huggingface.local_folder(settings.preset) is not None
@@ -268,7 +262,7 @@ def initialization(settings: Pretrain) -> dict[str, Any]:
         return {"initialized_from": "", "before": []}
     known = read_pretraining(source.folder)
     return {
-        "initialized_from": model_name(source.folder),
+        "initialized_from": huggingface.model_name(source.folder),
         "before": [] if known is None else [*map(to_dict, known.before), _without_history(known)],
     }
 

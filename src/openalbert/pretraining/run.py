@@ -45,7 +45,7 @@ from openalbert.pretraining.provenance import (
 from openalbert.pretraining.settings import FREE_TO_CHANGE, Pretrain
 from openalbert.report.model_card import pretrained_card
 from openalbert.run_files import CHECKPOINTS, MODEL
-from openalbert.text.shards import ShardSet, open_shards, read_manifest
+from openalbert.text.shards import ShardSet, heldout_split, open_shards
 from openalbert.text.tokenizer import Tokenizer
 from openalbert.train import checkpoint
 from openalbert.train.device import CPU_MEMORY, MEMORY_FRACTION, Device, open_device
@@ -154,9 +154,12 @@ class PretrainingRun(TrainingRun[Pretrain, PretrainingBatch]):
         }
 
     def check_sources(self) -> None:
-        """Refuse to resume on other data than the checkpoint's, or with another teacher."""
+        """Refuse to resume on other data than the checkpoint's, and to name another teacher than a run's own."""
+        if is_done(self.folder):
+            check_same_teacher(read_run_info(self.folder).get("teacher"), self.teacher_record, self.folder)
+            return
         found, _ = checkpoint.latest(self.folder / CHECKPOINTS)
-        if found and not is_done(self.folder):
+        if found:
             before = found.state()
             check_same_data(before["data"], self.data, found.folder, self.settings.allow_new_data)
             check_same_teacher(before.get("teacher"), self.teacher_record, found.folder)
@@ -407,8 +410,7 @@ def make_teacher(settings: Pretrain, shards: ShardSet, device: Device) -> Albert
 def open_heldout(settings: Pretrain, shards: ShardSet, device: Device) -> Batches | None:
     """Batches of held-out text, if there is any."""
     if settings.heldout is not None:
-        split = "heldout" if "heldout" in read_manifest(settings.heldout).splits else "train"
-        heldout = open_shards(settings.heldout, split)
+        heldout = open_shards(settings.heldout, heldout_split(settings.heldout))
         heldout.check_vocabulary(shards.manifest.tokenizer, shards.manifest.vocab_size)
     elif "heldout" in shards.manifest.splits:
         heldout = open_shards(settings.data, "heldout")

@@ -12,7 +12,7 @@ from openalbert.model.presets import PRESETS, RECIPE_MODELS
 from openalbert.objectives.ngram_masking import NgramMasking
 from openalbert.objectives.sentence_order import SentenceOrder
 from openalbert.optim.schedule import Budget, Schedule
-from openalbert.optim.settings import OptimizerSettings
+from openalbert.optim.settings import MUON, OptimizerSettings
 from openalbert.pretrained import pretrained_names
 from openalbert.pretraining.batches import Objective
 from openalbert.pretraining.settings import Pretrain
@@ -56,7 +56,7 @@ def albert_base_budget() -> Pretrain:
             masked_lm=NgramMasking(rate=0.3),
             sentence_order=SentenceOrder(short_fraction=0.0),
         ),
-        optimizer=OptimizerSettings(kind="muon", matrix_learning_rate=0.01, learning_rate=0.006),
+        optimizer=MUON,
         schedule=Schedule(kind="linear", warmup_fraction=0.06),
         batch_size=256,
         reference_batch=256,

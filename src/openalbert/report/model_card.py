@@ -28,7 +28,7 @@ from openalbert.interop.huggingface import NOT_IN_TRANSFORMERS, size_table
 from openalbert.interop.names import family_of
 from openalbert.model.albert import AlbertModel
 from openalbert.model.presets import PAPER_TOKENS
-from openalbert.optim.settings import scaled_learning_rate
+from openalbert.optim.settings import OPTIMIZER_NAMES, scaled_learning_rate
 from openalbert.report.error_analysis import ErrorAnalysis, never_predicted_sentences
 from openalbert.report.run_reader import RunRecord, read_run, settings_tree
 from openalbert.report.scores import ScoreRow, baseline_rows, describe_gain, metrics_of
@@ -57,7 +57,6 @@ from openalbert.version import __version__
 
 USAGE = "## Usage"
 MOST_INPUTS, MOST_LABELS = 8, 12  # named in a sentence
-OPTIMIZERS = {"lamb": "LAMB", "adamw": "AdamW"}
 SENTENCE_OBJECTIVES = {
     "sop": "sentence order (are the two segments swapped?)",
     "nsp": "next sentence (is the second segment from another document?)",
@@ -264,10 +263,10 @@ def _optimizer(settings: Any) -> str:
 
     rate = scaled(optimizer.learning_rate)
     if optimizer.kind != "muon":
-        return f"{OPTIMIZERS[optimizer.kind]}, learning rate {rate}"
+        return f"{OPTIMIZER_NAMES[optimizer.kind]}, learning rate {rate}"
     return (
         f"Muon for the matrices of the layers, learning rate {scaled(optimizer.matrix_learning_rate)}, "
-        f"momentum {optimizer.momentum:g}; {OPTIMIZERS[optimizer.rest]} for the rest, learning rate {rate}"
+        f"momentum {optimizer.momentum:g}; {OPTIMIZER_NAMES[optimizer.rest]} for the rest, learning rate {rate}"
     )
 
 

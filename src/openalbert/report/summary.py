@@ -11,9 +11,10 @@ import numpy as np
 
 from openalbert.errors import UserError
 from openalbert.formatting import count, duration, number, percent, present
+from openalbert.interop.huggingface import model_name
 from openalbert.interop.pretraining_json import NONE, Pretraining, PretrainingStage
 from openalbert.model.presets import PAPER_TOKENS
-from openalbert.report.run_reader import CONFIG, Records, RunRecord
+from openalbert.report.run_reader import Records, RunRecord
 from openalbert.run_files import CHECKPOINTS, RUN_INFO
 from openalbert.settings import from_dict
 
@@ -171,7 +172,7 @@ def initialized_from(run: RunRecord) -> str:
     folder = Path(str(run.info("model") or "an unknown model"))
     if run.settings.get("from_scratch"):
         return ""
-    return folder.parent.name if folder.name == CONFIG.parent.name else folder.name
+    return model_name(folder)
 
 
 def pretraining_of(run: RunRecord) -> str:

@@ -31,6 +31,7 @@ from openalbert.model.config import AlbertConfig, Head, HeadKind
 from openalbert.model.heads import EXIT_KINDS
 from openalbert.progress import Work
 from openalbert.serve.early_exit import Leaving, Pool, TorchPool, run_with_exits
+from openalbert.settings import check_at_least_one
 from openalbert.tasks.task import Sequences
 from openalbert.train.device import Device
 
@@ -199,8 +200,7 @@ class Computation:
     """Whether long work shows its progress."""
 
     def __post_init__(self) -> None:
-        if self.tokens_at_a_time < 1:
-            raise UserError(f"tokens_at_a_time is {self.tokens_at_a_time}: it must be at least 1")
+        check_at_least_one(self, "tokens_at_a_time")
 
     def logits(self, sequences: Sequences, kinds: Sequence[HeadKind]) -> Outputs:
         """The logits of these heads, and the depth at which each sequence left, where they may leave early."""

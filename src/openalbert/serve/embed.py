@@ -71,23 +71,23 @@ def embed(settings: Embed) -> None:
     if settings.out is not None and settings.out.suffix.lower() not in WRITERS:
         raise UserError(f"--out {settings.out}: its ending says no format to write: {', '.join(WRITERS)} do")
     with open_model(settings.model, settings.speed) as model:
-        job = Job(model, settings.how, settings.normalize)
+        embedder = RowEmbedder(model, settings.how, settings.normalize)
         rows = open_given(settings.texts, settings.out, LINES, lambda words: [{TEXT: word} for word in words])
         first = next(rows.chunks)
-        job.find_column(rows, first)
+        embedder.find_column(rows, first)
         make = WRITERS[".jsonl" if settings.out is None else settings.out.suffix.lower()]
         with open_output(settings.out) as file:
             with (
-                contextlib.closing(make(file, rows, job.column, model.config.hidden_size)) as writer,
+                contextlib.closing(make(file, rows, embedder.column, model.config.hidden_size)) as writer,
                 progress("embed", rows) as advance,
             ):
                 for chunk in itertools.chain([first], rows.chunks):
-                    writer.write(chunk, job.embed(chunk))
+                    writer.write(chunk, embedder.embed(chunk))
                     advance(float(chunk.num_lines))
-            job.report(rows)
+            embedder.report(rows)
 
 
-class Job:
+class RowEmbedder:
     """Embeds chunk by chunk, and counts what has no text or is too long."""
 
     def __init__(self, model: Predictor, how: HowToEmbed, normalize: bool = True) -> None:

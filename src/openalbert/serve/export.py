@@ -25,7 +25,6 @@ from openalbert.interop.task_json import read_task_info
 from openalbert.model.albert import AlbertModel
 from openalbert.progress import plain_console
 from openalbert.report.model_card import exported_card
-from openalbert.run_files import MODEL
 from openalbert.serve.export_scores import (
     HIDDEN_STATES,
     Comparison,
@@ -129,7 +128,7 @@ def export_model(settings: Export) -> Report:
     )
     card = exported_card(
         model,
-        folder.parent.name if folder.name == MODEL else folder.name,
+        huggingface.model_name(folder),
         precision=manifest.precision,
         kept=manifest.kept,
         original=ORIGINAL_CARD if (settings.out / ORIGINAL_CARD).is_file() else None,

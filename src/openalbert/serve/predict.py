@@ -84,16 +84,16 @@ def predict(settings: Predict) -> None:
         for remark in reader.remarks:
             log(remark)
         added = _added(model, settings, form)
-        job = _Job(model, settings, reader, added)
+        predictor = _RowPredictor(model, settings, reader, added)
         with open_output(settings.out) as file:
             with (
                 contextlib.closing(open_writer(file, form, rows, added)) as writer,
                 progress("predict", rows) as advance,
             ):
                 for chunk in itertools.chain([first], rows.chunks):
-                    writer.write(chunk, job.cells(chunk))
+                    writer.write(chunk, predictor.cells(chunk))
                     advance(float(chunk.num_lines))
-            job.report(rows)
+            predictor.report(rows)
 
 
 def _reader(model: Predictor, rows: Rows, first: Chunk, columns: InputColumns) -> RowReader:
@@ -114,7 +114,7 @@ def _added(model: Predictor, settings: Predict, form: Format) -> dict[str, CellK
     return {f"{settings.prefix}{name}": kind for name, kind in added.items()}
 
 
-class _Job:
+class _RowPredictor:
     """Predicts chunk by chunk, and counts what could not be predicted."""
 
     def __init__(self, model: Predictor, settings: Predict, reader: RowReader, added: Mapping[str, CellKind]) -> None:

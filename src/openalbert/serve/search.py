@@ -24,12 +24,12 @@ from openalbert.errors import UserError, explain_full_disk
 from openalbert.formatting import counted
 from openalbert.model.pooling import Pooling
 from openalbert.progress import log
-from openalbert.serve.embed import LINES, HowToEmbed, Job, NpyRows, read_text
+from openalbert.serve.embed import LINES, HowToEmbed, NpyRows, RowEmbedder, read_text
 from openalbert.serve.files.rows import Rows, open_rows
 from openalbert.serve.onnx_backend import OnnxBackend
 from openalbert.serve.predictor import Predictor
 from openalbert.serve.row_verbs import open_model, progress
-from openalbert.settings import to_dict
+from openalbert.settings import check_at_least_one, to_dict
 from openalbert.tasks.data.tables import Row
 from openalbert.train.device import Speed
 
@@ -90,7 +90,7 @@ def nearest(
     Rows of zeros, which stand for empty texts, are never found. `embeddings` may be a memory-mapped file.
     """
     if top < 1:
-        raise UserError(f"top is {top}: give 1 or more")
+        raise UserError(f"top is {top}: it must be at least 1")
     rows: list[np.ndarray] = [np.empty(0, np.int64)] * len(queries)
     scores: list[np.ndarray] = [np.empty(0, np.float32)] * len(queries)
     for start in range(0, len(embeddings), BLOCK):
@@ -181,8 +181,7 @@ class Search:
     """How fast it goes."""
 
     def __post_init__(self) -> None:
-        if self.top < 1:
-            raise UserError(f"top is {self.top}: give 1 or more")
+        check_at_least_one(self, "top")
 
 
 @dataclass(frozen=True)
@@ -203,11 +202,11 @@ class Kept:
 def search(settings: Search) -> None:
     """Embed the file, or read its embeddings, and print the rows nearest to each query."""
     with open_model(settings.model, settings.speed) as model:
-        job = Job(model, settings.how)
-        kept = _embeddings(settings, model, job)
+        embedder = RowEmbedder(model, settings.how)
+        kept = _embeddings(settings, model, embedder)
         asked = [settings.queries] if settings.queries else ([line] for line in _lines())
         for queries in asked:
-            found = job.embed_texts(queries)
+            found = embedder.embed_texts(queries)
             if found.empty:
                 raise UserError("a query without visible characters finds nothing: give words")
             if kept.index is not None and not settings.exact and usearch_index() is not None:
@@ -263,22 +262,22 @@ def _records(rows: Rows) -> Iterator[Any]:
 # What is kept.
 
 
-def _embeddings(settings: Search, model: Predictor, job: Job) -> Kept:
+def _embeddings(settings: Search, model: Predictor, embedder: RowEmbedder) -> Kept:
     """The embeddings of the file: those that are kept where they are whole and of this file and model."""
     folder = (settings.cache or settings.file.parent) / f"{settings.file.name}{SUFFIX}"
     rows = open_rows(settings.file, LINES)
     first = next(rows.chunks)
-    job.find_column(rows, first)
+    embedder.find_column(rows, first)
     wanted = {
         "file": _file_fingerprint(settings.file),
         "model": _model_fingerprint(model),
-        "method": to_dict(job.method),
+        "method": to_dict(embedder.method),
         "max_length": settings.how.max_length or model.max_length,
-        "column": job.column,
+        "column": embedder.column,
     }
     kept = _read(folder, wanted)
     if isinstance(kept, np.ndarray):
-        return Kept(folder, job.column, kept)
+        return Kept(folder, embedder.column, kept)
     if kept:
         log(f"{folder}: {kept}: the file is embedded again")
     elif folder.exists() and not (folder / INFO).exists() and any(folder.iterdir()):
@@ -289,12 +288,12 @@ def _embeddings(settings: Search, model: Predictor, job: Job) -> Kept:
     atomic_io.check_writable(folder.parent)
     with explain_full_disk(folder, "or give --cache another folder"), atomic_io.new_folder(folder) as aside:
         with (aside / EMBEDDINGS).open("wb") as file, progress("embed", rows) as advance:
-            writer = NpyRows(file, rows, job.column, model.config.hidden_size)
+            writer = NpyRows(file, rows, embedder.column, model.config.hidden_size)
             for chunk in itertools.chain([first], rows.chunks):
-                writer.write(chunk, job.embed(chunk))
+                writer.write(chunk, embedder.embed(chunk))
                 advance(float(chunk.num_lines))
             writer.close()
-        job.report(rows)
+        embedder.report(rows)
         embeddings = np.load(aside / EMBEDDINGS, mmap_mode="r")
         if len(embeddings) >= LARGE and not make_index(embeddings, aside / INDEX):
             log(
@@ -304,7 +303,7 @@ def _embeddings(settings: Search, model: Predictor, job: Job) -> Kept:
         info = {**wanted, "rows": len(embeddings), "checksum": _checksum(embeddings), "index": _index_checksum(aside)}
         (aside / INFO).write_text(json_text.dumps(info, indent=2) + "\n", encoding="utf-8")
     log(f"embeddings of {counted(len(embeddings), 'row')} are kept in {folder}")
-    return Kept(folder, job.column, np.load(folder / EMBEDDINGS, mmap_mode="r"))
+    return Kept(folder, embedder.column, np.load(folder / EMBEDDINGS, mmap_mode="r"))
 
 
 def _read(folder: Path, wanted: dict[str, Any]) -> np.ndarray | str:

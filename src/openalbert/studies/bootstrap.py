@@ -1,9 +1,8 @@
-"""How certain a number is: a bootstrap over seeds and examples, paired where two variants are compared.
+"""How certain a number is: a bootstrap over examples with the noise of seeds, paired where two variants are compared.
 
-In each resample the examples are drawn with replacement, the same for all variants, and so are the seeds. Resampled
-means of a few seeds spread less than those of seeds that are trained anew: they are widened until n seeds give as wide
-an interval as Student's t with n - 1 degrees of freedom. Where most of the noise is between seeds, two equal variants
-are then found to differ in 5 % of the cases; by the percentiles alone it would be 25 % with three seeds.
+In each resample the examples are drawn with replacement, the same for all variants. A mean of n seeds also deviates
+from that of seeds trained anew: by Student's t with n - 1 degrees of freedom, times its standard error. Resampling the
+seeds instead would give far too narrow intervals, since three seeds have only ten different resamples.
 """
 
 import math
@@ -13,9 +12,9 @@ from functools import lru_cache
 from typing import Literal, NamedTuple
 
 import numpy as np
-from jaxtyping import Float64, Int64
+from jaxtyping import Float64
 
-from openalbert.finetuning.evaluation.intervals import RESAMPLES, Z, resample
+from openalbert.finetuning.evaluation.intervals import RESAMPLES, resample
 from openalbert.studies.study import AVERAGE
 
 LEAST_MLM_ACCURACY = 25.0  # percent: below it a model has hardly left the plateau, and nothing is compared
@@ -96,17 +95,14 @@ def _weights(name: str, examples: int) -> Float64[np.ndarray, "resamples example
     return np.stack([np.bincount(row, minlength=examples) for row in rows]).astype(np.float64)
 
 
-def _drawn_seeds(count: int) -> Int64[np.ndarray, "resamples seeds"]:
-    return resample("seeds", np.zeros(count, np.int64))
-
-
-def _widening(seeds: int) -> float:
-    """What deviations of resampled means are multiplied by: resamples lack some variance, and Student's t is wide."""
-    if seeds < 2:
-        return 1.0
+def _noise_of_seeds(values: Float64[np.ndarray, "seeds"]) -> Float64[np.ndarray, "resamples"]:
+    """How far the mean of as many other seeds may be from this one; zero where a single seed says nothing of it."""
     from scipy.special import stdtrit
 
-    return math.sqrt(seeds / (seeds - 1)) * float(stdtrit(seeds - 1, 0.975)) / Z
+    if len(values) < 2:
+        return np.zeros(RESAMPLES)
+    quantiles = np.random.default_rng(0).permutation((np.arange(RESAMPLES) + 0.5) / RESAMPLES)
+    return np.asarray(values.std(ddof=1) / math.sqrt(len(values)) * stdtrit(len(values) - 1, quantiles))
 
 
 BySeed = Mapping[int, Mapping[str, Observations]]
@@ -136,9 +132,7 @@ def interval(one: BySeed, names: Sequence[str], other: BySeed | None = None) -> 
                 theirs = other[seed][name]
                 values[number] -= theirs.value / len(names)
                 resampled[:, number] -= theirs.score(weights) / len(names)
-    # The deviations of seeds as they were observed: in resamples the noise of examples would count twice.
-    of_seeds = values[_drawn_seeds(len(seeds))].mean(1) - values.mean()
-    low, high = np.percentile(resampled.mean(1) + _widening(len(seeds)) * of_seeds, (2.5, 97.5))
+    low, high = np.percentile(resampled.mean(1) + _noise_of_seeds(values), (2.5, 97.5))
     return Interval(float(values.mean()), float(low), float(high), len(seeds))
 
 

@@ -25,7 +25,7 @@ from openalbert.model.config import AlbertConfig, Sharing
 from openalbert.model.presets import PRESETS
 from openalbert.objectives.sentence_order import SentenceOrder
 from openalbert.optim.schedule import Schedule
-from openalbert.optim.settings import OptimizerSettings
+from openalbert.optim.settings import MUON, OptimizerSettings
 from openalbert.pretraining.batches import Objective
 from openalbert.pretraining.settings import Pretrain
 from openalbert.recipes import finetuning, pretraining
@@ -131,7 +131,7 @@ def small() -> Budget:
         model=models["albert-base"],
         tokens=60_000_000,
         objective=objective,
-        optimizer=OptimizerSettings(kind="muon", learning_rate=0.006, matrix_learning_rate=0.01),
+        optimizer=MUON,
         schedule=Schedule(kind="linear", warmup_fraction=0.06),
         batch_size=256,
         reference_batch=256,

@@ -23,6 +23,7 @@ import numpy as np
 import torch
 
 from openalbert import atomic_io
+from openalbert.atomic_io import LockedError
 from openalbert.errors import UserError
 from openalbert.finetuning.data import load_data
 from openalbert.finetuning.evaluation.split import Evaluation, evaluate_split
@@ -42,12 +43,11 @@ from openalbert.studies.units import (
     Measured,
     Unit,
     failures,
-    heldout_split,
     is_done,
     read_measured,
     write_measured,
 )
-from openalbert.text.shards import open_shards
+from openalbert.text.shards import heldout_split, open_shards
 from openalbert.train.device import open_device
 from openalbert.train.run import is_done as is_run_done
 
@@ -93,7 +93,7 @@ def _stages(unit: Unit, notify: Notice) -> dict[str, str]:
     works: dict[str, Callable[[], Measured]] = {unit.intrinsic_stage: lambda: measure_intrinsic(unit)}
     for settings in unit.finetune:
         works[unit.task_stage(settings)] = partial(measure_task, unit, settings)
-    if unit.speed is not None:
+    if unit.speed_run is not None:
         works[unit.speed_stage] = lambda: measure_speed(unit)
     failed = {}
     for stage, work in works.items():
@@ -236,8 +236,8 @@ def _by_example(evaluation: Evaluation) -> dict[str, np.ndarray]:
 
 def measure_speed(unit: Unit) -> Measured:
     """Tokens a second and memory of a training step: a few steps, of which nothing is kept."""
-    assert unit.speed is not None
-    settings = replace(unit.speed, dry_run=True, out=unit.folder / "speed")
+    assert unit.speed_run is not None
+    settings = replace(unit.speed_run, dry_run=True, out=unit.folder / "speed")
     with open_device(settings.speed) as device:
         run = PretrainingRun(settings, device)
         needs = run.dry_run()
@@ -274,8 +274,10 @@ def main() -> None:
     unit = from_json(path.read_text(encoding="utf-8"), Unit, str(path))
     try:
         carry_out(unit, lambda sentence: print(sentence, flush=True))
-    except UserError:
+    except LockedError:
         sys.exit(LOCKED)
+    except UserError as error:
+        sys.exit(f"error: {error}")
 
 
 if __name__ == "__main__":

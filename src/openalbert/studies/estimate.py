@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from openalbert.formatting import aligned, count, duration
-from openalbert.model.config import AlbertConfig
 from openalbert.model.cost import training_flops_per_token
 from openalbert.pretraining.run import PretrainingRun
 from openalbert.pretraining.settings import Pretrain
@@ -34,9 +33,9 @@ def _pretraining_table(units: Sequence[Unit], measure: Callable[[Unit], tuple[fl
     rows, total = [["variant", "runs left", "tokens", "FLOPs", "minutes a run", "minutes"]], 0.0
     for name in dict.fromkeys(unit.variant for unit in units):
         own = [unit for unit in units if unit.variant == name]
-        run = replace(own[0].pretrain, model=_with_vocabulary(own[0].pretrain))
+        run = own[0].pretrain
         minutes, tokens = run.budget.minutes, run.budget.tokens
-        per_token = training_flops_per_token(run.model, run.objective.max_length)
+        per_token = _flops_per_token(run)
         if run.budget.steps is not None:
             tokens = round(run.budget.steps * run.batch_size * run.objective.max_length * fill)
         if minutes is None:
@@ -55,13 +54,14 @@ def measure_first(unit: Unit) -> tuple[float, float]:
     run = replace(unit.pretrain, dry_run=True, warm_start="")
     with contextlib.redirect_stdout(io.StringIO()), open_device(run.speed) as device:
         needs = PretrainingRun(run, device).dry_run()
-    per_token = training_flops_per_token(_with_vocabulary(run), run.objective.max_length)
+    per_token = _flops_per_token(run)
     fill = needs.tokens / max(1, needs.steps) / run.batch_size / run.objective.max_length
     return needs.tokens * per_token / (3600 * needs.hours), fill
 
 
-def _with_vocabulary(run: Pretrain) -> AlbertConfig:
-    return replace(run.model, vocab_size=read_manifest(run.data).vocab_size)
+def _flops_per_token(run: Pretrain) -> float:
+    model = replace(run.model, vocab_size=read_manifest(run.data).vocab_size)
+    return training_flops_per_token(model, run.objective.max_length, run.objective.masked_lm.rate)
 
 
 def _later_stages(plan: Plan, waiting: Sequence[Unit]) -> str:
@@ -75,7 +75,7 @@ def _later_stages(plan: Plan, waiting: Sequence[Unit]) -> str:
     ]
     unknown = sorted(set(left) - took.keys())
     if unknown:
-        return f"evaluation and fine-tuning are not counted: {', '.join(unknown)} was not measured here yet"
+        return f"evaluation and fine-tuning are not counted: no run here has finished {', '.join(unknown)} yet"
     shown = ", ".join(f"{title} {duration(took[title])}" for title in dict.fromkeys(left))
     minutes = sum(took[title] for title in left) / 60
     return f"evaluation and fine-tuning: {minutes:.3g} minutes, as measured in earlier runs ({shown})"

@@ -14,6 +14,7 @@ from openalbert import atomic_io
 from openalbert.formatting import NOTHING, count, counted, size
 from openalbert.model.cost import training_flops_per_token
 from openalbert.model.presets import PAPER
+from openalbert.optim.settings import OPTIMIZER_NAMES
 from openalbert.pretraining.settings import Pretrain
 from openalbert.report import charts
 from openalbert.report.html import Markup, document, element, joined, now, table
@@ -28,7 +29,6 @@ MARKDOWN, HTML, JSON = "report.md", "report.html", "results.json"
 TITLES = {"mlm": "MLM", "sop": "SOP", "nsp": "NSP", "sst2": "SST-2", "cola": "CoLA", "mnli": "MNLI", "rte": "RTE"}
 TITLES |= {"squad1": "SQuAD 1.1", "squad2": "SQuAD 2.0", "race": "RACE", "average": "Avg", "mrpc": "MRPC"}
 TITLES |= {"distance": "L2 distance", "angle": "angle, degrees", "roughness": "change of distance"}
-OPTIMIZERS = {"lamb": "LAMB", "adamw": "AdamW", "muon": "Muon"}
 REFERENCE = "bert-large"  # of which the paper gives the other models' speed
 
 
@@ -135,7 +135,7 @@ def tables(results: Results) -> list[Table]:
     found = [main_table(results)]
     if results.claims:
         found.append(claim_table(results))
-    if any(row.speed for row in results.rows):
+    if any(row.measured_speed for row in results.rows):
         found.append(speed_table(results))
     return [*found, cost_table(results), interval_table(results)]
 
@@ -180,7 +180,7 @@ def interval_table(results: Results) -> Table:
                 noise = row.spread(name, results.tasks)
                 ends = [_number(found.value, 2), _number(found.low, 2), _number(found.high, 2), _number(noise, 2)]
                 rows.append([row.variant.name, _title(name), *ends])
-    note = "95 % intervals of a bootstrap over seeds and examples."
+    note = "95 % intervals: a bootstrap over examples, and Student's t over seeds."
     head = ["variant", "metric", "mean", "low", "high", "standard deviation between seeds"]
     return Table("Intervals", head, rows, note, numbers_from=2, is_folded=True)
 
@@ -218,26 +218,26 @@ def speed_table(results: Results) -> Table:
     reference = by_name.get(REFERENCE)
     rows = []
     for row in results.rows:
-        if not row.speed:
+        if not row.measured_speed:
             continue
-        length = row.speed["length"]
+        length = row.measured_speed["length"]
         of_flops = measured = None
-        if reference is not None and reference.speed:
+        if reference is not None and reference.measured_speed:
             of_flops = _speed_flops(reference, length) / _speed_flops(row, length)
-            measured = row.speed["tokens_per_second"] / reference.speed["tokens_per_second"]
+            measured = row.measured_speed["tokens_per_second"] / reference.measured_speed["tokens_per_second"]
         rows.append(
             [
                 row.variant.name,
-                count(row.speed["parameters"]),
-                count(row.speed["tokens_per_second"]),
-                size(row.speed["memory_bytes"]),
+                count(row.measured_speed["parameters"]),
+                count(row.measured_speed["tokens_per_second"]),
+                size(row.measured_speed["memory_bytes"]),
                 _number(measured, 2),
                 _number(of_flops, 2),
                 PAPER[row.variant.name].speedup if row.variant.name in PAPER else NOTHING,
-                row.speed["device"],
+                row.measured_speed["device"],
             ]
         )
-    first = next(row.speed for row in results.rows if row.speed)
+    first = next(row.measured_speed for row in results.rows if row.measured_speed)
     note = (
         f"Of a run of its own, {first['batch_size']} x {first['length']} tokens a step, heads counted, nothing else at "
         f"the same time; speed-up over {REFERENCE}."
@@ -247,8 +247,9 @@ def speed_table(results: Results) -> Table:
 
 
 def _speed_flops(row: Row, length: int) -> float:
-    run = row.variant.speed or row.variant.pretrain
-    return training_flops_per_token(replace(run.model, vocab_size=row.config.vocab_size), length)
+    run = row.variant.speed_run or row.variant.pretrain
+    model = replace(run.model, vocab_size=row.config.vocab_size)
+    return training_flops_per_token(model, length, run.objective.masked_lm.rate)
 
 
 def cost_table(results: Results) -> Table:
@@ -304,7 +305,7 @@ def setup(results: Results) -> list[str]:
 
 def optimizer_words(run: Pretrain) -> str:
     """The optimizer and its learning rates at this batch."""
-    title, rate = OPTIMIZERS[run.optimizer.kind], f"{run.learning_rate:.4g}"
+    title, rate = OPTIMIZER_NAMES[run.optimizer.kind], f"{run.learning_rate:.4g}"
     if run.optimizer.kind != "muon":
         return f"{title} at {rate}"
     return f"{title} at {run.matrix_learning_rate:.4g} for the matrices of the layers and {rate} for the rest"
@@ -357,12 +358,13 @@ def limits(results: Results) -> list[str]:
             f"{', '.join(map(_title, results.tasks))}."
         )
     if results.study.source and (kind := results.base.pretrain.optimizer.kind) != "lamb":
-        found.append(f"The models were trained with {OPTIMIZERS[kind]}, the paper's with LAMB.")
+        found.append(f"The models were trained with {OPTIMIZER_NAMES[kind]}, the paper's with LAMB.")
     if seeds < 2:
         found.append(
             "One seed: the intervals hold the noise of the examples alone, not that between runs, and decide nothing."
         )
-    found.append("One learning rate for all variants, chosen for the base run; each might do better with its own.")
+    if len({row.variant.pretrain.optimizer for row in results.rows}) == 1:
+        found.append("One learning rate for all variants, chosen for the base run; each might do better with its own.")
     if not results.tasks:
         found.append("Nothing was fine-tuned: MLM accuracy is compared where the paper has averages over tasks.")
     return found
@@ -390,7 +392,7 @@ def as_json(results: Results) -> dict[str, Any]:
                 "minutes": row.minutes,
                 "tokens": row.mean("actual", "tokens"),
                 "flops": row.flops,
-                "speed": row.speed,
+                "speed": row.measured_speed,
                 "layers": row.layers,
             }
             for row in results.rows

@@ -124,11 +124,12 @@ class Row:
     def flops(self) -> float | None:
         """Model FLOPs of training."""
         tokens = self.mean("actual", "tokens")
-        length = self.variant.pretrain.objective.max_length
-        return None if tokens is None else tokens * training_flops_per_token(self.config, length)
+        objective = self.variant.pretrain.objective
+        per_token = training_flops_per_token(self.config, objective.max_length, objective.masked_lm.rate)
+        return None if tokens is None else tokens * per_token
 
     @property
-    def speed(self) -> dict[str, Any]:
+    def measured_speed(self) -> dict[str, Any]:
         """What was measured of its training step."""
         return next((one.measured["speed"].values for one in self.results if "speed" in one.measured), {})
 

@@ -14,6 +14,7 @@ from typing import Any
 from openalbert import atomic_io
 from openalbert.errors import UserError
 from openalbert.formatting import counted, duration
+from openalbert.pretraining.settings import Pretrain
 from openalbert.progress import log
 from openalbert.run_files import CHECKPOINTS, MODEL
 from openalbert.settings import to_json
@@ -73,13 +74,13 @@ def run_study(settings: RunStudy, own: Study | None = None) -> Results | None:
 def train_units(units: Sequence[Unit], settings: RunStudy) -> None:
     """Carry out what is not done of the chosen subset, those in which time counts one at a time and last."""
     # Of studies that share a run, one may also measure its speed.
-    by_key = {unit.key: unit for unit in sorted(units, key=lambda unit: unit.speed is not None)}
+    by_key = {unit.key: unit for unit in sorted(units, key=lambda unit: unit.speed_run is not None)}
     subset = _subset([by_key[key] for key in dict.fromkeys(unit.key for unit in units)], settings.subset)
     waiting = [unit for unit in subset if not is_done(unit)]
     if len(subset) > len(waiting):
         log(f"{len(subset) - len(waiting)} of {counted(len(subset), 'run')} are done already")
-    together = [replace(unit, speed=None) for unit in waiting if not unit.is_timed]
-    alone = [unit for unit in waiting if unit.is_timed or unit.speed is not None]
+    together = [replace(unit, speed_run=None) for unit in waiting if not unit.is_timed]
+    alone = [unit for unit in waiting if unit.is_timed or unit.speed_run is not None]
     try:
         if settings.engine == "ray":
             with connected_ray(settings.ray_address) as ray:
@@ -199,13 +200,7 @@ def _train_on_ray(units: Sequence[Unit], ray: ModuleType, at_once: int) -> None:
 
 def _absolute(unit: Unit) -> Unit:
     """With paths that do not depend on where a process is started."""
-    pretrain = replace(
-        unit.pretrain,
-        data=unit.pretrain.data.absolute(),
-        out=unit.pretrain.out.absolute(),
-        heldout=unit.pretrain.heldout.absolute() if unit.pretrain.heldout is not None else None,
-        warm_start=str(Path(unit.pretrain.warm_start).absolute()) if unit.after else unit.pretrain.warm_start,
-    )
+    warm_start = str(Path(unit.pretrain.warm_start).absolute()) if unit.after else unit.pretrain.warm_start
     places = ("data", "train", "dev", "test")
     finetune = []
     for settings in unit.finetune:
@@ -213,11 +208,21 @@ def _absolute(unit: Unit) -> Unit:
         finetune.append(replace(settings, source=replace(settings.source, **given)))
     return replace(
         unit,
-        pretrain=pretrain,
+        pretrain=replace(_absolute_run(unit.pretrain), warm_start=warm_start),
         heldout=unit.heldout.absolute(),
         store=unit.store.absolute(),
         finetune=tuple(finetune),
-        speed=replace(unit.speed, data=unit.speed.data.absolute()) if unit.speed is not None else None,
+        speed_run=_absolute_run(unit.speed_run) if unit.speed_run is not None else None,
+    )
+
+
+def _absolute_run(run: Pretrain) -> Pretrain:
+    return replace(
+        run,
+        data=run.data.absolute(),
+        out=run.out.absolute(),
+        heldout=run.heldout.absolute() if run.heldout is not None else None,
+        distill=str(Path(run.distill).absolute()) if run.distill and Path(run.distill).is_dir() else run.distill,
     )
 
 

@@ -58,7 +58,7 @@ class Variant:
     """The variant whose weights it is initialized from."""
     is_timed: bool = False
     """Whether its length is in minutes: then nothing else runs at the same time."""
-    speed: Pretrain | None = None
+    speed_run: Pretrain | None = None
     """The run of which a few steps measure speed and memory; where the budget trains smaller models, another one."""
 
 

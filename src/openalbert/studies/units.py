@@ -23,7 +23,7 @@ from openalbert.pretraining.settings import FREE_TO_CHANGE, Pretrain
 from openalbert.settings import to_dict
 from openalbert.studies.budgets import Budget, Intrinsic, finetuning_of
 from openalbert.studies.study import Variant
-from openalbert.text.shards import open_shards, read_manifest
+from openalbert.text.shards import heldout_split, open_shards, read_manifest
 
 UNIT, FAILED, LOG, PRETRAIN = "unit.json", "failed.json", "log.txt", "pretrain"
 PRETRAINING = "pretraining"  # the first stage
@@ -49,7 +49,7 @@ class Unit:
     finetune: tuple[Finetune, ...] = ()
     after: str = ""
     """The key of the unit that it is initialized from."""
-    speed: Pretrain | None = None
+    speed_run: Pretrain | None = None
     """The run of which a few steps measure the speed."""
     is_timed: bool = False
     store: Path = Path("variants")
@@ -70,7 +70,7 @@ class Unit:
         intrinsic = {**to_dict(self.intrinsic), "heldout": self.heldout_content, "version": VERSION}
         found = {f"intrinsic-{_name(intrinsic)}": "intrinsic"}
         found |= {self.task_stage(settings): title_of(settings) for settings in self.finetune}
-        if self.speed is not None:
+        if self.speed_run is not None:
             found[self.speed_stage] = "speed"
         return found
 
@@ -82,8 +82,8 @@ class Unit:
     @property
     def speed_stage(self) -> str:
         """The name of the file on speed."""
-        assert self.speed is not None
-        return f"speed-{_name(_learned(self.speed, FREE_TO_CHANGE))}"
+        assert self.speed_run is not None
+        return f"speed-{_name(_learned(self.speed_run, FREE_TO_CHANGE))}"
 
     def task_stage(self, settings: Finetune) -> str:
         """The name of the files on a task."""
@@ -125,7 +125,15 @@ def make_units(
                 heldout_contents[heldout] = content_of(heldout, heldout_split(heldout))
             values = _learned(pretrain, (*FREE_TO_CHANGE, "preset"))
             after = keys.get(variant.after, "")
-            key = _name({**values, "content": contents[pretrain.data], "after": after, "version": VERSION})
+            key = _name(
+                {
+                    **values,
+                    "content": contents[pretrain.data],
+                    "teacher": pretrain.distill,
+                    "after": after,
+                    "version": VERSION,
+                }
+            )
             keys[variant.name] = key
             warm_start = str(store / after / PRETRAIN) if after else pretrain.warm_start
             units.append(
@@ -139,17 +147,12 @@ def make_units(
                     heldout_content=heldout_contents[heldout],
                     finetune=tuple(replace(one, seed=seed) for one in finetune),
                     after=after,
-                    speed=variant.speed if seed == 1 else None,
+                    speed_run=variant.speed_run if seed == 1 else None,
                     is_timed=variant.is_timed,
                     store=store,
                 )
             )
     return units
-
-
-def heldout_split(shards: Path) -> str:
-    """The split to evaluate on: shards of held-out text alone have it as `train`."""
-    return "heldout" if "heldout" in read_manifest(shards).splits else "train"
 
 
 def content_of(shards: Path, split: str = "train") -> str:

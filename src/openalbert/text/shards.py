@@ -403,6 +403,11 @@ class ShardSet:
             )
 
 
+def heldout_split(folder: Path) -> str:
+    """The split to evaluate on: shards of held-out text alone have it as `train`."""
+    return "heldout" if "heldout" in read_manifest(folder).splits else "train"
+
+
 def open_shards(folder: Path, split: str = "train") -> ShardSet:
     """Open the shards of one split. Sizes of files are checked; `verify` checks their content."""
     manifest = read_manifest(folder)

@@ -10,7 +10,7 @@ from openalbert.serve.files.rows import TextLines
 from openalbert.serve.inputs import Input, roles_of
 from openalbert.serve.masks import MASK
 from openalbert.serve.predictor import Predictor
-from openalbert.tasks.custom.columns import SETTINGS, Columns, Layout, flag
+from openalbert.tasks.custom.columns import SETTINGS, Columns, Layout, flag, role_name
 from openalbert.tasks.custom.multiple_choice import find_choice_columns, option_columns, read_options
 from openalbert.tasks.custom.question_answering import find_question_columns
 from openalbert.tasks.custom.tagging import find_words
@@ -19,7 +19,6 @@ from openalbert.tasks.data.source import TaskSource
 from openalbert.tasks.data.tables import Row, Table
 
 PAIR = "\t"  # between the values of a line of text
-NAMES = {"second": "second text"}  # of roles in messages, where it is another
 
 
 @dataclass(frozen=True)
@@ -99,7 +98,7 @@ def _guesses(
     """A message on the columns that neither the user nor the training file names."""
     known = {"options" if role.startswith("option") else role for role in (layout.columns if layout else ())}
     guessed = [role for role in roles if role not in known and not named.get(SETTINGS[role])]
-    columns = ", ".join(f"the {NAMES.get(role, role)} from '{roles[role]}'" for role in guessed)
+    columns = ", ".join(f"the {role_name(role)} from '{roles[role]}'" for role in guessed)
     settings = ", ".join(map(flag, guessed))
     return (f"{table.name}: {columns} (guessed; change with {settings})",) if guessed else ()
 
@@ -118,7 +117,7 @@ def _check_columns(model: Predictor, columns: Columns, named: Mapping[str, Any])
         if columns.given(role, None) is None:
             there = ", ".join(f"'{column}'" for column in table.columns)
             raise UserError(
-                f"{table.name} has no column '{columns.layout[role]}', the {NAMES.get(role, role)} that {model.name} "
+                f"{table.name} has no column '{columns.layout[role]}', the {role_name(role)} that {model.name} "
                 "was trained on: "
                 f"name the column to read with {flag(role)}; there {'is' if len(table.columns) == 1 else 'are'} {there}"
             )

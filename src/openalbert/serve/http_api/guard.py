@@ -165,7 +165,8 @@ class Guard:
             raise RefusedError(408, "Timeout", f"the body did not arrive within {self.limits.seconds:g} s") from None
 
     def _record(self, scope: MutableMapping[str, Any], state: dict[str, Any], request_id: str, seconds: float) -> None:
-        route = scope["path"] if scope["path"] in self.routes else "none"
+        matched = getattr(scope.get("route"), "path", None)  # not where it was refused before it came that far
+        route = matched or (scope["path"] if scope["path"] in self.routes else "none")
         self.metrics.requests.labels(route, str(state["status"])).inc()
         self.metrics.seconds.labels(route).observe(seconds)
         line = {

@@ -14,7 +14,7 @@ from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from openalbert.errors import UserError
 from openalbert.finetuning.predict import TOKENS_AT_A_TIME
-from openalbert.interop.huggingface import find_folder
+from openalbert.interop.huggingface import find_folder, model_name
 from openalbert.model.heads import EXIT_KINDS
 from openalbert.progress import log
 from openalbert.serve.backend import TorchBackend
@@ -22,6 +22,7 @@ from openalbert.serve.http_api.batcher import Batcher, BatchingBackend
 from openalbert.serve.http_api.limits import Limits
 from openalbert.serve.onnx_backend import OnnxBackend
 from openalbert.serve.predictor import Predictor
+from openalbert.settings import check_at_least_one
 from openalbert.train.device import Device, Speed, open_device
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ class Serve:
             raise UserError("no model is named: give the folder of one, or several")
         if not 0 <= self.port < 2**16:
             raise UserError(f"port is {self.port}: it is from 0 to 65535")
+        check_at_least_one(self, "tokens_at_a_time")
 
 
 def serve(settings: Serve) -> None:
@@ -134,7 +136,7 @@ def load_model(name: str, settings: Serve, device: Device) -> "ServedModel":
         max_waiting=settings.limits.max_requests,
         max_tokens=(1 + settings.limits.max_inputs) * predictor.config.max_positions,
     )
-    short = folder.parent.name if folder.name == "model" else folder.name  # errors name it: a path is nobody's business
+    short = model_name(folder)  # errors name it: a path is nobody's business
     served = Predictor(BatchingBackend(batcher), predictor.tokenizer, predictor.task, name=short)
     precision = backend.device.precision if isinstance(backend, TorchBackend) else backend.model.manifest.precision
     return ServedModel(short, served, batcher, precision)

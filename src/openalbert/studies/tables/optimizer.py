@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from openalbert.model.config import Sharing
-from openalbert.optim.settings import OptimizerSettings
+from openalbert.optim.settings import MUON, OPTIMIZER_NAMES, OptimizerSettings
 from openalbert.studies.study import Base, Study, Variant
 
 
@@ -15,14 +15,15 @@ def variants(base: Base) -> Iterator[Variant]:
     choices = {
         "lamb": (OptimizerSettings(learning_rate=0.003), 256),
         "adamw": (OptimizerSettings(kind="adamw", learning_rate=0.001), 256),
-        "muon": (OptimizerSettings(kind="muon", learning_rate=0.006, matrix_learning_rate=0.01), 256),
+        "muon": (MUON, 256),
         own.kind: (own, base.pretrain.reference_batch),
     }
-    titles = {"lamb": "LAMB", "adamw": "AdamW", "muon": "Muon"}
     for sharing, blocks in (("all shared", Sharing()), ("not shared", Sharing(layers, layers))):
         for kind, (optimizer, reference) in choices.items():
             run = base.of_model("albert-base", sharing=blocks)
-            yield Variant(f"{titles[kind]}, {sharing}", replace(run, optimizer=optimizer, reference_batch=reference))
+            yield Variant(
+                f"{OPTIMIZER_NAMES[kind]}, {sharing}", replace(run, optimizer=optimizer, reference_batch=reference)
+            )
 
 
 STUDY = Study(

@@ -41,7 +41,7 @@ def variants(base: Base) -> Iterator[Variant]:
             run,
             paper | ({"average": AVERAGES[name]} if name in AVERAGES else {}),
             PAPER[name].parameters,
-            speed=run if base.budget == "tiny" else paper_step(run, name),
+            speed_run=run if base.budget == "tiny" else paper_step(run, name),
         )
 
 

@@ -235,7 +235,7 @@ class Columns:
             if roles:
                 settings = [flag(role) for role in roles if role in SETTINGS]
                 otherwise = f"; change with {', '.join(settings)}" if settings else ""
-                columns = ", ".join(f"{_in_words(role)} from '{self.roles[role]}'" for role in roles)
+                columns = ", ".join(f"{role_name(role)} from '{self.roles[role]}'" for role in roles)
                 messages.append(f"{columns} ({how}{otherwise})")
         if messages:
             free = [column or "a column without a name" for column in self.free]
@@ -246,7 +246,7 @@ class Columns:
         for role in self.guessed:
             if self.other is not None and role in self.layout and role in SETTINGS and role != "id":
                 yield (
-                    f"{self.table.name}: the {_in_words(role)} is read from '{self.roles[role]}', "
+                    f"{self.table.name}: the {role_name(role)} is read from '{self.roles[role]}', "
                     f"{self.other.differs(role)}: is that the same? Change it with {flag(role)}"
                 )
 
@@ -284,7 +284,8 @@ def columns_named(table: Table, names: Sequence[str], setting: str) -> tuple[str
     return columns
 
 
-def _in_words(role: str) -> str:
+def role_name(role: str) -> str:
+    """A role as messages call it."""
     return "second text" if role == "second" else role.replace("_", " ")
 
 
