@@ -1,5 +1,7 @@
 """The names of the files and folders in the folder of a run; a model's loader needs some of them."""
 
+from pathlib import Path
+
 RUN = "run.json"  # the settings
 RUN_INFO = "run_info.json"  # machine, data, estimate and actual cost
 METRICS = "metrics.jsonl"
@@ -18,3 +20,9 @@ OUT_OF_FOLD = "out_of_fold"  # predictions for every training example, by the mo
 CROSS_VALIDATION = "cross-validation"  # in place of a split, where scores are the mean over folds
 FOLD_LOGITS = "dev_logits.safetensors"
 BASELINES = "baselines.json"  # their predictions and scores, measured once for all seeds
+
+
+def model_name(folder: Path) -> str:
+    """What a model is called: by its folder, or that of its run."""
+    folder = folder.absolute()
+    return folder.parent.name if folder.name == MODEL else folder.name

@@ -359,7 +359,7 @@ def test_minutes_follow_from_tokens_and_flops_and_equal_minutes_stay_what_they_a
         for line in masking.splitlines()
         if line.startswith(f"n-grams, {rate} %")
     }
-    assert by_rate[40] > 1.05 * by_rate[15]  # more positions are predicted
+    assert by_rate[40] > 1.02 * by_rate[15]  # more positions are predicted
     timed = make_plan(replace(chosen, study="time", set=("minutes=3.5",)), STUDIES["time"])
     lines = estimate_study(timed, lambda unit: (1e9, 1.0)).splitlines()
     assert [line.split()[-1] for line in lines[1:4]] == ["3.5", "3.5", "7"]

@@ -84,12 +84,6 @@ def local_folder(name: str) -> Path | None:
     return path / MODEL
 
 
-def model_name(folder: Path) -> str:
-    """What a model is called: by its folder, or that of its run."""
-    folder = folder.resolve()
-    return folder.parent.name if folder.name == MODEL else folder.name
-
-
 def _how_to_finish(run: Path) -> str:
     """What to do with a run that was stopped: its command, and the step from which it resumes, where they are known."""
     sentence = "run its command again to finish it"

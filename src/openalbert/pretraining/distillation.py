@@ -14,6 +14,7 @@ from openalbert.interop import huggingface
 from openalbert.model.albert import AlbertModel
 from openalbert.pretraining.provenance import InitialModel
 from openalbert.pretraining.settings import Pretrain
+from openalbert.run_files import model_name
 from openalbert.text.shards import ShardSet
 from openalbert.text.tokenizer import MODEL_FILE, Tokenizer
 
@@ -67,7 +68,7 @@ def teacher_record(teacher: AlbertModel | None, settings: Pretrain) -> dict[str,
     for name, parameter in sorted(teacher.named_parameters()):
         digest.update(name.encode())
         digest.update(parameter.detach().cpu().numpy().tobytes())
-    return {"name": huggingface.model_name(InitialModel.named(settings.distill).folder), "sha256": digest.hexdigest()}
+    return {"name": model_name(InitialModel.named(settings.distill).folder), "sha256": digest.hexdigest()}
 
 
 def check_same_teacher(before: Mapping[str, Any] | None, now: Mapping[str, Any] | None, where: Path) -> None:

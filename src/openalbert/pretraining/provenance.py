@@ -24,7 +24,7 @@ from openalbert.pretraining.batches import Batches
 from openalbert.pretraining.loss import unigram_entropy
 from openalbert.pretraining.settings import Pretrain
 from openalbert.report.summary import over_all_starts, runs_before
-from openalbert.run_files import CHECKPOINTS, MODEL, RUN
+from openalbert.run_files import CHECKPOINTS, MODEL, RUN, model_name
 from openalbert.settings import to_dict
 from openalbert.text.shards import ShardSet
 from openalbert.text.tokenizer import MODEL_FILE, Tokenizer
@@ -262,7 +262,7 @@ def initialization(settings: Pretrain) -> dict[str, Any]:
         return {"initialized_from": "", "before": []}
     known = read_pretraining(source.folder)
     return {
-        "initialized_from": huggingface.model_name(source.folder),
+        "initialized_from": model_name(source.folder),
         "before": [] if known is None else [*map(to_dict, known.before), _without_history(known)],
     }
 

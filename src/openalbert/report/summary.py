@@ -11,11 +11,10 @@ import numpy as np
 
 from openalbert.errors import UserError
 from openalbert.formatting import count, duration, number, percent, present
-from openalbert.interop.huggingface import model_name
 from openalbert.interop.pretraining_json import NONE, Pretraining, PretrainingStage
 from openalbert.model.presets import PAPER_TOKENS
 from openalbert.report.run_reader import Records, RunRecord
-from openalbert.run_files import CHECKPOINTS, RUN_INFO
+from openalbert.run_files import CHECKPOINTS, RUN_INFO, model_name
 from openalbert.settings import from_dict
 
 

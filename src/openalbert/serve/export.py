@@ -25,6 +25,7 @@ from openalbert.interop.task_json import read_task_info
 from openalbert.model.albert import AlbertModel
 from openalbert.progress import plain_console
 from openalbert.report.model_card import exported_card
+from openalbert.run_files import model_name
 from openalbert.serve.export_scores import (
     HIDDEN_STATES,
     Comparison,
@@ -128,7 +129,7 @@ def export_model(settings: Export) -> Report:
     )
     card = exported_card(
         model,
-        huggingface.model_name(folder),
+        model_name(folder),
         precision=manifest.precision,
         kept=manifest.kept,
         original=ORIGINAL_CARD if (settings.out / ORIGINAL_CARD).is_file() else None,

@@ -147,7 +147,7 @@ def words_for(model: Predictor, words: tuple[str, ...]) -> list[Mapping[str, Any
         if len(words) % 2:
             raise UserError(
                 f"{counted(len(words), 'text')} {were(len(words))} given, but {model.name} reads "
-                f"{' and '.join(NAMES.get(role, role) for role in roles)}: give both, each in quotes"
+                f"{' and '.join(role_name(role) for role in roles)}: give both, each in quotes"
                 + (f"; or a text with {MASK}" if model.kind is None else "")
             )
         return [dict(zip(roles, words[place : place + 2], strict=True)) for place in range(0, len(words), 2)]

@@ -14,9 +14,10 @@ from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from openalbert.errors import UserError
 from openalbert.finetuning.predict import TOKENS_AT_A_TIME
-from openalbert.interop.huggingface import find_folder, model_name
+from openalbert.interop.huggingface import find_folder
 from openalbert.model.heads import EXIT_KINDS
 from openalbert.progress import log
+from openalbert.run_files import model_name
 from openalbert.serve.backend import TorchBackend
 from openalbert.serve.http_api.batcher import Batcher, BatchingBackend
 from openalbert.serve.http_api.limits import Limits
