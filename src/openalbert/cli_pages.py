@@ -155,7 +155,7 @@ PAGES: dict[str, Page] = {
     ),
     "finetune": Page(
         "MODEL --task NAME (--data PATH | --train PATH) [SETTINGS]",
-        "Fine-tune a model on a task; its best weights become a model folder, with scores and a report page. The same "
+        "Fine-tune a model on a task: gives a model folder, with scores and a report page. The same "
         "command again resumes where it was stopped.",
         (
             "openalbert finetune albert-base-wikibooks --task classification --train mails.csv --out runs/mails",
