@@ -11,7 +11,8 @@ that reads a CSV, learns, and predicts the test file:
 
 - head, lora, all: `openalbert finetune --trainable …` with its defaults, a tenth of the training file held out;
 - trainer: transformers' Trainer from the same weights, with our rate, batch, steps and patience, a tenth held out;
-- sentence-transformers: mean of the last layer's states, and logistic regression;
+- sentence-transformers: mean of the last layer's states, and logistic regression, in fp32 as all other sides;
+- sentence-transformers-bf16: the same in the type of the file, which is what it loads if nothing is said;
 - tfidf: TF-IDF of words and pairs of words, and logistic regression.
 
 A cell that is in laptop.json is not run again: the whole can be run in pieces. Wall seconds are those of the process,
@@ -39,7 +40,7 @@ WORDS_OF_A_PARAGRAPH = range(30, 121)
 BOOKS, OF_EACH = 4, 100
 TASKS = ("books", "sst2-200", "sst2-1000", "sst2-10000")
 OURS = ("head", "lora", "all")
-SIDES = ("tfidf", "head", "lora", "all", "trainer", "sentence-transformers")
+SIDES = ("tfidf", "head", "lora", "all", "trainer", "sentence-transformers", "sentence-transformers-bf16")
 RESULT = "laptop.json"
 Rows = list[tuple[str, str]]
 
@@ -123,13 +124,15 @@ def tfidf(side: str, model: str, folder: Path, seed: int) -> dict[str, Any]:
 
 def sentence_transformers(side: str, model: str, folder: Path, seed: int) -> dict[str, Any]:
     """The same encoder's mean vectors, standardized, and logistic regression with its strength by cross-validation."""
+    import torch
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.models import Pooling, Transformer
     from sklearn.linear_model import LogisticRegressionCV
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
-    encoder = Transformer(str(weights_of(model)), max_seq_length=512)
+    dtype = torch.bfloat16 if side.endswith("bf16") else torch.float32
+    encoder = Transformer(str(weights_of(model)), max_seq_length=512, model_kwargs={"dtype": dtype})
     embedder = SentenceTransformer(modules=[encoder, Pooling(encoder.get_word_embedding_dimension())], device="cpu")
     (train, labels), (test, wanted) = read_csv(folder / "train.csv"), read_csv(folder / "test.csv")
     classifier = make_pipeline(StandardScaler(), LogisticRegressionCV(Cs=[1e-3, 1e-2, 1e-1], max_iter=500))
@@ -206,6 +209,7 @@ WORK = {
     "tfidf": tfidf,
     "trainer": trainer,
     "sentence-transformers": sentence_transformers,
+    "sentence-transformers-bf16": sentence_transformers,
 }
 
 
