@@ -4,7 +4,8 @@
 
 The folder has train.conll, dev.conll and test.conll. Both sides keep the weights of the best dev F1. The Trainer's side
 is the way of transformers' run_ner.py: words split by the file, a label on the first piece of each, most likely tags,
-scored by seqeval. Our scorer gives both sides' numbers, and seqeval must agree on them.
+scored by seqeval. Our scorer gives both sides' numbers, and seqeval must agree on them. A run that is in runs.json is
+not run again: the whole can be run in pieces, and --seeds can grow.
 """
 
 import argparse
@@ -21,6 +22,7 @@ import numpy as np
 import torch
 
 import openalbert
+from openalbert import atomic_io
 from openalbert.interop.huggingface import find_folder
 from openalbert.recipes.finetuning import defaults_for
 from openalbert.tasks.registry import TaskSource, open_task
@@ -269,23 +271,34 @@ def main() -> None:
         given.evaluations,
         device,
     )
-    found: dict[str, list[dict[str, Any]]] = {side: [] for side in SIDES}
-    for seed in range(1, given.seeds + 1):  # in turn, so that whatever slows the machine down slows both
-        for side, run in zip(SIDES, (ours, theirs), strict=True):
-            found[side].append({"seed": seed, **run(plan, seed)})
-            print(f"{side}, seed {seed}: test F1 {found[side][-1]['test']['f1']:.2f}", flush=True)
-    name = torch.cuda.get_device_name() if device == "cuda" else "CPU"
+    name = torch.cuda.get_device_name() if device == "cuda" else f"CPU, {torch.get_num_threads()} threads"
     info = {
-        "command": f"python bench/tagging.py {plan.model} --data wnut17 --seeds {given.seeds} "
-        f"--epochs {given.epochs:g} --out {given.out}",
+        "command": f"python bench/tagging.py {plan.model} --data wnut17 --epochs {given.epochs:g} "
+        f"--evaluations {given.evaluations} --out {given.out}",
         "steps": num_steps(plan),
+        "batch_size": plan.batch_size,
+        "learning_rate": plan.learning_rate,
         "device": name,
         "torch": torch.__version__,
         "transformers": transformers.__version__,
     }
+    path = given.out / "runs.json"
+    found: dict[str, list[dict[str, Any]]] = {side: [] for side in SIDES}
+    if path.exists():
+        known = json.loads(path.read_text())
+        found = known.pop("runs")
+        if known != info:
+            parser.error(f"{path} has runs of other settings or another machine ({known}): name another --out")
     given.out.mkdir(parents=True, exist_ok=True)
-    (given.out / "runs.json").write_text(json.dumps({**info, "runs": found}, indent=1) + "\n")
-    (given.out / "report.md").write_text(report(plan, found, info))
+    for seed in range(1, given.seeds + 1):  # in turn, so that whatever slows the machine down slows both
+        for side, run in zip(SIDES, (ours, theirs), strict=True):
+            if any(one["seed"] == seed for one in found[side]):
+                continue
+            found[side].append({"seed": seed, **run(plan, seed)})
+            print(f"{side}, seed {seed}: test F1 {found[side][-1]['test']['f1']:.2f}", flush=True)
+            atomic_io.write_text(path, json.dumps({**info, "runs": found}, indent=1) + "\n")
+            if all(found.values()):
+                atomic_io.write_text(given.out / "report.md", report(plan, found, info))
 
 
 if __name__ == "__main__":
