@@ -39,6 +39,7 @@ from pretrain_report import KINDS
 from pretrain_sides import take_turn
 
 from openalbert.errors import UserError
+from openalbert.optim.settings import OPTIMIZER_NAMES
 from openalbert.pretrained import PRETRAINED
 
 
@@ -141,6 +142,7 @@ def main(words: list[str] | None = None) -> None:
         "--tokenizer", type=Path, default=PRETRAINED / "albert-base-wikibooks", help="a vocabulary of 30,000 pieces"
     )
     parser.add_argument("--compile", choices=("auto", "none", "layer", "whole"), default="auto")
+    parser.add_argument("--optimizer", choices=tuple(OPTIMIZER_NAMES), default="lamb", help="of our side")
     parser.add_argument("--profile", action="store_true")
     parser.add_argument(
         "--ahead", type=_count, default=4, metavar="N", help="that get ready while one is measured; 0: none does"

@@ -19,11 +19,12 @@ from openalbert.errors import UserError
 from openalbert.objectives.sentence_order import SentenceOrder
 from openalbert.optim.optimizer import make_optimizer
 from openalbert.optim.schedule import Budget
+from openalbert.optim.settings import OptimizerSettings
 from openalbert.pretraining.batches import Batches, Objective, PretrainingBatch
 from openalbert.pretraining.loss import pretraining
 from openalbert.pretraining.run import compiled_scope, is_captured, make_model
 from openalbert.pretraining.settings import Pretrain
-from openalbert.text.shards import Tokens, finish, open_shards, piece_name, write_piece
+from openalbert.text.shards import Tokens, VocabularyInfo, finish, open_shards, piece_name, write_piece
 from openalbert.text.tokenizer import Tokenizer
 from openalbert.train.device import Speed, measure_matmul_peak, open_device
 from openalbert.train.loop import LoopConfig, TrainState, training_steps
@@ -118,6 +119,7 @@ def ours(job: Job, arguments: argparse.Namespace, turn: Turn) -> dict[str, Any]:
         model=config,
         objective=objective,
         batch_size=job.batch,
+        optimizer=OptimizerSettings(kind=arguments.optimizer),
         speed=Speed(compile=arguments.compile),
     )
     with tempfile.TemporaryDirectory() as folder, open_device(settings.speed) as device:

@@ -18,11 +18,16 @@ def test_runs_are_trained_scored_timed_and_drawn(
     glue_files(tmp_path / "data" / "glue", "mrpc", 40)
     common = ["--data", str(tmp_path / "data"), "--runs", str(tmp_path / "runs"), "--tasks", "mrpc", "--seeds", "1"]
     early_exit.main(["train", str(tiny), *common, "--more", "--epochs 0.5 --max-length 32"])
-    early_exit.main(["measure", *common, "--out", str(tmp_path / "out"), "--device", "cpu"])
+    out = ["--out", str(tmp_path / "out")]
+    early_exit.main(["score", *common, *out, "--device", "cpu"])
+    early_exit.main(["time", *common, *out, "--device", "cpu", "--per-turn", "4"])
+    early_exit.main(["report", *out])
     found = json.loads((tmp_path / "out" / "mrpc.json").read_text())
     [pair] = found["pairs"]
     assert 1 <= pair["mean_depth"] <= 2
-    assert {len(times) for kinds in pair["seconds"].values() for times in kinds.values()} == {1}
-    assert "| mrpc | accuracy |" in (tmp_path / "out" / "table.md").read_text()
+    [seconds] = [of_seed["1"] for of_device in found["times"].values() for of_seed in of_device.values()]
+    assert len(seconds["plain"]) == len(seconds["exits"]) == early_exit.TURNS
+    page = (tmp_path / "out" / "report.md").read_text()
+    assert page.count("| mrpc | ") == 2
     assert (tmp_path / "out" / "score-against-depth.png").stat().st_size > 1000
-    assert "| mrpc |" in capsys.readouterr().out
+    assert "| mrpc | accuracy | 1 |" in capsys.readouterr().out
