@@ -4,8 +4,10 @@
 
 Every command of COMMANDS is a process of its own, run by the code of commit 39b738f and by that of this checkout in
 turn, first one and then the other first, in an environment that is the same but for the package. Processor seconds are
-user and system time of the process and its children; a ratio is taken turn by turn, after to before. Both fine-tune the
-model that the code before has pretrained, on the same rows. Writes speed.json and speed.md into results/house/.
+user and system time of the process and its children; a ratio is taken turn by turn, after to before. Shards are those
+of the code before; the model to fine-tune is pretrained by each side, from the same seed. Writes run.json and report.md
+into results/before-after/. The report also has what bench/pretrain.py of either side has measured on a GPU, if its
+files lie in gpu/ there.
 """
 
 import argparse
@@ -34,16 +36,28 @@ COMMANDS = {
     "--objective.max-length 64 --log-every 10 --save-every 100 --speed.threads 2",
     "pretrain, ALBERT-base": "pretrain albert-base --data shards --out {out} --steps 6 --batch-size 16 "
     "--objective.max-length 128 --log-every 2 --save-every 1000 --speed.threads 2",
-    "fine-tune, 4 layers of 128": "finetune start --task classification --train rows.csv --out {out} --steps 400 "
-    "--batch-size 16 --patience 1000 --speed.threads 2",
+    "fine-tune, 4 layers of 128": "finetune start-{side} --task classification --train rows.csv --out {out} "
+    "--steps 400 --batch-size 16 --patience 1000 --speed.threads 2",
 }
 ONLY_AFTER = {"fine-tune, 4 layers of 128": " --trainable all --no-baselines"}
 """What keeps the code after to the same work: the code before knew no other weights and no baselines."""
 START = (
     "tokenizer train text.txt --out vocabulary --vocab-size 8000",
     "prepare text.txt --tokenizer vocabulary --out shards --workers 1",
-    "pretrain albert-micro --data shards --out start --steps 20 --batch-size 8 --objective.max-length 32",
 )
+MODEL = "pretrain albert-micro --data shards --out start-{side} --steps 20 --batch-size 8 --objective.max-length 32"
+ABOUT = """## Setup
+
+`python bench/before_after.py` on {machine}: commits {before} and {after}, each command in a process of its own, the two
+sides in turn. Processor seconds are user and system time; the ratio is taken turn by turn, after to before. run.json
+has the commands and every turn. On the GPU: `python bench/pretrain.py albert-base:128 --which ours --seconds 30` of
+either commit, one process after the other in the order before-1, after-1, muon-1, before-2; muon-1 is the code after
+with `--optimizer muon`. NVIDIA H200, torch 2.11.
+
+## Limits
+
+The package gained features between the two commits; only what both can do is compared. CPU times vary by several
+percent between turns. Neither fine-tuning on a GPU nor inference was measured again."""
 MEASURES = ("processor_seconds", "wall_seconds", "peak_mb")
 
 
@@ -85,13 +99,13 @@ def measure(trees: dict[str, Path], folder: Path, turns: int) -> dict[str, dict[
         for name, command in COMMANDS.items():
             for side in SIDES if turn % 2 == 0 else SIDES[::-1]:
                 out = f"out-{turn}-{side}-{len(found[name][side])}-{list(COMMANDS).index(name)}"
-                words = command.format(out=out) + (ONLY_AFTER.get(name, "") if side == "after" else "")
+                words = command.format(out=out, side=side) + (ONLY_AFTER.get(name, "") if side == "after" else "")
                 found[name][side].append(run(trees[side], words, folder))
                 print(f"turn {turn + 1}, {name}, {side}: {found[name][side][-1]}", flush=True)
     return found
 
 
-def table(found: dict[str, dict[str, list[dict[str, float]]]]) -> str:
+def cpu_table(found: dict[str, dict[str, list[dict[str, float]]]]) -> list[str]:
     """A row for each command: medians, and the ratio with its range."""
     lines = [
         "| command | processor s, before | after | ratio | lowest | highest | wall s, ratio | MB, before | after |",
@@ -109,20 +123,45 @@ def table(found: dict[str, dict[str, list[dict[str, float]]]]) -> str:
         cells += [f"{value:.2f}" for value in (statistics.median(processor), min(processor), max(processor), wall)]
         cells += [f"{middle[side]['peak_mb']:,.0f}" for side in SIDES]
         lines.append(f"| {name} | {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+    return lines
+
+
+def gpu_table(folder: Path) -> list[str]:
+    """A row for each measurement of a pretraining step on a GPU, in the order of their names."""
+    lines = ["| run | k tokens/s | ms, median | peak GiB |", "|---|---|---|---|"]
+    for path in sorted(folder.glob("*.json")):
+        ours = json.loads(path.read_text())["runs"]["ours"]
+        rate = ours["tokens_per_second"] / 1000
+        lines.append(f"| {path.stem} | {rate:.1f} | {ours['median_ms']:.1f} | {ours['peak_gib']:.1f} |")
+    return lines
+
+
+def report(found: dict[str, Any], out: Path) -> str:
+    """The page, from run.json and the files of bench/pretrain.py below gpu/."""
+    lines = ["# Speed before and after the packages were rearranged", "", "## Result", "", *cpu_table(found["runs"])]
+    if list((out / "gpu").glob("*.json")):
+        lines += [
+            "",
+            "A pretraining step of ALBERT-base on one H200, batch 128 x 512, bf16:",
+            "",
+            *gpu_table(out / "gpu"),
+        ]
+    return "\n".join([*lines, "", *ABOUT.format(**found).splitlines(), ""])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--text", type=Path, required=True, help="8 MB of its beginning are used")
     parser.add_argument("--turns", type=int, default=5)
-    parser.add_argument("--out", type=Path, default=ROOT / "results" / "house")
+    parser.add_argument("--out", type=Path, default=ROOT / "results" / "before-after")
     arguments = parser.parse_args()
     with checked_out(BEFORE) as before, tempfile.TemporaryDirectory() as scratch:
         folder, trees = Path(scratch), {"before": before, "after": ROOT}
         write_inputs(arguments.text, folder)
         for command in START:
             run(before, command, folder)
+        for side, tree in trees.items():
+            run(tree, MODEL.format(side=side), folder)
         found = measure(trees, folder, arguments.turns)
     result: dict[str, Any] = {
         "before": BEFORE,
@@ -131,9 +170,10 @@ def main() -> None:
         "commands": COMMANDS,
         "runs": found,
     }
-    (arguments.out / "speed.json").write_text(json.dumps(result, indent=1) + "\n")
-    (arguments.out / "speed.md").write_text(table(found))
-    print(table(found))
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    (arguments.out / "run.json").write_text(json.dumps(result, indent=1) + "\n")
+    (arguments.out / "report.md").write_text(report(result, arguments.out))
+    print(report(result, arguments.out))
 
 
 if __name__ == "__main__":

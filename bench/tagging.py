@@ -10,12 +10,14 @@ not run again: the whole can be run in pieces, and --seeds can grow.
 
 import argparse
 import json
+import math
 import statistics
 import tempfile
 import time
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -196,6 +198,11 @@ def scored(task: Task, data: Words, examples: Any, logits: np.ndarray) -> dict[s
     return found
 
 
+def mean_and_error(values: list[float]) -> tuple[float, float]:
+    """The mean and its standard error."""
+    return statistics.mean(values), statistics.stdev(values) / math.sqrt(len(values))
+
+
 def report(plan: Plan, found: dict[str, list[dict[str, Any]]], info: dict[str, Any]) -> str:
     """The page of the results."""
     lines = ["# WNUT-17: entities in tweets and comments", "", "## Result", ""]
@@ -210,6 +217,12 @@ def report(plan: Plan, found: dict[str, list[dict[str, Any]]], info: dict[str, A
         spread = statistics.stdev(values) if len(values) > 1 else 0.0
         numbers = (statistics.median(values), statistics.mean(values), spread, min(values), max(values))
         lines.append(f"| {side} | {len(values)} | " + " | ".join(f"{value:.2f}" for value in numbers) + " |")
+    if all(len(found[side]) > 1 for side in SIDES):
+        means, errors = zip(
+            *(mean_and_error([one["test"]["f1"] for one in found[side]]) for side in SIDES), strict=True
+        )
+        error = math.hypot(*errors)
+        lines += ["", f"Difference of the means: {means[0] - means[1]:.1f} points, standard error {error:.1f}."]
     lines += [
         "",
         "Median of each metric:",
@@ -239,10 +252,10 @@ def report(plan: Plan, found: dict[str, list[dict[str, Any]]], info: dict[str, A
         "",
         "The vocabulary is lower-cased, so capitals, which mark names, are not seen. One dataset of short, noisy "
         "texts, whose test has other entities than train on purpose. Seconds include reading, evaluations and "
-        "checkpoints.",
+        "checkpoints, and depend on what else runs.",
         "",
     ]
-    return "\n".join(lines)
+    return "\n".join(line if line.startswith("|") else fill(line, 120, break_on_hyphens=False) for line in lines)
 
 
 def main() -> None:
