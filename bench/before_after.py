@@ -22,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import torch
@@ -146,7 +147,8 @@ def report(found: dict[str, Any], out: Path) -> str:
             "",
             *gpu_table(out / "gpu"),
         ]
-    return "\n".join([*lines, "", *ABOUT.format(**found).splitlines(), ""])
+    about = [fill(part, 120) for part in ABOUT.format(**found).split("\n\n")]
+    return "\n".join([*lines, "", "\n\n".join(about), ""])
 
 
 def main() -> None:

@@ -28,7 +28,7 @@ import torch
 
 from openalbert import atomic_io
 from openalbert.finetuning.data import EncodedSplit, encode_split
-from openalbert.finetuning.early_exit import measure_rule, predict_depths
+from openalbert.finetuning.exit_rules import measure_rule, predict_depths
 from openalbert.finetuning.predict import predict
 from openalbert.interop import huggingface
 from openalbert.interop.exits import ExitInfo, ExitPoint, read_exit_info

@@ -16,10 +16,11 @@ from openalbert.finetuning.batches import Packing
 from openalbert.finetuning.losses import finetuning
 from openalbert.model.albert import AlbertModel
 from openalbert.optim.optimizer import make_optimizer
-from openalbert.optim.schedule import Budget, DepthSchedule, DepthStage, Schedule
+from openalbert.optim.schedule import Budget, Schedule
 from openalbert.optim.settings import OptimizerSettings
 from openalbert.tasks.task import Sequences
 from openalbert.train.cuda_graphs import CapturedEncoder
+from openalbert.train.depth_schedule import DepthSchedule, DepthStage
 from openalbert.train.device import Device
 from openalbert.train.loop import LoopConfig, TrainState, training_steps
 

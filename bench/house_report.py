@@ -6,6 +6,7 @@ from typing import Any
 ROWS = {
     "files": "files in src",
     "lines": "lines in src",
+    "lines_of_code": "of these neither blank nor docstring nor comment",
     "largest_folder_files": "files in the largest folder",
     "largest_file_lines": "lines in the largest file",
     "single_importer": "modules with a single importer",
@@ -22,6 +23,11 @@ what runs while modules are imported does not count. A pretraining step goes fro
 end of the next, with its log line but without evaluation and checkpoint; the union of three steps is taken. A
 fine-tuning run goes from the command line to the report page: four steps of a classification on 80 synthetic rows.
 run.json lists the files."""
+GOALS = """The goals were about 18,000 lines for the capabilities of before, 12 files for a pretraining step and 20 for
+a fine-tuning run. Reached: {same:,} lines without files of capabilities that were added since ({added:,}), {step} files
+and {run} files. Two passes looked for what could go: duplicates were about 1 % of the lines, and modules that are
+always read together have been merged. What remains are features (guessing columns and encodings, Ray, folds, ensembles,
+the drawings of the page) and the sentences of errors: fewer lines would mean fewer of them."""
 LIMITS = """The numbers do not show how clear a file is. CUDA graphs, compilation and fused kernels do not run on a CPU,
 so a GPU step runs more files. Features were added between the two commits as well. The time of `--help` is the fastest
 of five and depends on the machine."""
@@ -39,6 +45,13 @@ def report(found: dict[str, Any]) -> str:
     named = f"Before, {largest.format(was='was', **before)}; now, {largest.format(was='is', **after)}."
     changed = " with uncommitted changes" if after["is_changed"] else ""
     setup = SETUP.format(python=found["python"], before=before["commit"], after=after["commit"] + changed)
-    result = f"{head}{chr(10).join(table)}\n\n{fill(named, 120)}\n\n{head}{chr(10).join(by_package)}"
+    goals = GOALS.format(
+        same=after["lines"] - after["lines_added"],
+        added=after["lines_added"],
+        step=after["step_modules"],
+        run=after["finetuning_modules"],
+    )
+    paragraphs = f"{fill(named, 120)}\n\n{fill(goals, 120)}"
+    result = f"{head}{chr(10).join(table)}\n\n{paragraphs}\n\n{head}{chr(10).join(by_package)}"
     parts = {"Result": result, "Setup": fill(setup, 120), "Limits": fill(LIMITS, 120)}
     return "# The size of the code\n" + "".join(f"\n## {title}\n\n{text}\n" for title, text in parts.items())

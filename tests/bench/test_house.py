@@ -43,7 +43,7 @@ def work(words):
 """,
     "high/never.py": "AT_IMPORT = [number for number in range(3)]\n",
     "low/__init__.py": "",
-    "low/used.py": "def twice(x):\n    return 2 * x\n",
+    "low/used.py": '"""Doc\nstring."""\ndef twice(x):\n    # a comment\n    return 2 * x\n',
     "low/more.py": "class Idle:\n    def report(self):\n        return 'idle'\n",
 }
 
@@ -55,21 +55,24 @@ def tree(tmp_path: Path) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     (tmp_path / "tests").mkdir()
-    (tmp_path / "tests" / "test_it.py").write_text("# a test\n" * 27)
+    (tmp_path / "tests" / "test_it.py").write_text("# a test\n" * 30)
     return tmp_path
 
 
-def test_files_lines_and_importers_are_counted(tree: Path) -> None:
+def test_files_lines_and_importers_are_counted(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(house, "ADDED", ("low/us", "high/n"))
     found = house.count(tree)
     assert found["files"] == 8
-    assert found["lines"] == sum(len(text.splitlines()) for text in FILES.values()) == 27
-    assert found["lines_by_package"] == {"high": 16, "(top level)": 6, "low": 5}
+    assert found["lines"] == sum(len(text.splitlines()) for text in FILES.values()) == 30
+    assert found["lines_by_package"] == {"high": 16, "(top level)": 6, "low": 8}
     assert (found["largest_folder"], found["largest_folder_files"]) == ("high", 3)
     assert (found["largest_file"], found["largest_file_lines"]) == ("high/run.py", 15)
     # run.py by a string of cli.py, used.py and more.py by run.py; never.py is imported for type checkers alone.
     assert found["single_importer"] == 3
     assert found["two_way"] == 0
     assert found["test_ratio"] == 1
+    # Without the blank first lines of two files, a docstring of two lines and a comment.
+    assert (found["lines_of_code"], found["lines_added"]) == (25, 6)
 
 
 def test_packages_that_import_each_other_are_found(tree: Path) -> None:
@@ -96,6 +99,7 @@ def test_files_count_as_run_where_a_line_of_a_function_is_executed(
 def test_the_report_compares_before_and_after() -> None:
     side: dict[str, Any] = {
         **dict.fromkeys(house_report.ROWS, 1000),
+        "lines_added": 300,
         "lines_by_package": {"model": 900, "optim": 100},
         "largest_folder": "model",
         "largest_file": "model/a.py",
@@ -106,6 +110,7 @@ def test_the_report_compares_before_and_after() -> None:
     text = house_report.report({"python": "3.11", "before": side, "after": after})
     assert "| files in src | 1,000 | 7 |" in text
     assert "| lines in optim | 100 | 0 |" in text
+    assert "Reached: 700 lines without files of capabilities that were added since (300)" in " ".join(text.split())
     assert "0123456 with uncommitted changes" in " ".join(text.split())
     assert [line for line in text.splitlines() if line.startswith("## ")] == ["## Result", "## Setup", "## Limits"]
 

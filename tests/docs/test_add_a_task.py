@@ -12,8 +12,8 @@ from tests.docs.test_guides import ROOT, commands, namespace, run
 from openalbert.errors import UserError
 from openalbert.tasks import registry
 from openalbert.tasks.data.labels import class_number
+from openalbert.tasks.data.row_files import Row
 from openalbert.tasks.data.source import TaskSource
-from openalbert.tasks.data.tables import Row
 from openalbert.tasks.task import Task
 
 GUIDE = "add-a-task.md"

@@ -17,7 +17,7 @@ from torch import Tensor
 from openalbert import cli
 from openalbert.errors import UserError
 from openalbert.finetuning.batches import PackedBatch, Packing, filled
-from openalbert.finetuning.collapse import baseline_loss
+from openalbert.finetuning.collapse_detection import baseline_loss
 from openalbert.finetuning.losses import Standardization, balanced_weights, finetuning, finetuning_scores, head_loss
 from openalbert.finetuning.predict import predict
 from openalbert.interop import huggingface

@@ -14,13 +14,13 @@ from tests.report.parsed_page import Page
 
 import openalbert
 from openalbert.cli import main
-from openalbert.finetuning.collapse import describe_constant_predictions
+from openalbert.finetuning.collapse_detection import describe_constant_predictions
 from openalbert.finetuning.data import encode_split
 from openalbert.finetuning.evaluation.error_analysis import analyze_errors
 from openalbert.finetuning.evaluation.intervals import intervals
 from openalbert.finetuning.evaluation.split import evaluate_outputs
 from openalbert.finetuning.predict import Outputs
-from openalbert.finetuning.words import NO_TOKEN
+from openalbert.finetuning.word_alignment import NO_TOKEN
 from openalbert.interop import huggingface
 from openalbert.model.config import Head
 from openalbert.report.error_analysis import Mark, Shown, marked, read_error_analyses

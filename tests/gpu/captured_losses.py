@@ -7,12 +7,13 @@ from pathlib import Path
 
 from openalbert.model.presets import preset
 from openalbert.optim.optimizer import make_optimizer
-from openalbert.optim.schedule import Budget, DepthSchedule, DepthStage, Schedule
+from openalbert.optim.schedule import Budget, Schedule
 from openalbert.pretraining.batches import Batches, Objective
 from openalbert.pretraining.loss import pretraining
 from openalbert.pretraining.run import make_model
 from openalbert.pretraining.settings import Pretrain
 from openalbert.text.shards import open_shards
+from openalbert.train.depth_schedule import DepthSchedule, DepthStage
 from openalbert.train.device import Speed, open_device
 from openalbert.train.loop import LoopConfig, TrainState, training_steps
 

@@ -20,11 +20,12 @@ from openalbert.model.config import PRETRAINING_HEADS
 from openalbert.model.presets import preset
 from openalbert.objectives.sentence_order import SentenceOrder
 from openalbert.optim.optimizer import make_optimizer
-from openalbert.optim.schedule import Budget, DepthSchedule, DepthStage, Schedule
+from openalbert.optim.schedule import Budget, Schedule
 from openalbert.optim.settings import OptimizerSettings
 from openalbert.pretraining.batches import Batches, Objective
 from openalbert.pretraining.loss import pretraining
 from openalbert.text.shards import open_shards
+from openalbert.train.depth_schedule import DepthSchedule, DepthStage
 from openalbert.train.device import Speed, open_device
 from openalbert.train.loop import LoopConfig, TrainState, training_steps
 

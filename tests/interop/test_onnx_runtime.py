@@ -12,8 +12,8 @@ import pytest
 from openalbert.errors import UserError
 from openalbert.interop import huggingface
 from openalbert.interop.onnx import EMBEDDING, EXPORT, _sha256, write_export
-from openalbert.interop.onnx_graph import WEIGHTS_FILE
 from openalbert.interop.onnx_runtime import ExportedModel
+from openalbert.interop.quantization import WEIGHTS_FILE
 
 
 @pytest.fixture(scope="module")

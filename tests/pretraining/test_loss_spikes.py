@@ -13,11 +13,12 @@ from tests.pretraining.made_shards import easy_text, made_shards
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import PRETRAINING_HEADS, AlbertConfig
 from openalbert.optim.optimizer import make_optimizer
-from openalbert.optim.schedule import Budget, DepthSchedule, DepthStage, Schedule
+from openalbert.optim.schedule import Budget, Schedule
 from openalbert.optim.settings import OptimizerSettings
 from openalbert.pretraining.batches import Batches, Objective, PretrainingBatch
 from openalbert.pretraining.loss import pretraining
 from openalbert.text.shards import open_shards
+from openalbert.train.depth_schedule import DepthSchedule, DepthStage
 from openalbert.train.device import Device
 from openalbert.train.loop import MAX_SPIKES, WINDOW, LoopConfig, Step, TrainState, training_steps
 

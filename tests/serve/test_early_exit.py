@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from openalbert.errors import UserError
-from openalbert.finetuning.early_exit import NEVER, exit_depths, predict_depths
+from openalbert.finetuning.exit_rules import NEVER, exit_depths, predict_depths
 from openalbert.finetuning.predict import predict
 from openalbert.interop.exits import ExitInfo, ExitPoint, ExitRule
 from openalbert.model.albert import AlbertModel

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from openalbert import cli
 from openalbert.errors import UserError
-from openalbert.tasks.data.tables import read_table
+from openalbert.tasks.data.row_files import read_table
 from openalbert.text import readers, records
 from openalbert.text.corpus import CorpusReading, CorpusSource, Counts, documents, sources
 from openalbert.text.records import record_texts

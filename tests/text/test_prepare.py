@@ -22,7 +22,7 @@ from tests.text import made_text
 
 from openalbert.cli import main
 from openalbert.errors import UserError
-from openalbert.text import corpus, groups, shards
+from openalbert.text import corpus, shards, source_groups
 from openalbert.text.corpus import CorpusReading, CorpusSource, Counts
 from openalbert.text.prepare import Prepare, Verify, prepare, verify
 from openalbert.text.sentences import split_sentences
@@ -64,8 +64,8 @@ def files(tmp_path_factory: pytest.TempPathFactory, texts: dict[str, list[str]])
 @pytest.fixture
 def small_cuts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cuts so small that the made-up corpus has several groups, and each of them several blocks and pieces."""
-    monkeypatch.setattr(groups, "BLOCK_CHARACTERS", 20_000)
-    monkeypatch.setattr(groups, "GROUP_BYTES", 120_000)
+    monkeypatch.setattr(source_groups, "BLOCK_CHARACTERS", 20_000)
+    monkeypatch.setattr(source_groups, "GROUP_BYTES", 120_000)
 
 
 def tree(folder: Path) -> dict[str, str]:
@@ -139,13 +139,13 @@ def test_duplicates_are_found_in_bounded_memory_by_comparing_them_in_classes(tmp
     marks = [[dice.randbytes(16) for _ in range(400)] for _ in range(3)]
     marks[2][5] = marks[2][9] = marks[0][7]
     marks[1][0] = marks[0][399]
-    parts = [groups.Group(number, ()) for number in range(3)]
+    parts = [source_groups.Group(number, ()) for number in range(3)]
     for number, each in enumerate(marks):
         (tmp_path / f"duplicates/{number:05d}").mkdir(parents=True)
         (tmp_path / f"duplicates/{number:05d}/marks").write_bytes(b"".join(each))
     for at_once in (10_000, 300, 1):
-        groups.find_duplicates(tmp_path, parts, at_once)
-        found = [groups.read_duplicates(tmp_path, number).tolist() for number in range(3)]
+        source_groups.find_duplicates(tmp_path, parts, at_once)
+        found = [source_groups.read_duplicates(tmp_path, number).tolist() for number in range(3)]
         assert found[:2] == [[], [0]]
         assert sorted(found[2]) == found[2] == [5, 9]
 
@@ -159,7 +159,7 @@ def test_what_is_held_out_hangs_on_the_text_alone(
     assert all(document in more for document in few)
     every = [text for each in texts.values() for text in each]
     assert len(few) + len(read_back(tmp_path / "0.1")) == len(every)
-    assert len(few) == sum(groups.is_held_out(text, 0.1) for text in every)
+    assert len(few) == sum(source_groups.is_held_out(text, 0.1) for text in every)
     # Five standard deviations of a fair draw.
     assert abs(len(few) - 0.1 * len(every)) < 5 * (0.09 * len(every)) ** 0.5
     assert abs(len(more) - 0.3 * len(every)) < 5 * (0.21 * len(every)) ** 0.5
@@ -168,7 +168,7 @@ def test_what_is_held_out_hangs_on_the_text_alone(
 def test_small_files_share_a_group_and_big_ones_stand_alone() -> None:
     sizes = [10, 20, 70_000_000, 30, 40_000_000, 23_999_970, 1, None, 5, 0]
     sources = [CorpusSource(str(place), "text", size) for place, size in enumerate(sizes)]
-    found = [[int(source.name) for source in group.sources] for group in groups.make_groups(sources)]
+    found = [[int(source.name) for source in group.sources] for group in source_groups.make_groups(sources)]
     assert found == [[0, 1], [2], [3, 4, 5], [6], [7], [8, 9]]
 
 
@@ -208,9 +208,9 @@ def test_a_stopped_run_goes_on_without_doing_the_same_piece_twice(
 DRIVER = """
 import sys
 from openalbert.cli import main
-from openalbert.text import groups
+from openalbert.text import source_groups
 if __name__ == "__main__":
-    groups.BLOCK_CHARACTERS, groups.GROUP_BYTES = 6_000, 120_000
+    source_groups.BLOCK_CHARACTERS, source_groups.GROUP_BYTES = 6_000, 120_000
     main(sys.argv[1:])
 """
 
@@ -595,7 +595,7 @@ def test_a_worker_that_is_killed_gives_a_sentence(
         prepare(Prepare(files, vocabulary, tmp_path / "s", workers=2))
 
 
-def _die(texts: list[str], job: groups.Job) -> None:
+def _die(texts: list[str], job: source_groups.Job) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -14,9 +14,9 @@ from tests.text.test_prepare import tree
 
 from openalbert.cli import main
 from openalbert.errors import UserError
-from openalbert.text import groups, workers
+from openalbert.text import source_groups, workers
 from openalbert.text.corpus import CorpusReading, CorpusSource
-from openalbert.text.groups import Group, Job
+from openalbert.text.source_groups import Group, Job
 
 # In a process of its own: Ray starts servers, and warns of much that is not ours.
 DRIVER = """
@@ -24,7 +24,7 @@ import json, subprocess, sys, threading, time
 from pathlib import Path
 from ray.cluster_utils import Cluster
 from openalbert.cli import main
-from openalbert.text import groups
+from openalbert.text import source_groups
 
 def watch(stop, nodes):
     # A process of the cluster carries its task as its name, and its parent is the node it belongs to.
@@ -37,9 +37,9 @@ def watch(stop, nodes):
                 pass
         time.sleep(0.01)
 
-SET = "groups.BLOCK_CHARACTERS, groups.GROUP_BYTES = 20_000, 50_000"
-FIRST = f"from openalbert.cli import main; from openalbert.text import groups; {SET}; "
-groups.BLOCK_CHARACTERS, groups.GROUP_BYTES = 20_000, 50_000
+SET = "source_groups.BLOCK_CHARACTERS, source_groups.GROUP_BYTES = 20_000, 50_000"
+FIRST = f"from openalbert.cli import main; from openalbert.text import source_groups; {SET}; "
+source_groups.BLOCK_CHARACTERS, source_groups.GROUP_BYTES = 20_000, 50_000
 cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
 cluster.add_node(num_cpus=1)
 cluster.wait_for_nodes()
@@ -71,8 +71,8 @@ print(json.dumps({"nodes": len(nodes)}))
 
 
 def test_two_nodes_of_a_ray_cluster_give_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(groups, "BLOCK_CHARACTERS", 20_000)
-    monkeypatch.setattr(groups, "GROUP_BYTES", 50_000)
+    monkeypatch.setattr(source_groups, "BLOCK_CHARACTERS", 20_000)
+    monkeypatch.setattr(source_groups, "GROUP_BYTES", 50_000)
     vocabulary = made_text.write_vocabulary(tmp_path / "vocabulary")
     texts = made_text.documents(400_000, 4)
     for part in range(8):

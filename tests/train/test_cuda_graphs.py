@@ -15,7 +15,7 @@ import openalbert.train.cuda_graphs as cuda_graphs
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import PRETRAINING_HEADS, AlbertConfig, Sharing
 from openalbert.optim.optimizer import make_optimizer
-from openalbert.optim.schedule import Budget, DepthSchedule, DepthStage, Schedule
+from openalbert.optim.schedule import Budget, Schedule
 from openalbert.optim.settings import OptimizerSettings
 from openalbert.pretraining.batches import Batches, Objective, PretrainingBatch
 from openalbert.pretraining.loss import pretraining
@@ -23,6 +23,7 @@ from openalbert.pretraining.run import is_captured
 from openalbert.pretraining.settings import Pretrain
 from openalbert.text.shards import open_shards
 from openalbert.train.cuda_graphs import CapturedForwardBackward
+from openalbert.train.depth_schedule import DepthSchedule, DepthStage
 from openalbert.train.device import Device, Speed
 from openalbert.train.loop import LoopConfig, TrainingTask, TrainState, forward_backward, training_steps
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from openalbert.model.presets import preset
-from openalbert.optim.schedule import DepthSchedule
 from openalbert.pretraining.run import estimate_run
 from openalbert.pretraining.settings import Pretrain
+from openalbert.train.depth_schedule import DepthSchedule
 from openalbert.train.device import Device
 from openalbert.train.estimate import DryTimes, StepTimes, mean_cost, work_until
 from openalbert.train.metrics_log import TimeLeft

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 from openalbert.errors import UserError
 from openalbert.optim.optimizer import make_optimizer
-from openalbert.optim.schedule import Budget, DepthSchedule, DepthStage, Schedule
+from openalbert.optim.schedule import Budget, Schedule
 from openalbert.optim.settings import OptimizerSettings
+from openalbert.train.depth_schedule import DepthSchedule, DepthStage
 from openalbert.train.device import Device
 from openalbert.train.loop import MAX_SPIKES, WINDOW, LoopConfig, Score, Step, TrainingTask, TrainState, training_steps
 

@@ -14,8 +14,8 @@ from openalbert.errors import UserError
 from openalbert.finetuning.batches import fingerprint
 from openalbert.finetuning.encode import STRIDE, Encoding, encode
 from openalbert.finetuning.losses import Standardization, balanced_weights
+from openalbert.finetuning.null_threshold import few_questions_note
 from openalbert.finetuning.settings import Finetune
-from openalbert.finetuning.span_decoding import few_questions_note
 from openalbert.finetuning.windows import select_questions
 from openalbert.formatting import are, counted, percent_of
 from openalbert.interop import huggingface
@@ -27,7 +27,7 @@ from openalbert.model.heads import check_exit_kind
 from openalbert.objectives.keyed_random import Stream, bits, root
 from openalbert.tasks.custom.similarity import check_has_contrast
 from openalbert.tasks.data.holdout import hold_out
-from openalbert.tasks.data.tables import Exclusions
+from openalbert.tasks.data.row_files import Exclusions
 from openalbert.tasks.label_checks import (
     check_spread,
     describe_absent_classes,

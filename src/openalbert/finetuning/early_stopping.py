@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from openalbert.finetuning.collapse import (
+from openalbert.finetuning.collapse_detection import (
     LEAST_EXAMPLES,
     LEAST_STEPS,
     REHEARSAL,

@@ -24,7 +24,7 @@ from openalbert.finetuning.windows import (
     split_into_windows,
     spread_windows,
 )
-from openalbert.finetuning.words import WordTokens, align_words, tag_targets
+from openalbert.finetuning.word_alignment import WordTokens, align_words, tag_targets
 from openalbert.tasks.task import (
     ChoiceExample,
     Example,

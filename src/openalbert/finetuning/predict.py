@@ -16,7 +16,7 @@ from openalbert.errors import UserError
 from openalbert.finetuning.encode import Encoding, concatenate_ranges
 from openalbert.finetuning.similarity import predict_similarity
 from openalbert.finetuning.span_decoding import Answers
-from openalbert.finetuning.words import TaggedWords, decide_tags
+from openalbert.finetuning.word_alignment import TaggedWords, decide_tags
 from openalbert.interop import huggingface
 from openalbert.interop.pretraining_json import Pretraining, read_pretraining
 from openalbert.interop.task_json import TaskInfo, read_task_info
@@ -217,14 +217,16 @@ def embed(
     tokens_at_a_time: int = TOKENS_AT_A_TIME,
     advance: Callable[[float], None] = lambda tokens: None,
 ) -> Float32[np.ndarray, "sequences hidden"]:
-    """The embedding of each sequence; of several models side by side, so that the cosine is the mean of theirs."""
+    """The embedding of each sequence; of several models side by side, so that the cosine is the mean of theirs.
+
+    They stay on the device until all are there: while a GPU computes one batch, the next one is packed.
+    """
     found = []
     weights = None if how.weights is None else torch.from_numpy(how.weights).to(device.torch_device)
     for model in models:
-        size = model.config.hidden_size
-        embeddings = np.empty((len(sequences.example), size), np.float32)
+        batches, pooled_batches = list(batches_by_length(sequences.lengths, tokens_at_a_time, device)), []
         with inference(model):
-            for chosen in batches_by_length(sequences.lengths, tokens_at_a_time, device):
+            for chosen in batches:
                 packed = pack(sequences, chosen, device)
                 with device.autocast():
                     pooled = embed_packed(
@@ -238,8 +240,11 @@ def embed(
                     )
                 if how.normalize:
                     pooled = torch.nn.functional.normalize(pooled, dim=1) / len(models) ** 0.5
-                embeddings[chosen] = pooled.cpu().numpy()
+                pooled_batches.append(pooled)
                 advance(float(len(packed.tokens)))
+        embeddings = np.empty((len(sequences.example), model.config.hidden_size), np.float32)
+        if batches:
+            embeddings[np.concatenate(batches)] = torch.cat(pooled_batches).cpu().numpy()
         found.append(embeddings)
     return found[0] if len(found) == 1 else np.concatenate(found, axis=1)
 

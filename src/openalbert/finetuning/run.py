@@ -12,13 +12,13 @@ import torch
 from openalbert import atomic_io
 from openalbert.errors import UserError
 from openalbert.finetuning.batches import PackedBatch, Packing, num_units, tokens_in_memory
-from openalbert.finetuning.collapse import FROM_PROGRESS, RATE_FACTOR, baseline_loss
+from openalbert.finetuning.collapse_detection import FROM_PROGRESS, RATE_FACTOR, baseline_loss
 from openalbert.finetuning.data import EncodedSplit, TaskData
-from openalbert.finetuning.early_exit import FittedExits, fit_and_score
 from openalbert.finetuning.early_stopping import EarlyStopping, EvaluationHistory
 from openalbert.finetuning.evaluation.baselines import gain_over, without_predictions
 from openalbert.finetuning.evaluation.error_analysis import analyze_errors
 from openalbert.finetuning.evaluation.split import Evaluation, evaluate_split
+from openalbert.finetuning.exit_rules import FittedExits, fit_and_score
 from openalbert.finetuning.folds import CrossValidated, save_logits
 from openalbert.finetuning.frozen import FrozenStates, standardize_pooler
 from openalbert.finetuning.losses import finetuning
@@ -30,7 +30,6 @@ from openalbert.interop.exits import write_exit_info
 from openalbert.interop.task_json import TaskInfo, write_task_info
 from openalbert.model.cost import training_flops_per_token
 from openalbert.optim.optimizer import make_optimizer
-from openalbert.optim.schedule import DepthSchedule, DepthStage
 from openalbert.report.error_analysis import ErrorAnalysis, write_error_analyses
 from openalbert.report.model_card import finetuned_card
 from openalbert.report.report import write_report
@@ -40,6 +39,7 @@ from openalbert.tasks.label_checks import describe_never_predicted
 from openalbert.tasks.task import are_pairs
 from openalbert.train import checkpoint
 from openalbert.train.cuda_graphs import CapturedEncoder, is_encoder_captured
+from openalbert.train.depth_schedule import DepthSchedule, DepthStage
 from openalbert.train.device import Device
 from openalbert.train.estimate import Needs, checkpoint_bytes
 from openalbert.train.loop import PATIENCE, LoopConfig, TrainState

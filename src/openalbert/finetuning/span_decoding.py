@@ -5,17 +5,16 @@ answer is [CLS] as span and, where the model has one, the answerability head; bo
 their mean.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float32, Float64, Int32
+from jaxtyping import Float32, Int32
 
 from openalbert.finetuning.encode import Encoding
 from openalbert.tasks.task import MAX_ANSWER_TOKENS, QuestionExample
 
 N_BEST = 20
-FEW_TO_FIT_ON = 50  # questions: with fewer, each one moves the null threshold
 EMPTY_PASSAGE_SCORE = 1e9  # the null score where the passage has no visible text
 
 
@@ -125,44 +124,3 @@ def _answers(
     )
     by_span = empty - ranked[0][1]
     return Answers(candidates, by_span if absent is None else (by_span + absent) / 2)
-
-
-def fit_threshold(
-    examples: Sequence[QuestionExample],
-    answers: Sequence[Answers],
-    score: Callable[[QuestionExample, str], float],
-) -> float:
-    """The null threshold at which the mean of `score` is highest on these questions.
-
-    Fit it on questions that no metric is reported on.
-    """
-    null = np.array([one.null_score for one in answers])
-    answered = np.array([score(e, one.text(None)) for e, one in zip(examples, answers, strict=True)])
-    silent = np.array([score(example, "") for example in examples])
-    return best_cut(null, answered, silent)
-
-
-def few_questions_note(num_questions: int) -> str:
-    """A clause to append to a threshold that was fitted on few questions; empty where they are enough."""
-    return "" if num_questions >= FEW_TO_FIT_ON else ", so few that others would have given another threshold"
-
-
-def best_cut(
-    null: Float64[np.ndarray, "n"], answered: Float64[np.ndarray, "n"], silent: Float64[np.ndarray, "n"]
-) -> float:
-    """The threshold with the highest total: `answered` at or below it and `silent` above it. 0 for no questions."""
-    finite = np.isfinite(null)
-    null, gain = null[finite], (answered - silent)[finite]
-    if not len(null):
-        return 0.0
-    order = np.argsort(null, kind="stable")
-    null, total = null[order], np.concatenate([[0.0], np.cumsum(gain[order])])
-    # Equal null scores cannot be separated.
-    may_cut = np.concatenate([[True], null[1:] > null[:-1], [True]])
-    best = int(np.flatnonzero(may_cut)[np.argmax(total[may_cut])])
-    if best == 0:
-        return float(null[0]) - 1.0
-    if best == len(null):
-        return float(null[-1]) + 1.0
-    middle = float(null[best - 1] + null[best]) / 2
-    return middle if middle < null[best] else float(null[best - 1])

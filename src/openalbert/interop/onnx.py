@@ -7,10 +7,10 @@ graph of its own, the loop over layers is outside, where it can end at any depth
 import hashlib
 import json
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from openalbert.atomic_io import new_folder
 from openalbert.errors import UserError, explain_full_disk
@@ -19,27 +19,21 @@ from openalbert.interop.exits import copy_exits
 from openalbert.interop.huggingface import CONFIG, EXPORT
 from openalbert.interop.onnx_graph import (
     OPSET,
-    WEIGHTS_FILE,
-    Part,
-    Weights,
     blocks_of,
     embedding_graph,
     head_graph,
     import_onnx,
     layer_graph,
-    part_of,
     pooler_graph,
     rest_graph,
     rows_graph,
     whole_graph,
 )
+from openalbert.interop.quantization import WEIGHTS_FILE, Part, Weights, check_quantized
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import AlbertConfig, Head
 from openalbert.settings import from_json, to_json
 from openalbert.version import __version__
-
-if TYPE_CHECKING:
-    from onnx import ModelProto
 
 WHOLE, EMBEDDING, POOLER = "model.onnx", "embedding.onnx", "pooler.onnx"
 Precision = Literal["fp32", "int8"]
@@ -124,16 +118,6 @@ def write_export(model: AlbertModel, folder: Path, *, source: Path, int8: bool, 
         manifest = Manifest("int8" if int8 else "fp32", tuple(keep), config, heads, tuple(layers), sums)
         (aside / EXPORT).write_text(to_json(manifest), encoding="utf-8")
     return manifest
-
-
-def check_quantized(graphs: "Iterable[ModelProto]", keep: Sequence[Part]) -> None:
-    """Assert that every matrix of an int8 model is stored in 8 bits, but for those that are kept."""
-    from onnx import TensorProto
-
-    for graph in graphs:
-        for tensor in graph.graph.initializer:
-            is_kept = part_of(tensor.name) in keep
-            assert len(tensor.dims) < 2 or is_kept or tensor.data_type == TensorProto.INT8, tensor.name
 
 
 def check_replaceable(target: Path) -> None:

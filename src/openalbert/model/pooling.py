@@ -8,6 +8,7 @@ from jaxtyping import Float, Integer
 from torch import Tensor
 
 from openalbert.model.albert import AlbertModel
+from openalbert.model.packing import Packed
 
 Pooling = Literal["mean", "weighted", "cls"]
 """The mean over all tokens of a text, [CLS] and [SEP] included, as in sentence-transformers; the mean over its words,
@@ -42,7 +43,7 @@ def mean_of_each(
     hidden: Float[Tensor, "tokens hidden"], lengths: Sequence[int], weights: Float[Tensor, "tokens"] | None = None
 ) -> Float[Tensor, "sequences hidden"]:
     """The mean over the tokens of each sequence, in fp32 at least."""
-    counts = torch.tensor(lengths, device=hidden.device)
+    counts = Packed.of(lengths, hidden.device).starts.diff()  # copied without waiting for the device
     sequence = torch.arange(len(lengths), device=hidden.device).repeat_interleave(counts, output_size=len(hidden))
     hidden = _at_least_fp32(hidden)
     total = counts.to(hidden.dtype)

@@ -9,9 +9,10 @@ from tyro.conf import Positional, Suppress, arg
 
 from openalbert.errors import UserError
 from openalbert.model.config import AlbertConfig
-from openalbert.optim.schedule import Budget, DepthSchedule, DepthStage, Schedule
+from openalbert.optim.schedule import Budget, Schedule
 from openalbert.optim.settings import OptimizerSettings, scaled_learning_rate
 from openalbert.pretraining.batches import Objective
+from openalbert.train.depth_schedule import DepthSchedule, DepthStage
 from openalbert.train.device import Speed
 
 

@@ -11,7 +11,7 @@ from openalbert.errors import UserError
 from openalbert.finetuning.encode import STRIDE, Encoding, encode
 from openalbert.finetuning.predict import PRETRAINING, Outputs, decide, probabilities, softmax, tagged_words
 from openalbert.finetuning.span_decoding import best_answers
-from openalbert.finetuning.words import TaggedWords
+from openalbert.finetuning.word_alignment import TaggedWords
 from openalbert.interop.task_json import TaskInfo
 from openalbert.serve.backend import Computation
 from openalbert.serve.predictions import (

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Bool, Float32, Float64, Int64
 
 from openalbert.errors import UserError
-from openalbert.finetuning.early_exit import NEVER, is_settled
+from openalbert.finetuning.exit_rules import NEVER, is_settled
 from openalbert.finetuning.predict import PRETRAINING, TOKENS_AT_A_TIME, bound_tokens, pack
 from openalbert.interop.exits import ExitInfo, ExitRule
 from openalbert.model.albert import AlbertModel

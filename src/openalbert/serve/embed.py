@@ -22,8 +22,8 @@ from openalbert.serve.predictor import Embedded, Predictor
 from openalbert.serve.row_verbs import RowCount, open_given, open_model, open_output, progress
 from openalbert.tasks.custom.columns import Layout
 from openalbert.tasks.custom.text import find_text_columns
+from openalbert.tasks.data.row_files import Row
 from openalbert.tasks.data.source import TaskSource
-from openalbert.tasks.data.tables import Row
 from openalbert.train.device import Speed
 
 TEXT, EMBEDDING = "text", "embedding"

@@ -19,8 +19,8 @@ from openalbert.finetuning.predict import is_for_similarity, task_heads
 from openalbert.formatting import counted
 from openalbert.interop import huggingface
 from openalbert.interop.onnx import ORIGINAL_CARD, Manifest, check_replaceable, size_of, write_export
-from openalbert.interop.onnx_graph import PARTS, Part
 from openalbert.interop.onnx_runtime import ExportedModel
+from openalbert.interop.quantization import PARTS, Part
 from openalbert.interop.task_json import read_task_info
 from openalbert.model.albert import AlbertModel
 from openalbert.progress import plain_console

@@ -10,7 +10,7 @@ from openalbert.errors import UserError
 from openalbert.serve.predictions import Unpredictable
 from openalbert.tasks.custom.multiple_choice import strip_options
 from openalbert.tasks.custom.tagging import join_words, split_words
-from openalbert.tasks.data.tables import as_text, visible_characters
+from openalbert.tasks.data.row_files import as_text, has_visible_characters
 from openalbert.tasks.task import (
     ChoiceExample,
     Example,
@@ -97,7 +97,7 @@ def as_example(given: Input, kind: Kind | None, number: int) -> Example | Unpred
     try:
         if kind == "question_answering":
             passage, question = _text(given, "passage"), _visible(given, "question")
-            if not question or not visible_characters(passage):
+            if not question or not has_visible_characters(passage):
                 return Unpredictable(f"without a {'passage' if question else 'question'}")
             return QuestionExample(name, passage, question, (), is_labelled=False)
         if kind == "multiple_choice":
@@ -105,7 +105,7 @@ def as_example(given: Input, kind: Kind | None, number: int) -> Example | Unpred
             options = _options(given.get("options"))
             if len(options) < MIN_OPTIONS:
                 return Unpredictable("with fewer than two options")
-            if not visible_characters(passage + question):
+            if not has_visible_characters(passage + question):
                 return Unpredictable("without a question")
             return ChoiceExample(name, passage, question, options, None)
         if kind == "tagging":
@@ -141,7 +141,7 @@ def _text(given: Input, role: str) -> str:
 def _visible(given: Input, role: str) -> str:
     """The stripped text of a role; "" where it has no visible character."""
     text = _text(given, role).strip()
-    return text if visible_characters(text) else ""
+    return text if has_visible_characters(text) else ""
 
 
 def _options(given: Any) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from openalbert.finetuning.words import FoundEntity
+from openalbert.finetuning.word_alignment import FoundEntity
 from openalbert.tasks.race import letter
 from openalbert.tasks.task import AnswerFormat, Kind
 from openalbert.text.tokenizer import SPACE

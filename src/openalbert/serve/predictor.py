@@ -23,7 +23,7 @@ from openalbert.serve.inputs import Input, as_example, as_inputs, check_is_sever
 from openalbert.serve.masks import MASK, fill_masks
 from openalbert.serve.predictions import AnswerPrediction, Prediction, Unpredictable
 from openalbert.serve.trained_model import TrainedModel
-from openalbert.tasks.data.tables import as_text, visible_characters
+from openalbert.tasks.data.row_files import as_text, has_visible_characters
 from openalbert.tasks.task import Example, are_pairs
 
 TOP = 5  # pieces for each [MASK]
@@ -169,7 +169,7 @@ class Predictor(TrainedModel):
         """The embeddings of texts, which texts have nothing visible, and how many were truncated."""
         length = self._checked_length(max_length)
         plain = [as_text(text, f"text {number}").strip() for number, text in enumerate(texts)]
-        there = [number for number, text in enumerate(plain) if visible_characters(text)]
+        there = [number for number, text in enumerate(plain) if has_visible_characters(text)]
         sequences = encode_single([plain[number] for number in there], self.tokenizer, length)
         embeddings = np.zeros((len(plain), self.config.hidden_size), np.float32)
         weights = self._piece_weights if method.pooling == "weighted" else None

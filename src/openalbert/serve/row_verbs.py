@@ -15,7 +15,7 @@ from openalbert.progress import Work, log
 from openalbert.serve.backend import Advance, not_shown
 from openalbert.serve.files.rows import Rows, TextLines, format_of, given_rows, input_rows, open_rows
 from openalbert.serve.predictor import Predictor
-from openalbert.tasks.data.tables import Exclusions
+from openalbert.tasks.data.row_files import Exclusions
 from openalbert.text.readers import STANDARD_INPUT
 from openalbert.train.device import Speed, open_device
 

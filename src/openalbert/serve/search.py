@@ -30,7 +30,7 @@ from openalbert.serve.onnx_backend import OnnxBackend
 from openalbert.serve.predictor import Predictor
 from openalbert.serve.row_verbs import open_model, progress
 from openalbert.settings import check_at_least_one, to_dict
-from openalbert.tasks.data.tables import Row
+from openalbert.tasks.data.row_files import Row
 from openalbert.train.device import Speed
 
 LARGE = 200_000  # texts from which on an index is worth its time

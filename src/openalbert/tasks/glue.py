@@ -8,8 +8,8 @@ from typing import Any
 
 from openalbert.errors import UserError
 from openalbert.tasks.data.labels import ClassNumbers, class_number, parse_value, read_texts
+from openalbert.tasks.data.row_files import Quoting, Row, Table, check_no_rows_excluded, read_table, row_ids
 from openalbert.tasks.data.source import TaskSource, build_task, open_splits
-from openalbert.tasks.data.tables import Quoting, Row, Table, check_no_rows_excluded, read_table, row_ids
 from openalbert.tasks.metrics import accuracy, f1, matthews, measure_classes, measure_values, pearson, spearman
 from openalbert.tasks.task import Kind, Reading, Task
 

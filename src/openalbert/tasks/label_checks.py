@@ -9,7 +9,7 @@ from jaxtyping import Float64
 
 from openalbert.errors import UserError
 from openalbert.formatting import counted, listed
-from openalbert.tasks.data.tables import visible_characters
+from openalbert.tasks.data.row_files import visible_characters
 from openalbert.tasks.tags import Tags, count_by_type, gold_tags, mark_entities
 from openalbert.tasks.task import Example, Kind, Reading, Task, TextExample
 

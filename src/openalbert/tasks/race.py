@@ -11,8 +11,7 @@ from typing import Literal
 
 from openalbert.errors import UserError
 from openalbert.formatting import counted
-from openalbert.tasks.data.source import TaskSource, build_task, open_splits
-from openalbert.tasks.data.tables import (
+from openalbert.tasks.data.row_files import (
     Exclusions,
     Row,
     Table,
@@ -22,6 +21,7 @@ from openalbert.tasks.data.tables import (
     read_table,
     table_of,
 )
+from openalbert.tasks.data.source import TaskSource, build_task, open_splits
 from openalbert.tasks.metrics import measure_choices
 from openalbert.tasks.task import ChoiceExample, Reading, Task
 

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from openalbert.errors import UserError
-from openalbert.tasks.data.source import TaskSource, build_task, open_splits
-from openalbert.tasks.data.tables import (
+from openalbert.tasks.data.row_files import (
     Exclusions,
     Row,
     Table,
@@ -24,6 +23,7 @@ from openalbert.tasks.data.tables import (
     table_of,
     whole_number,
 )
+from openalbert.tasks.data.source import TaskSource, build_task, open_splits
 from openalbert.tasks.metrics import Measure, check_same_number
 from openalbert.tasks.task import Answer, Example, QuestionExample, Reading, Task
 

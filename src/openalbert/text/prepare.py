@@ -19,9 +19,8 @@ from openalbert import atomic_io
 from openalbert.errors import UserError, explain_full_disk
 from openalbert.progress import Work, plain_console
 from openalbert.settings import check_at_least_one, to_dict
-from openalbert.text import corpus, groups, shards, workers
+from openalbert.text import corpus, shards, source_groups, workers
 from openalbert.text.corpus import CorpusReading, CorpusSource, Counts
-from openalbert.text.groups import Group, Job
 from openalbert.text.shards import (
     MANIFEST,
     PICTURE,
@@ -33,6 +32,7 @@ from openalbert.text.shards import (
     problems,
     read_manifest,
 )
+from openalbert.text.source_groups import Group, Job
 from openalbert.text.tokenizer import Tokenizer
 from openalbert.version import __version__
 
@@ -154,8 +154,8 @@ def _deciding(settings: Prepare) -> dict[str, Any]:
         "heldout": settings.heldout,
         "drop_duplicates": settings.drop_duplicates,
         "shard_tokens": settings.shard_tokens,
-        "block_characters": groups.BLOCK_CHARACTERS,
-        "group_bytes": groups.GROUP_BYTES,
+        "block_characters": source_groups.BLOCK_CHARACTERS,
+        "group_bytes": source_groups.GROUP_BYTES,
     }
 
 
@@ -173,7 +173,7 @@ def _begin(settings: Prepare, plan: dict[str, Any], tokenizer: Tokenizer) -> boo
     path = folder / PLAN
     if path.is_file() and (settings.fresh or not _has_begun(folder)):
         # The manifest first: a partly removed folder must not look complete.
-        for name in (MANIFEST, PICTURE, "shards", groups.DUPLICATES, "tokenizer"):
+        for name in (MANIFEST, PICTURE, "shards", source_groups.DUPLICATES, "tokenizer"):
             _remove(folder / name)
         atomic_io.write_text(path, json.dumps(plan, indent=2) + "\n")
     elif not path.is_file():
@@ -194,7 +194,9 @@ def _begin(settings: Prepare, plan: dict[str, Any], tokenizer: Tokenizer) -> boo
 
 def _has_begun(folder: Path) -> bool:
     """Whether there are results that a corrected command would lose."""
-    made = (file for name in ("shards", groups.DUPLICATES) for file in (folder / name).rglob("*") if file.is_file())
+    made = (
+        file for name in ("shards", source_groups.DUPLICATES) for file in (folder / name).rglob("*") if file.is_file()
+    )
     return (folder / MANIFEST).is_file() or any(not file.name.endswith(atomic_io.PARTIAL) for file in made)
 
 
@@ -243,22 +245,24 @@ def _make_pieces(settings: Prepare, sources: Sequence[CorpusSource], tokenizer: 
         settings.drop_duplicates,
         settings.shard_tokens,
         _vocabulary(tokenizer).dtype,
-        groups.BLOCK_CHARACTERS,
+        source_groups.BLOCK_CHARACTERS,
     )
-    parts = groups.make_groups(sources)
+    groups = source_groups.make_groups(sources)
     with _engine(settings) as engine:
-        if settings.drop_duplicates and not all(groups.is_done(groups.pieces_of(job.folder, part)) for part in parts):
-            _find_duplicates(job, parts, engine)
-        watch = workers.Watch(job, parts)
+        if settings.drop_duplicates and not all(
+            source_groups.is_done(source_groups.pieces_of(job.folder, group)) for group in groups
+        ):
+            _find_duplicates(job, groups, engine)
+        watch = workers.Watch(job, groups)
         sizes = [source.size_bytes for source in sources]
         total = None if None in sizes else float(sum(size or 0 for size in sizes) - watch.bytes_done)
         with Work("preparing", total=total, unit="MB", scale=1e6) as work:
             watch.show_on(work)
-            engine.prepare(job, parts, watch)
-    pieces = {name: piece for part in parts for name, piece in groups.pieces_of(job.folder, part).items()}
+            engine.prepare(job, groups, watch)
+    pieces = {name: piece for group in groups for name, piece in source_groups.pieces_of(job.folder, group).items()}
     if not any(piece.shards for piece in pieces.values()):
         raise UserError(f"there is no text in {', '.join(settings.files)}: nothing was made")
-    _remove(job.folder / groups.DUPLICATES)
+    _remove(job.folder / source_groups.DUPLICATES)
     return pieces
 
 
@@ -272,13 +276,13 @@ def _engine(settings: Prepare) -> Iterator[workers.Engine]:
         yield workers.Local(settings.workers or processors)
 
 
-def _find_duplicates(job: Job, parts: list[Group], engine: workers.Engine) -> None:
-    (job.folder / groups.DUPLICATES).mkdir(exist_ok=True)
-    if not all(groups.duplicates_file(job.folder, part.number).exists() for part in parts):
-        total = float(sum(map(workers.size_of, parts)))
+def _find_duplicates(job: Job, groups: list[Group], engine: workers.Engine) -> None:
+    (job.folder / source_groups.DUPLICATES).mkdir(exist_ok=True)
+    if not all(source_groups.duplicates_file(job.folder, group.number).exists() for group in groups):
+        total = float(sum(map(workers.size_of, groups)))
         with Work("looking for duplicates", total=total, unit="MB", scale=1e6) as work:
-            engine.mark(job, parts, work)
-            groups.find_duplicates(job.folder, parts)
+            engine.mark(job, groups, work)
+            source_groups.find_duplicates(job.folder, groups)
 
 
 def _read(pieces: dict[str, Piece]) -> Counts:

@@ -19,8 +19,8 @@ from openalbert.errors import UserError
 from openalbert.progress import Work
 from openalbert.text import shards
 from openalbert.text.corpus import Counts
-from openalbert.text.groups import Block, EncodedBlock, Group, Job, encode, make_pieces, mark_documents
 from openalbert.text.shards import PLAN
+from openalbert.text.source_groups import Block, EncodedBlock, Group, Job, encode, make_pieces, mark_documents
 
 READER_FEEDS = 4  # workers that one reading process keeps busy, even with compressed files
 BLOCKS_A_WORKER = 4  # read ahead per worker; more would only take memory

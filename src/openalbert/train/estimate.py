@@ -7,7 +7,8 @@ from itertools import pairwise
 from pathlib import Path
 
 from openalbert.formatting import duration, size
-from openalbert.optim.schedule import Budget, DepthSchedule
+from openalbert.optim.schedule import Budget
+from openalbert.train.depth_schedule import DepthSchedule
 from openalbert.train.device import Device
 
 TIMED_STEPS = range(3, 9)  # that an estimate is based on: after compiling, before anybody waits

@@ -19,8 +19,9 @@ from torch import Tensor, nn
 
 from openalbert.errors import UserError
 from openalbert.optim.optimizer import TrainingOptimizer, clip_gradients, find_lamb, set_learning_rate
-from openalbert.optim.schedule import Budget, DepthSchedule, Schedule, Spent
+from openalbert.optim.schedule import Budget, Schedule, Spent
 from openalbert.train.cuda_graphs import CapturedForwardBackward
+from openalbert.train.depth_schedule import DepthSchedule
 from openalbert.train.device import Device
 
 WINDOW = 128  # steps that the loss of a step is compared with

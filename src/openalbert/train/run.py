@@ -27,10 +27,11 @@ from openalbert.errors import UserError
 from openalbert.interop.huggingface import CONFIG
 from openalbert.model.albert import AlbertModel
 from openalbert.optim.optimizer import TrainingOptimizer
-from openalbert.optim.schedule import Budget, DepthSchedule, DepthStage
+from openalbert.optim.schedule import Budget
 from openalbert.run_files import CHECKPOINTS, METRICS, MODEL, RUN, RUN_INFO, TENSORBOARD
 from openalbert.settings import flat, from_file, to_dict, to_json
 from openalbert.train.checkpoint import Checkpointer, LoadedCheckpoint
+from openalbert.train.depth_schedule import DepthSchedule, DepthStage
 from openalbert.train.device import Device, Speed, measure_matmul_peak
 from openalbert.train.estimate import DRY_STEPS, DryTimes, Needs, StepTimes, estimate_table, measured
 from openalbert.train.loop import BatchSource, LoopConfig, Step, TrainingTask, TrainState, training_steps

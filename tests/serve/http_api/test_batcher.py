@@ -11,7 +11,7 @@ import pytest
 from tests.serve.test_early_exit import CLASSES, CPU, random_model, random_sequences
 
 from openalbert.errors import UserError
-from openalbert.finetuning.early_exit import exit_depths, predict_depths
+from openalbert.finetuning.exit_rules import exit_depths, predict_depths
 from openalbert.finetuning.predict import Embedding, Outputs
 from openalbert.interop.exits import ExitRule
 from openalbert.model.config import Head, HeadKind

@@ -21,7 +21,7 @@ from openalbert.tasks.custom.column_guess import name_words, pairs_of
 from openalbert.tasks.custom.column_profile import profile
 from openalbert.tasks.custom.columns import Columns, normalize_name
 from openalbert.tasks.custom.text import find_text_columns, roles_of
-from openalbert.tasks.data.tables import Row, Table
+from openalbert.tasks.data.row_files import Row, Table
 from openalbert.tasks.registry import TaskSource, open_task
 from openalbert.tasks.task import Reading
 

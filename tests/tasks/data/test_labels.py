@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openalbert.tasks.data.labels import ClassNumbers, class_names, describe_nan_labels, plain, read_texts
-from openalbert.tasks.data.tables import Row, Table, as_text
+from openalbert.tasks.data.row_files import Row, Table, as_text
 
 TABLE = Table(
     "a.csv",

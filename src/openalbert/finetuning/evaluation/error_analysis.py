@@ -11,7 +11,7 @@ from openalbert.finetuning.evaluation.intervals import intervals
 from openalbert.finetuning.evaluation.split import Evaluation
 from openalbert.finetuning.predict import by_example, sigmoid, softmax, tagged_words
 from openalbert.finetuning.span_decoding import Answers
-from openalbert.finetuning.words import NO_TOKEN
+from openalbert.finetuning.word_alignment import NO_TOKEN
 from openalbert.formatting import counted, listed
 from openalbert.report.error_analysis import ErrorAnalysis, Group, Mark, Mistake, Shown
 from openalbert.tasks.label_checks import never_predicted

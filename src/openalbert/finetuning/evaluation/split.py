@@ -11,21 +11,19 @@ import numpy as np
 import torch
 from jaxtyping import Float64
 
-from openalbert.errors import UserError
 from openalbert.finetuning import similarity
 from openalbert.finetuning.batches import PackedBatch
 from openalbert.finetuning.data import EncodedSplit
 from openalbert.finetuning.frozen import FrozenStates
 from openalbert.finetuning.losses import Standardization, head_loss
+from openalbert.finetuning.null_threshold import answer_f1, decide_by_halves, few_questions_note, fit_threshold
 from openalbert.finetuning.predict import TOKENS_AT_A_TIME, Outputs, decide, embed, predict
-from openalbert.finetuning.span_decoding import N_BEST, Answers, best_answers, few_questions_note, fit_threshold
+from openalbert.finetuning.span_decoding import N_BEST, Answers, best_answers
 from openalbert.formatting import counted
 from openalbert.model.albert import AlbertModel
-from openalbert.tasks.data.holdout import hold_out
-from openalbert.tasks.data.tables import check_no_rows_excluded
+from openalbert.tasks.data.row_files import check_no_rows_excluded
 from openalbert.tasks.metrics import LOSS
-from openalbert.tasks.squad import score_answers
-from openalbert.tasks.task import QuestionExample, Reading, Task
+from openalbert.tasks.task import QuestionExample, Task
 from openalbert.train.device import Device
 
 
@@ -127,7 +125,7 @@ def evaluate_outputs(
     questions, answers = find_answers(data, outputs, n_best)
     note = ""
     if task.may_have_no_answer and is_labelled and null_threshold is None:
-        predictions, null_threshold, note = _decide_by_halves(questions, answers)
+        predictions, null_threshold, note = decide_by_halves(questions, answers)
     else:
         null_threshold = (null_threshold or 0.0) if task.may_have_no_answer else None
         predictions = decide(task, data.encoding, outputs, answers, null_threshold)
@@ -186,9 +184,6 @@ def evaluation_loss(
     return float(sum(losses))
 
 
-# The null threshold: above which null score a question is predicted to have no answer.
-
-
 def fit_null_threshold(model: AlbertModel, data: EncodedSplit | None, device: Device) -> tuple[float | None, str]:
     """The threshold with the highest F1 on held-out training questions, and its origin; None where there are none."""
     if data is None:
@@ -196,31 +191,4 @@ def fit_null_threshold(model: AlbertModel, data: EncodedSplit | None, device: De
     questions, answers = find_answers(data, predict([model], data.encoding.sequences, device))
     number = len(questions)
     origin = f"fitted on {counted(number, 'training question')} held out{few_questions_note(number)}"
-    return fit_threshold(questions, answers, _f1), origin
-
-
-def _decide_by_halves(
-    questions: Sequence[QuestionExample], answers: Sequence[Answers]
-) -> tuple[list[object], float, str]:
-    """Predictions of each half with the threshold of the other, the threshold of all, and a note on them."""
-    best_on_all = fit_threshold(questions, answers, _f1)
-    try:
-        held_out = {id(example) for example in hold_out(Reading(tuple(questions)), 0.5, 0)[1].examples}
-    except UserError:  # questions on one passage only
-        return [one.text(0.0) for one in answers], best_on_all, "0.000, for there are too few passages to fit it on"
-    is_held = [id(question) in held_out for question in questions]
-    fitted, fewest = {}, min(sum(is_held), len(questions) - sum(is_held))
-    for held in (False, True):
-        half = [number for number, one in enumerate(is_held) if one == held]
-        some, their_answers = [questions[number] for number in half], [answers[number] for number in half]
-        fitted[not held] = fit_threshold(some, their_answers, _f1)
-    predictions: list[object] = [one.text(fitted[held]) for one, held in zip(answers, is_held, strict=True)]
-    note = f"{fitted[False]:.3f} and {fitted[True]:.3f}, for each half of the passages fitted on the other"
-    if few := few_questions_note(fewest):
-        note += f": the smaller has {counted(fewest, 'question')}{few}"
-    return predictions, best_on_all, note
-
-
-def _f1(question: QuestionExample, answer: str) -> float:
-    gold = tuple(one.text for one in question.answers)
-    return score_answers([gold], [answer], may_have_no_answer=True)["f1"]
+    return fit_threshold(questions, answers, answer_f1), origin

@@ -13,7 +13,7 @@ from openalbert import atomic_io
 from openalbert.errors import UserError
 from openalbert.finetuning.evaluation.split import Evaluation
 from openalbert.finetuning.predict import probabilities, tagged_words
-from openalbert.finetuning.words import TaggedWords
+from openalbert.finetuning.word_alignment import TaggedWords
 from openalbert.formatting import counted
 from openalbert.tasks.metrics import Retrieved
 from openalbert.tasks.race import letter

@@ -15,8 +15,8 @@ from openalbert.tasks.custom.multiple_choice import find_choice_columns, option_
 from openalbert.tasks.custom.question_answering import find_question_columns
 from openalbert.tasks.custom.tagging import find_words
 from openalbert.tasks.custom.text import find_text_columns
+from openalbert.tasks.data.row_files import Row, Table
 from openalbert.tasks.data.source import TaskSource
-from openalbert.tasks.data.tables import Row, Table
 
 PAIR = "\t"  # between the values of a line of text
 

@@ -16,7 +16,15 @@ from typing import Any, Literal
 
 from openalbert.errors import UserError
 from openalbert.tasks.data.conll import SAMPLE, ConllLines
-from openalbert.tasks.data.tables import Row, Table, check_is_there, find_encoding, read_table, table_blocks, table_of
+from openalbert.tasks.data.row_files import (
+    Row,
+    Table,
+    check_is_there,
+    find_encoding,
+    read_table,
+    table_blocks,
+    table_of,
+)
 from openalbert.text.readers import MAGIC, STANDARD_INPUT, CorpusSource, Counts, byte_blocks
 from openalbert.text.records import LONGEST_ROW, ONE_COLUMN, TSV_SAMPLE, delimiter_of, misquoted, quotes_as_csv
 

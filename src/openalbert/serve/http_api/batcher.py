@@ -17,7 +17,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Float32, Int64
 
-from openalbert.finetuning.early_exit import NEVER
+from openalbert.finetuning.exit_rules import NEVER
 from openalbert.finetuning.predict import MEAN, TOKENS_AT_A_TIME, Embedding, Outputs, combine_windows
 from openalbert.interop.exits import ExitRule
 from openalbert.model.config import TOKEN_HEADS, AlbertConfig, Head, HeadKind

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from openalbert.errors import UserError
 from openalbert.tasks.data.labels import is_nan
-from openalbert.tasks.data.tables import as_text
+from openalbert.tasks.data.row_files import as_text
 
 TEXT_WORDS = 4.0  # mean words of a cell from which a column is certainly text; names of people and places have fewer
 SHORT_TEXT_WORDS = 2.0

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from openalbert.errors import UserError
 from openalbert.tasks.custom.column_profile import Profile, profile
-from openalbert.tasks.data.tables import Row, Table
+from openalbert.tasks.data.row_files import Row, Table
 from openalbert.tasks.task import Reading
 
 MAX_NAME_WORDS = 5  # a longer first line is a row, not the names of columns

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from openalbert.errors import UserError
 from openalbert.tasks.custom.columns import Layout, sample
+from openalbert.tasks.data.row_files import Table, read_table
 from openalbert.tasks.data.source import SplitReader, TaskSource, build_task, open_splits
-from openalbert.tasks.data.tables import Table, read_table
 from openalbert.tasks.task import Example, Kind, Reading, Task, TaskMetadata
 
 

@@ -8,8 +8,8 @@ from openalbert.errors import UserError
 from openalbert.formatting import counted
 from openalbert.tasks.custom.columns import Columns, Layout, columns_named, normalize_name
 from openalbert.tasks.custom.files import open_files
+from openalbert.tasks.data.row_files import Exclusions, Row, Table, as_text, whole_number
 from openalbert.tasks.data.source import TaskSource
-from openalbert.tasks.data.tables import Exclusions, Row, Table, as_text, whole_number
 from openalbert.tasks.metrics import measure_choices
 from openalbert.tasks.race import LETTERS
 from openalbert.tasks.task import AnswerFormat, ChoiceExample, Reading, Task, TaskMetadata

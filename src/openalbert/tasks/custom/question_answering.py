@@ -2,8 +2,8 @@
 
 from openalbert.tasks.custom.columns import Columns, Layout
 from openalbert.tasks.custom.files import open_files
+from openalbert.tasks.data.row_files import Table
 from openalbert.tasks.data.source import TaskSource
-from openalbert.tasks.data.tables import Table
 from openalbert.tasks.squad import has_no_answer, measure_answers, questions, read_questions
 from openalbert.tasks.task import Reading, Task, TaskMetadata
 

@@ -11,8 +11,8 @@ from openalbert.tasks.custom.column_profile import profile
 from openalbert.tasks.custom.columns import Columns, Layout, flag, normalize_name
 from openalbert.tasks.custom.files import open_files
 from openalbert.tasks.data.labels import parse_value
+from openalbert.tasks.data.row_files import Exclusions, Table, describe_empty_rows
 from openalbert.tasks.data.source import TaskSource
-from openalbert.tasks.data.tables import Exclusions, Table, describe_empty_rows
 from openalbert.tasks.metrics import measure_similarity
 from openalbert.tasks.task import Reading, SimilarityExample, Task, TaskMetadata
 

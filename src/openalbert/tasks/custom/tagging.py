@@ -16,8 +16,16 @@ from openalbert.tasks.custom.columns import Columns, Layout, column_named
 from openalbert.tasks.custom.files import open_files
 from openalbert.tasks.custom.text import sort_labels
 from openalbert.tasks.data.conll import LINES, is_conll, is_conllu, read_conll
+from openalbert.tasks.data.row_files import (
+    Exclusions,
+    Row,
+    Table,
+    as_text,
+    describe_empty_rows,
+    read_table,
+    whole_number,
+)
 from openalbert.tasks.data.source import TaskSource
-from openalbert.tasks.data.tables import Exclusions, Row, Table, as_text, describe_empty_rows, read_table, whole_number
 from openalbert.tasks.tags import (
     OUTSIDE,
     Entity,

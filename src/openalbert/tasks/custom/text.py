@@ -30,8 +30,8 @@ from openalbert.tasks.data.labels import (
     parse_value,
     read_texts,
 )
+from openalbert.tasks.data.row_files import Row, Table, as_text
 from openalbert.tasks.data.source import TaskSource
-from openalbert.tasks.data.tables import Row, Table, as_text
 from openalbert.tasks.metrics import (
     accuracy,
     describe_positive_class,

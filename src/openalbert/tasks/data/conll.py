@@ -13,7 +13,7 @@ from pathlib import Path
 
 from openalbert.errors import UserError
 from openalbert.formatting import counted
-from openalbert.tasks.data.tables import Row, Table, read_text
+from openalbert.tasks.data.row_files import Row, Table, read_text
 from openalbert.text.readers import MAGIC
 
 SAMPLE = 1000  # lines that decide on the separator and the number of columns

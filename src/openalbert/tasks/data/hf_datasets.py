@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from openalbert.errors import UserError, suggestion
+from openalbert.tasks.data.row_files import Row, Table, table_of
 from openalbert.tasks.data.source import SplitReader, TaskSource
-from openalbert.tasks.data.tables import Row, Table, table_of
 from openalbert.text.records import dataset_errors, load_dataset
 
 

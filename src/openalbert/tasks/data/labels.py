@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from openalbert.errors import UserError
 from openalbert.formatting import counted
-from openalbert.tasks.data.tables import Exclusions, Row, Table, describe_empty_rows
+from openalbert.tasks.data.row_files import Exclusions, Row, Table, describe_empty_rows
 from openalbert.tasks.task import Reading, TextExample
 
 LARGEST_VALUE = 1e30  # a model computes in 32 bits, and its predictions may be a multiple of the values

@@ -12,7 +12,7 @@ from tyro.conf import arg
 from openalbert.errors import UserError, suggestion
 from openalbert.formatting import counted, percent_of
 from openalbert.tasks.data.holdout import group_key, hold_out, hold_out_fold
-from openalbert.tasks.data.tables import Table, check_is_there
+from openalbert.tasks.data.row_files import Table, check_is_there
 from openalbert.tasks.task import Example, Kind, Reading, Task, are_pairs
 
 MANY_LEAKED = 0.1  # of the examples to score on: if so many are also in train, the score is hardly meaningful

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from openalbert.errors import InputWarning, UserError
-from openalbert.tasks.data.tables import Exclusions, FileEncoding, Table, find_encoding, read_table
+from openalbert.tasks.data.row_files import Exclusions, FileEncoding, Table, find_encoding, read_table
 
 
 def written(folder: Path, name: str, text: str | bytes) -> Path:

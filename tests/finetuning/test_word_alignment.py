@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 from tests.tasks.made_tasks import TAGS, made_task
 
 from openalbert.finetuning.encode import encode
-from openalbert.finetuning.words import NO_TOKEN, WordTokens, align_words, decide_tags, first_pieces, tag_targets
+from openalbert.finetuning.word_alignment import (
+    NO_TOKEN,
+    WordTokens,
+    align_words,
+    decide_tags,
+    first_pieces,
+    tag_targets,
+)
 from openalbert.tasks.custom.tagging import join_words, split_words
 from openalbert.tasks.tags import to_bio
 from openalbert.tasks.task import UNLABELLED, TaggingExample

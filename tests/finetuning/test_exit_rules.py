@@ -11,7 +11,7 @@ from tests.finetuning.made_lessons import command, learn, lesson
 
 from openalbert import cli
 from openalbert.errors import UserError
-from openalbert.finetuning.early_exit import NEVER, confidence, exit_depths, is_settled, pareto
+from openalbert.finetuning.exit_rules import NEVER, confidence, exit_depths, is_settled, pareto
 from openalbert.finetuning.losses import combine_depths
 from openalbert.interop import huggingface
 from openalbert.interop.exits import ExitPoint, ExitRule, read_exit_info

@@ -135,6 +135,11 @@ def visible_characters(text: str) -> str:
     return "".join(filter(_is_visible, text))
 
 
+def has_visible_characters(text: str) -> bool:
+    """Whether there is any: it stops at the first, where `visible_characters` would read a long text to its end."""
+    return any(map(_is_visible, text))
+
+
 def _is_visible(character: str) -> bool:
     is_blank = character in _BLANK or character.isspace()
     return not is_blank and unicodedata.category(character) not in ("Cc", "Cf")

@@ -12,7 +12,7 @@ from tests.finetuning.made_lessons import command, learn, learned, lesson, recor
 from tests.finetuning.made_sequences import made_sequences
 
 from openalbert import cli
-from openalbert.finetuning.collapse import baseline_loss, describe_collapse
+from openalbert.finetuning.collapse_detection import baseline_loss, describe_collapse
 from openalbert.finetuning.run import FinetuningRun
 from openalbert.tasks.task import Answer, ChoiceExample, Example, Kind, QuestionExample, Sequences, Task, TextExample
 from openalbert.train.metrics_log import MetricsLog
