@@ -50,10 +50,11 @@ MODEL = "pretrain albert-micro --data shards --out start-{side} --steps 20 --bat
 ABOUT = """## Setup
 
 `python bench/before_after.py` on {machine}: commits {before} and {after}, each command in a process of its own, the two
-sides in turn. Processor seconds are user and system time; the ratio is taken turn by turn, after to before. run.json
-has the commands and every turn. On the GPU: `python bench/pretrain.py albert-base:128 --which ours --seconds 30` of
-either commit, one process after the other in the order before-1, after-1, muon-1, before-2; muon-1 is the code after
-with `--optimizer muon`. NVIDIA H200, torch 2.11.
+sides in turn, {turns} turns. Processor seconds are user and system time; the ratio is taken turn by turn, after to
+before. run.json has the commands and every turn. On the GPU: `python bench/pretrain.py albert-base:128 --which ours
+--seconds 30 --ahead 0` of commits 39b738f and 2a5dd88, whose packages are those that the CPU ran, one process after the
+other in the order before-1, after-1, muon-1, before-2; muon-1 is the code after with `--optimizer muon`. NVIDIA H200,
+torch 2.11.
 
 ## Limits
 
@@ -137,6 +138,11 @@ def gpu_table(folder: Path) -> list[str]:
     return lines
 
 
+def num_turns(found: dict[str, Any]) -> int:
+    """How often each command was run by either side."""
+    return min(len(turns) for sides in found["runs"].values() for turns in sides.values())
+
+
 def report(found: dict[str, Any], out: Path) -> str:
     """The page, from run.json and the files of bench/pretrain.py below gpu/."""
     lines = ["# Speed before and after the packages were rearranged", "", "## Result", "", *cpu_table(found["runs"])]
@@ -147,7 +153,7 @@ def report(found: dict[str, Any], out: Path) -> str:
             "",
             *gpu_table(out / "gpu"),
         ]
-    about = [fill(part, 120) for part in ABOUT.format(**found).split("\n\n")]
+    about = [fill(part, 120) for part in ABOUT.format(turns=num_turns(found), **found).split("\n\n")]
     return "\n".join([*lines, "", "\n\n".join(about), ""])
 
 
@@ -170,6 +176,7 @@ def main() -> None:
         "after": subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, text=True).strip(),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}",
         "commands": COMMANDS,
+        "only_after": ONLY_AFTER,
         "runs": found,
     }
     arguments.out.mkdir(parents=True, exist_ok=True)

@@ -44,7 +44,6 @@ from openalbert.train.device import Device, Speed, open_device
 TASKS = {"sst2": 2.0, "mrpc": 5.0, "stsb": 5.0, "qnli": 5.0}  # epochs, as in results/tasks-h200
 RATE = "1e-4"
 KINDS = ("plain", "exits")
-POINT = ("score", "mean_depth")
 BATCH = 32
 TURNS = 5
 PER_TURN = 200
@@ -72,7 +71,7 @@ def train(arguments: argparse.Namespace) -> None:
 
 
 def score(arguments: argparse.Namespace) -> None:
-    """The scores of every pair of runs; one JSON file a task."""
+    """The scores of every pair of runs; one JSON file a task, without the times of runs before."""
     arguments.out.mkdir(parents=True, exist_ok=True)
     with open_device(Speed(device=arguments.device)) as device:
         for task in arguments.tasks:
@@ -103,6 +102,7 @@ def time_runs(arguments: argparse.Namespace) -> None:
             path = arguments.out / f"{task}.json"
             found = json.loads(path.read_text())
             of_rule = found["times"].setdefault(name, {}).setdefault(arguments.rule, {})
+            found["examples_in_a_turn"] = arguments.per_turn
             for pair in found["pairs"]:
                 of_rule[str(pair["seed"])] = time_pair(task, arguments, pair["seed"], device)
                 atomic_io.write_text(path, json.dumps(found, indent=1) + "\n")
@@ -134,27 +134,31 @@ def score_pair(task_name: str, data: Path, runs: Path, seed: int, device: Device
     curve = [measure_rule(task, split, info.head, point.rule, by_depth) for point in info.points]
     scores = {kind: json.loads((runs / f"{task_name}-{kind}-{seed}/scores.json").read_text()) for kind in KINDS}
     metric = task.main_metric
-    chosen = {name: info.points.index(choose_point(info, drop)) for name, drop in DROPS.items()}
     return {
         "seed": seed,
         "metric": metric,
         "plain_score": scores["plain"]["scores"]["dev"][metric],
         "full_depth_score": scores["exits"]["scores"]["dev"][metric],
         "num_layers": info.num_layers,
-        "exits": {
-            name: {"rule": str(info.points[at].rule), "score": curve[at].score, "mean_depth": curve[at].mean_depth}
-            for name, at in chosen.items()
-        },
-        "curve": [{"mean_depth": point.mean_depth, "score": point.score} for point in curve],
+        "held_out": {"examples": info.num_examples, "full_depth_score": info.full_score},
+        "rules": {name: info.points.index(choose_point(info, drop)) for name, drop in DROPS.items()},
+        "curve": [
+            {
+                "rule": str(point.rule),
+                "held_out_score": point.score,
+                "held_out_error": point.error,
+                "held_out_depth": point.mean_depth,
+                "score": on_dev.score,
+                "mean_depth": on_dev.mean_depth,
+            }
+            for point, on_dev in zip(info.points, curve, strict=True)
+        ],
     }
 
 
 def choose_point(info: ExitInfo, drop: float | None) -> ExitPoint:
     """The rule with the fewest layers that costs so many points at most, by the examples held out; or the best one."""
-    if drop is None:
-        return max(info.points, key=lambda point: (point.score, -point.mean_depth))
-    good = [point for point in info.points if point.score >= info.full_score - drop]
-    return min(good, key=lambda point: point.mean_depth)
+    return info.points[-1] if drop is None else info.cheapest(drop)
 
 
 def time_pair(
@@ -204,19 +208,24 @@ def speedups(seconds: dict[str, list[float]]) -> list[float]:
 
 
 def score_table(found: list[dict[str, Any]]) -> list[str]:
-    """Medians over seeds: a row for each task and rule."""
+    """A row for each task and rule: medians over seeds, and what each seed loses to its own full depth."""
     lines = [
-        "| task | metric | seeds | without exits | with exits, full depth | rule | early exit | points lost | layers |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| task | metric | without exits | with exits, full depth | rule | early exit "
+        "| lost to the model without exits | lost to its own full depth | lowest | highest | layers |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for one in found:
         pairs = one["pairs"]
         plain, full = (statistics.median(pair[name] for pair in pairs) for name in ("plain_score", "full_depth_score"))
         for name in DROPS:
-            early, depth = (statistics.median(pair["exits"][name][of] for pair in pairs) for of in POINT)
+            points = [pair["curve"][pair["rules"][name]] for pair in pairs]
+            early, depth = (statistics.median(point[of] for point in points) for of in ("score", "mean_depth"))
+            lost = [pair["full_depth_score"] - point["score"] for pair, point in zip(pairs, points, strict=True)]
+            numbers = (plain - early, statistics.median(lost), min(lost), max(lost))
+            cells = [f"{round(value, 1) + 0.0:.1f}" for value in numbers]
             lines.append(
-                f"| {one['task']} | {pairs[0]['metric']} | {len(pairs)} | {plain:.1f} | {full:.1f} | {name} | "
-                f"{early:.1f} | {plain - early:.1f} | {depth:.1f} of {pairs[0]['num_layers']} |"
+                f"| {one['task']} | {pairs[0]['metric']} | {plain:.1f} | {full:.1f} | {name} | {early:.1f} | "
+                f"{' | '.join(cells)} | {depth:.1f} of {pairs[0]['num_layers']} |"
             )
     return lines
 
@@ -241,43 +250,46 @@ def read_tasks(out: Path) -> list[dict[str, Any]]:
     return [json.loads((out / f"{task}.json").read_text()) for task in TASKS if (out / f"{task}.json").exists()]
 
 
+RESULT = """Dev scores times 100 and layers computed on average: medians over {seeds} seeds, with the lowest and the
+highest loss of a seed. *without exits*: a model of full depth that was fine-tuned without them. Rules are fitted on
+training examples held out: *0.5 lost* and *none lost* take the fewest layers whose score there is at most so many
+points below that of full depth{margin}, *highest score* takes the best score there."""
+PICTURE = """![Score by how many times fewer layers are computed: lines are seeds, points fitted rules, dotted lines \
+scores without exits](score-against-depth.png)"""
+SETUP = """`bench/early_exit.py`: both models are fine-tuned from `albert-base-wikibooks` on the same data and seeds, at
+learning rate {rate} (epochs: {epochs}). `--exits` adds a head after every layer and holds out training examples, on
+which rules are fitted. Dev is scored on {device}. For the times both models predict the same examples of dev in turn,
+{turns} turns of {per_turn} examples a seed, packed without padding; a batch holds as many tokens as {batch} average
+examples, and examples that leave make room for others at once."""
+LIMITS = """Few seeds, and few examples held out: {held_out} of the smallest task. QNLI is trained on 9 % of its
+training set. The weights of both models are those of the best evaluation on dev, which favours both alike; the rules
+never see dev. On a CPU the tasks were timed at the same time, each on two of 16 cores, while benches of a GPU ran on
+others. Both models run in torch; the exported int8 model with exits is in
+[inference-cpu](../inference-cpu/report.md)."""
+
+
 def page(found: list[dict[str, Any]]) -> str:
     """report.md."""
-    lines = [
-        "# Early exit",
-        "",
-        "## Result",
-        "",
-        "Dev scores times 100 and layers computed on average; medians over the seeds. *without exits*: a model of full "
-        "depth that was fine-tuned without them. Rules are fitted on training examples held out: *0.5 lost* and *none "
-        "lost* take the fewest layers that cost at most so many points there, *highest score* takes the best score.",
-        "",
-        *score_table(found),
-        "",
-        "![Score against the layers saved: lines are seeds, points fitted rules, dotted lines scores without exits]"
-        "(score-against-depth.png)",
+    devices = dict.fromkeys(name for one in found for name in one["times"])
+    times = [
+        f"How many times as fast as the model without exits, {device}:\n\n" + "\n".join(time_table(found, device))
+        for device in devices
     ]
-    for device in dict.fromkeys(name for one in found for name in one["times"]):
-        lines += ["", f"How many times as fast as the model without exits, {device}:", "", *time_table(found, device)]
-    epochs = ", ".join(f"{one['task']} {one['epochs']:g}" for one in found)
-    lines += [
-        "",
-        "## Setup",
-        "",
-        "`bench/early_exit.py`: both models are fine-tuned from `albert-base-wikibooks` on the same data with seeds 1, "
-        f"2 and 3 at learning rate {RATE} (epochs: {epochs}). `--exits` adds a head after every layer and holds out "
-        f"training examples, on which rules are fitted. Dev is scored on {found[0]['scored_on']}. For the times both "
-        f"models predict the same examples of dev in turn, {TURNS} turns a seed, packed without padding; a batch holds "
-        f"as many tokens as {BATCH} average examples, and examples that leave make room for others at once.",
-        "",
-        "## Limits",
-        "",
-        "Three seeds. QNLI is trained on 9 % of its training set. The weights of both models are those of the best "
-        "evaluation on dev, which favours both alike; the rules never see dev. On a CPU the tasks were timed at the "
-        "same time, each on two cores of its own. Both models run in torch; the exported int8 model with exits is in "
-        "[inference-cpu](../inference-cpu/report.md).",
-    ]
-    return "\n".join(line if line[:1] in "|!" else fill(line, 120, break_on_hyphens=False) for line in lines) + "\n"
+    setup = SETUP.format(
+        rate=RATE,
+        epochs=", ".join(f"{one['task']} {one['epochs']:g}" for one in found),
+        device=found[0]["scored_on"],
+        turns=TURNS,
+        per_turn=found[0].get("examples_in_a_turn", PER_TURN),
+        batch=BATCH,
+    )
+    has_errors = any(point["held_out_error"] for one in found for pair in one["pairs"] for point in pair["curve"])
+    margin = ", one standard error included" if has_errors else ""
+    result = RESULT.format(seeds=len(found[0]["pairs"]), margin=margin)
+    limits = LIMITS.format(held_out=min(pair["held_out"]["examples"] for one in found for pair in one["pairs"]))
+    wrapped = [fill(text, 120, break_on_hyphens=False) for text in (result, setup, limits)]
+    parts = ["# Early exit", "## Result", wrapped[0], "\n".join(score_table(found)), PICTURE, *times]
+    return "\n\n".join([*parts, "## Setup", wrapped[1], "## Limits", wrapped[2]]) + "\n"
 
 
 def report(arguments: argparse.Namespace) -> None:
@@ -295,11 +307,13 @@ def report(arguments: argparse.Namespace) -> None:
         for pair in one["pairs"]:
             speed = [pair["num_layers"] / point["mean_depth"] for point in pair["curve"]]
             axis.plot(speed, [point["score"] for point in pair["curve"]], color="#4477aa", alpha=0.6)
-            for point in pair["exits"].values():
+            for point in (pair["curve"][at] for at in pair["rules"].values()):
                 axis.plot(pair["num_layers"] / point["mean_depth"], point["score"], "o", color="#aa3377")
             axis.axhline(pair["plain_score"], color="#666666", linewidth=0.8, linestyle=":")
         layers = one["pairs"][0]["num_layers"]
-        axis.set(title=one["task"], xlabel=f"{layers} / mean depth", ylabel=one["pairs"][0]["metric"])
+        axis.set(
+            title=one["task"], xlabel=f"times fewer layers ({layers} / mean depth)", ylabel=one["pairs"][0]["metric"]
+        )
     figure.tight_layout()
     figure.savefig(arguments.out / "score-against-depth.png", dpi=120)
     plt.close(figure)

@@ -56,6 +56,8 @@ SUITES = {  # a mutated file, and the tests that are asked about it
     "tasks/metrics.py": "tests/tasks/test_metrics.py tests/tasks/test_race.py",
     "tasks/squad.py": "tests/tasks/test_squad.py",
     "finetuning/span_decoding.py": "tests/finetuning/test_span_decoding.py",
+    "finetuning/null_threshold.py": "tests/finetuning/test_null_threshold.py",
+    "train/depth_schedule.py": "tests/train/test_depth_schedule.py",
 }
 NOT_MUTATED = {"optim/lamb_kernel.py", "model/kernels/triton_kernels.py"}  # Triton: only a GPU executes them
 GPU_ONLY, EQUIVALENT, LEFT, NEW_TEST = "only a GPU executes it", "equivalent", "left", "killed by a test added"

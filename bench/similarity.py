@@ -152,7 +152,8 @@ def report(run: dict[str, Any]) -> str:
         values = [f"{row[key]:.1f}" if key in row else "–" for key in ("dev", "test", "search")]
         lines.append(f"| {ABOUT[name]} | {' | '.join((*counts, *values))} |")
     trained = [row for row in rows.values() if "device" in row]
-    used = sorted({f"{row['device']}, `{row['settings'] or 'the defaults'}`" for row in trained})
+    settings = [f"`{row['settings']}`" if row["settings"] else "the defaults" for row in trained]
+    used = sorted({f"{row['device']}, {given}" for row, given in zip(trained, settings, strict=True)})
     lines += [
         "",
         "STS-B: Spearman x 100 of the cosine with the score. Search: mean reciprocal rank x 100 of the sentence that "

@@ -14,7 +14,7 @@ from openalbert.errors import UserError
 from openalbert.finetuning.exit_rules import NEVER, confidence, exit_depths, is_settled, pareto
 from openalbert.finetuning.losses import combine_depths
 from openalbert.interop import huggingface
-from openalbert.interop.exits import ExitPoint, ExitRule, read_exit_info
+from openalbert.interop.exits import ExitInfo, ExitPoint, ExitRule, read_exit_info
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import AlbertConfig, Head
 from openalbert.text.tokenizer import Tokenizer
@@ -180,6 +180,16 @@ def test_patience_counts_equal_decisions_in_a_row() -> None:
 def test_only_rules_that_none_beats_are_kept() -> None:
     points = [ExitPoint(NEVER, depth, score) for depth, score in ((3.0, 80.0), (2.0, 70.0), (2.5, 69.0), (4.0, 80.0))]
     assert [(one.mean_depth, one.score) for one in pareto(points)] == [(2.0, 70.0), (3.0, 80.0)]
+
+
+def test_a_rule_that_was_lucky_on_few_examples_is_not_chosen() -> None:
+    """The cheapest rule looks best and is least sure; of the others the shallowest that is sure enough is taken."""
+    numbers = ((2.0, 80.5, 3.0), (4.0, 80.6, 0.7), (6.0, 80.7, 0.4), (7.0, 80.9, 0.2))
+    points = tuple(ExitPoint(NEVER, depth, score, error) for depth, score, error in numbers)
+    info = ExitInfo("classification", 12, "accuracy", 100, 80.5, points[0], points)
+    assert [info.cheapest(drop).mean_depth for drop in (5.0, 0.65, 0.5, 0.0)] == [2.0, 4.0, 6.0, 7.0]
+    unsure = dataclasses.replace(info, points=points[:2])
+    assert unsure.cheapest(0.0).mean_depth == 4.0
 
 
 def test_a_converted_model_keeps_its_exits_and_their_rule(deeper: Path, tmp_path: Path) -> None:

@@ -18,10 +18,10 @@ from hypothesis.extra.numpy import arrays
 
 from openalbert.errors import UserError
 from openalbert.interop import huggingface
-from openalbert.interop.onnx import EXPORT, WHOLE, Manifest, check_quantized, read_manifest, size_of, write_export
+from openalbert.interop.onnx import EXPORT, WHOLE, Manifest, read_manifest, size_of, write_export
 from openalbert.interop.onnx_graph import OPSET
 from openalbert.interop.onnx_runtime import ExportedModel
-from openalbert.interop.quantization import WEIGHTS_FILE, Part, quantize
+from openalbert.interop.quantization import WEIGHTS_FILE, Part, check_quantized, quantize
 from openalbert.model.albert import AlbertModel
 from openalbert.model.averaging import with_depth
 from openalbert.model.config import AlbertConfig, Head, Sharing

@@ -108,6 +108,16 @@ def write_csv(folder: Path) -> Path:
     return path
 
 
+@pytest.mark.parametrize("at_a_time", [1, 3, 4096])
+def test_embeddings_keep_their_order_however_many_are_copied_at_a_time(
+    at_a_time: int, model: Predictor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = ["the good war", "water " * 30, "school", "a great day and a good one", "key"]
+    expected = np.stack([model.embed(text) for text in texts])
+    monkeypatch.setattr("openalbert.finetuning.predict.EMBEDDINGS_AT_A_TIME", at_a_time)
+    np.testing.assert_allclose(model.embed(texts, tokens_at_a_time=8), expected, atol=1e-6)
+
+
 def test_a_file_is_embedded_row_by_row_in_every_format(
     tiny: Path, model: Predictor, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

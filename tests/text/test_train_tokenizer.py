@@ -145,12 +145,13 @@ def test_a_vocabulary_of_unknown_origin_is_not_overwritten(text: Path, tmp_path:
 
 @pytest.fixture
 def train_state(text: Path, tmp_path: Path) -> subprocess.Popen[str]:
-    """A training that has begun."""
+    """A training that has begun, and whose SentencePiece is stopped, so that it does not end before the test does."""
     big = tmp_path / "big.txt"
     big.write_text(text.read_text() * 60)
     command = ["tokenizer", "train", str(big), "--out", str(tmp_path / "out"), "--vocab-size", "900"]
     process = subprocess.Popen([sys.executable, "-m", "openalbert", *command], stderr=subprocess.PIPE, text=True)
     wait_until(lambda: bool(working_in(tmp_path / "out.partial")))
+    os.kill(int(working_in(tmp_path / "out.partial")[0]), signal.SIGSTOP)
     return process
 
 
@@ -162,6 +163,9 @@ def test_a_stopped_training_stops_sentencepiece_too(
     train_state.send_signal(sign)
     train_state.communicate(timeout=60)
     assert train_state.returncode == code
+    for left in working_in(partial):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int(left), signal.SIGCONT)
     wait_until(lambda: not working_in(partial))
     assert not out.exists()
     assert partial.exists() == (sign == signal.SIGKILL)

@@ -5,7 +5,7 @@ whichever computes fewer layers for the same score on training examples held out
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Bool, Float32, Float64, Int64
 
 from openalbert.finetuning.data import EncodedSplit
+from openalbert.finetuning.evaluation.intervals import paired_error
 from openalbert.finetuning.evaluation.split import evaluate_outputs
 from openalbert.finetuning.predict import (
     TOKENS_AT_A_TIME,
@@ -133,30 +134,42 @@ def fit_and_score(
 
 
 def fit_exits(model: AlbertModel, task: Task, held_out: EncodedSplit, device: Device, max_drop: float) -> ExitInfo:
-    """The rule with the fewest layers whose score is at most `max_drop` points below that of full depth."""
+    """Measure all rules, keep those that none beats, and choose one of them (`ExitInfo.cheapest`)."""
     head = model.head_list[0].kind
     by_depth = predict_depths(model, held_out.encoding.sequences, device)
-    full = measure_rule(task, held_out, head, NEVER, by_depth)
+    full, at_full_depth = _measure(task, held_out, head, NEVER, by_depth)
     points = [measure_rule(task, held_out, head, rule, by_depth) for rule in candidate_rules(head, by_depth)]
-    best = list(pareto([*points, full]))
-    good = [point for point in best if point.score >= full.score - max_drop]
-    return ExitInfo(
+    best = []
+    for point in pareto([*points, full]):
+        _, predictions = _measure(task, held_out, head, point.rule, by_depth)
+        error = paired_error(task, held_out.examples, predictions, at_full_depth, task.main_metric)
+        best.append(replace(point, error=error))
+    info = ExitInfo(
         head=head,
         num_layers=len(by_depth),
         metric=task.main_metric,
         num_examples=len(held_out.examples),
         full_score=full.score,
-        chosen=min(good, key=lambda point: point.mean_depth),
+        chosen=full,
         points=tuple(best),
     )
+    return replace(info, chosen=info.cheapest(max_drop))
 
 
 def measure_rule(task: Task, data: EncodedSplit, head: HeadKind, rule: ExitRule, by_depth: np.ndarray) -> ExitPoint:
     """The mean depth of a rule, and its score."""
+    return _measure(task, data, head, rule, by_depth)[0]
+
+
+def _measure(
+    task: Task, data: EncodedSplit, head: HeadKind, rule: ExitRule, by_depth: np.ndarray
+) -> tuple[ExitPoint, list[object]]:
+    """The mean depth and the score of a rule, and the predictions with it."""
     depths = np.full(by_depth.shape[1], len(by_depth)) if rule == NEVER else exit_depths(head, rule, by_depth)
     chosen = by_depth[depths - 1, np.arange(len(depths))]
     evaluation = evaluate_outputs(task, data, Outputs({head: chosen}))
-    return ExitPoint(rule, float(depths.mean()), float(evaluation.metrics[task.main_metric]))
+    point = ExitPoint(rule, float(depths.mean()), float(evaluation.metrics[task.main_metric]))
+    return point, evaluation.predictions
 
 
 def candidate_rules(head: HeadKind, by_depth: np.ndarray) -> Iterator[ExitRule]:

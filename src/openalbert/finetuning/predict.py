@@ -29,6 +29,7 @@ from openalbert.train.device import Device
 
 PRETRAINING: tuple[HeadKind, ...] = ("masked_lm", "sentence_order")
 TOKENS_AT_A_TIME = 16384
+EMBEDDINGS_AT_A_TIME = 4096  # that stay on the device until they are copied
 CPU_TOKENS = 2048  # on a CPU: more need more memory than its caches have, and are no faster
 DEFAULT_MAX_LENGTH = 512  # tokens of an input, where the model folder has no task.json
 
@@ -219,14 +220,15 @@ def embed(
 ) -> Float32[np.ndarray, "sequences hidden"]:
     """The embedding of each sequence; of several models side by side, so that the cosine is the mean of theirs.
 
-    They stay on the device until all are there: while a GPU computes one batch, the next one is packed.
+    They are copied from the device a few thousand at a time: while a GPU computes one batch, the next one is packed.
     """
     found = []
     weights = None if how.weights is None else torch.from_numpy(how.weights).to(device.torch_device)
     for model in models:
-        batches, pooled_batches = list(batches_by_length(sequences.lengths, tokens_at_a_time, device)), []
+        embeddings = np.empty((len(sequences.example), model.config.hidden_size), np.float32)
+        numbers, waiting = [], []
         with inference(model):
-            for chosen in batches:
+            for chosen in batches_by_length(sequences.lengths, tokens_at_a_time, device):
                 packed = pack(sequences, chosen, device)
                 with device.autocast():
                     pooled = embed_packed(
@@ -240,11 +242,14 @@ def embed(
                     )
                 if how.normalize:
                     pooled = torch.nn.functional.normalize(pooled, dim=1) / len(models) ** 0.5
-                pooled_batches.append(pooled)
+                numbers.append(chosen)
+                waiting.append(pooled)
                 advance(float(len(packed.tokens)))
-        embeddings = np.empty((len(sequences.example), model.config.hidden_size), np.float32)
-        if batches:
-            embeddings[np.concatenate(batches)] = torch.cat(pooled_batches).cpu().numpy()
+                if sum(map(len, numbers)) >= EMBEDDINGS_AT_A_TIME:
+                    embeddings[np.concatenate(numbers)] = torch.cat(waiting).cpu().numpy()
+                    numbers, waiting = [], []
+        if numbers:
+            embeddings[np.concatenate(numbers)] = torch.cat(waiting).cpu().numpy()
         found.append(embeddings)
     return found[0] if len(found) == 1 else np.concatenate(found, axis=1)
 
@@ -287,8 +292,7 @@ def pack(sequences: Sequences, chosen: Int64[np.ndarray, "_"], device: Device) -
     tokens = concatenate_ranges(sequences.starts[chosen], lengths)
     positions = tokens - np.repeat(sequences.starts[chosen], lengths)
     is_second = positions >= np.repeat(sequences.second[chosen], lengths)
-    ids = torch.from_numpy(sequences.ids[tokens]).to(device.torch_device, non_blocking=True)
-    segments = torch.from_numpy(is_second.astype(np.int64)).to(device.torch_device, non_blocking=True)
+    ids, segments = device.copy(sequences.ids[tokens]), device.copy(is_second.astype(np.int64))
     return PackedInputs(ids, lengths.tolist(), segments, tokens)
 
 

@@ -52,6 +52,8 @@ class ExitPoint:
     """Layers computed for an example, on average."""
     score: float
     """The main metric, in percent."""
+    error: float = 0.0
+    """The standard error of its difference from the score at full depth, in points."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,15 @@ class ExitInfo:
     """The best score for each mean depth, shallow first."""
     weights: str = ""
     """Checksums of the weights that it was fitted for."""
+
+    def cheapest(self, max_drop: float) -> ExitPoint:
+        """The rule with the fewest layers whose loss plus its standard error is at most `max_drop` points.
+
+        A rule that was lucky on few examples loses more on others. Where no rule is as sure, it is the one with the
+        highest score, which no other depth exceeded.
+        """
+        sure = [point for point in self.points if self.full_score - point.score + point.error <= max_drop]
+        return min(sure, key=lambda point: point.mean_depth, default=self.points[-1])
 
     def at_speedup(self, speedup: float) -> ExitPoint:
         """The best rule that computes at most 1 / speedup of the layers."""

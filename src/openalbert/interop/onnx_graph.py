@@ -1,7 +1,7 @@
 """ALBERT as ONNX graphs: its embedding, its layers, its heads, and all of it in one.
 
 They use ONNX's own operators only, in the forms that ONNX Runtime computes fastest (docs/decisions/onnx.md).
-All graphs of an export refer to one file of weights, in which every parameter is stored once.
+All graphs of an export refer to one file of weights (quantization.py).
 """
 
 import itertools

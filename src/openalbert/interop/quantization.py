@@ -1,4 +1,4 @@
-"""int8: the weights of exported graphs, each stored once, in fp32 or quantized to 8-bit integers with a scale a row."""
+"""Quantization: the weights of exported graphs as 8-bit integers with a scale a row, or in fp32; each stored once."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal

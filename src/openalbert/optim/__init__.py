@@ -1,1 +1,1 @@
-"""Optimizers (LAMB, AdamW, Muon), learning-rate and depth schedules, and the budget of a run."""
+"""Optimizers (LAMB, AdamW, Muon), the learning-rate schedule, and the budget of a run."""

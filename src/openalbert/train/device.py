@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -94,6 +95,11 @@ class Device:
         if self.precision != "bf16":
             return contextlib.nullcontext()
         return torch.autocast(self.torch_device.type, torch.bfloat16)
+
+    def copy(self, array: np.ndarray) -> Tensor:
+        """The array as a tensor on the device. A GPU goes on with its queued work meanwhile."""
+        tensor = torch.from_numpy(array)
+        return (tensor.pin_memory() if self.is_cuda else tensor).to(self.torch_device, non_blocking=True)
 
     def sum_over_ranks(self, tensor: Tensor) -> Tensor:
         """The sum over all processes, on each of them; in place."""

@@ -12,7 +12,7 @@ from tests.tasks.made_tasks import made_task
 
 from openalbert import cli
 from openalbert.finetuning.evaluation import baselines, intervals
-from openalbert.finetuning.evaluation.intervals import paired_interval
+from openalbert.finetuning.evaluation.intervals import paired_error, paired_interval
 from openalbert.report.scores import describe_gain, is_worth_it
 from openalbert.tasks.task import TextExample
 
@@ -117,3 +117,6 @@ def test_the_interval_of_a_gain_is_of_pairs_and_narrower_than_that_of_independen
     reach = 1.96 * float(each.std(ddof=1)) / np.sqrt(200)
     assert found == pytest.approx((difference - reach, difference + reach), abs=1.0)
     assert paired_interval(task, examples, model.tolist(), model.tolist(), "right") is None
+    error = paired_error(task, examples, model.tolist(), other.tolist(), "right")
+    assert error == pytest.approx(reach / 1.96, rel=0.25)  # of 100 resamples
+    assert paired_error(task, examples, model.tolist(), model.tolist(), "right") == 0

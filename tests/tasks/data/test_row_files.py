@@ -15,7 +15,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from openalbert.errors import InputWarning, UserError
-from openalbert.tasks.data.row_files import Exclusions, FileEncoding, Table, find_encoding, read_table
+from openalbert.tasks.data.row_files import (
+    Exclusions,
+    FileEncoding,
+    Table,
+    find_encoding,
+    has_visible_characters,
+    read_table,
+    visible_characters,
+)
 
 
 def written(folder: Path, name: str, text: str | bytes) -> Path:
@@ -213,3 +221,8 @@ def test_exclusions_keep_the_first_place_of_every_reason() -> None:
         left_out.add("empty", place)
     assert left_out.counted() == {"before": 2, "empty (first: line 3)": 2}
     assert len(left_out) == 4
+
+
+@given(st.text(st.sampled_from("a\u200b\u3164 \t\n\x00é漢")) | st.text())
+def test_a_text_has_visible_characters_where_any_is_left_without_the_others(text: str) -> None:
+    assert has_visible_characters(text) == bool(visible_characters(text))

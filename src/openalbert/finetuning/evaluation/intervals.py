@@ -14,6 +14,7 @@ from openalbert.tasks.task import Example, Task, TextExample
 
 MAX_FOR_INTERVALS = 2_000  # examples: on more, the seed changes a score by more than the interval
 RESAMPLES = 1_000
+RESAMPLES_FOR_ERRORS = 100
 Z = 1.959963984540054  # 95 % of a normal distribution lie within so many standard deviations
 
 Interval = tuple[float, float]
@@ -45,13 +46,36 @@ def paired_interval(
     """
     if not 1 < len(examples) < MAX_FOR_INTERVALS:
         return None
+    differences = _differences(task, examples, predictions, others, metric, RESAMPLES)
+    low, high = np.percentile(differences, (2.5, 97.5)).tolist()
+    return (low, high) if low < high else None
+
+
+def paired_error(
+    task: Task, examples: Sequence[Example], predictions: Sequence[object], others: Sequence[object], metric: str
+) -> float:
+    """The standard error of the difference in a metric between two sets of predictions for the same examples.
+
+    By a bootstrap of few resamples: standard errors need fewer than intervals.
+    """
+    return float(np.std(_differences(task, examples, predictions, others, metric, RESAMPLES_FOR_ERRORS)))
+
+
+def _differences(
+    task: Task,
+    examples: Sequence[Example],
+    predictions: Sequence[object],
+    others: Sequence[object],
+    metric: str,
+    num_resamples: int,
+) -> list[float]:
+    """Of each resample the difference in the metric."""
     differences = []
-    for row in resample(task.name, _strata(task, examples)).tolist():
+    for row in resample(task.name, _strata(task, examples))[:num_resamples].tolist():
         drawn = [examples[one] for one in row]
         one, other = (task.measure(drawn, [given[place] for place in row])[metric] for given in (predictions, others))
         differences.append(one - other)
-    low, high = np.percentile(differences, (2.5, 97.5)).tolist()
-    return (low, high) if low < high else None
+    return differences
 
 
 def wilson(right: int, total: int) -> Interval:

@@ -1,6 +1,6 @@
 """Rows of CSV, TSV, JSONL, Parquet, CoNLL and text files, a chunk in memory at a time, each as it stands in its file.
 
-Unlike `tasks.data.tables`, nothing is refused because of a single row: one that cannot be read keeps its place.
+Unlike `tasks.data.row_files`, nothing is refused because of a single row: one that cannot be read keeps its place.
 """
 
 import codecs
