@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import mannwhitneyu
 
-from openalbert.finetuning.null_threshold import best_cut
+from openalbert.finetuning.question_answering.null_threshold import best_cut
 from openalbert.tasks.squad import score_answers
 
 

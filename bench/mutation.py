@@ -55,8 +55,8 @@ SUITES = {  # a mutated file, and the tests that are asked about it
     "atomic_io.py": "tests/test_atomic_io.py tests/train/test_checkpoint.py",
     "tasks/metrics.py": "tests/tasks/test_metrics.py tests/tasks/test_race.py",
     "tasks/squad.py": "tests/tasks/test_squad.py",
-    "finetuning/span_decoding.py": "tests/finetuning/test_span_decoding.py",
-    "finetuning/null_threshold.py": "tests/finetuning/test_null_threshold.py",
+    "finetuning/question_answering/span_decoding.py": "tests/finetuning/question_answering/test_span_decoding.py",
+    "finetuning/question_answering/null_threshold.py": "tests/finetuning/question_answering/test_null_threshold.py",
     "train/depth_schedule.py": "tests/train/test_depth_schedule.py",
 }
 NOT_MUTATED = {"optim/lamb_kernel.py", "model/kernels/triton_kernels.py"}  # Triton: only a GPU executes them

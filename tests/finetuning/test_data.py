@@ -14,8 +14,8 @@ from tests.tasks.made_tasks import made_task
 from openalbert import cli
 from openalbert.errors import UserError
 from openalbert.finetuning.data import TaskData, encode_split, load_data
+from openalbert.finetuning.question_answering.span_decoding import best_answers
 from openalbert.finetuning.settings import Finetune
-from openalbert.finetuning.span_decoding import best_answers
 from openalbert.interop.task_json import read_task_info
 from openalbert.report.error_analysis import read_error_analyses
 from openalbert.tasks.data.source import TaskSource

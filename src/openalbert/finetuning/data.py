@@ -14,7 +14,7 @@ from openalbert.errors import UserError
 from openalbert.finetuning.batches import fingerprint
 from openalbert.finetuning.encode import STRIDE, Encoding, encode
 from openalbert.finetuning.losses import Standardization, balanced_weights
-from openalbert.finetuning.null_threshold import few_questions_note
+from openalbert.finetuning.question_answering.null_threshold import few_questions_note
 from openalbert.finetuning.settings import Finetune
 from openalbert.finetuning.windows import select_questions
 from openalbert.formatting import are, counted, percent_of

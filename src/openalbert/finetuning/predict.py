@@ -14,8 +14,8 @@ from torch import Tensor
 
 from openalbert.errors import UserError
 from openalbert.finetuning.encode import Encoding, concatenate_ranges
+from openalbert.finetuning.question_answering.span_decoding import Answers
 from openalbert.finetuning.similarity import predict_similarity
-from openalbert.finetuning.span_decoding import Answers
 from openalbert.finetuning.word_alignment import TaggedWords, decide_tags
 from openalbert.interop import huggingface
 from openalbert.interop.pretraining_json import Pretraining, read_pretraining

@@ -10,7 +10,7 @@ from jaxtyping import Float64, Int64
 from openalbert.errors import UserError
 from openalbert.finetuning.encode import STRIDE, Encoding, encode
 from openalbert.finetuning.predict import PRETRAINING, Outputs, decide, probabilities, softmax, tagged_words
-from openalbert.finetuning.span_decoding import best_answers
+from openalbert.finetuning.question_answering.span_decoding import best_answers
 from openalbert.finetuning.word_alignment import TaggedWords
 from openalbert.interop.task_json import TaskInfo
 from openalbert.serve.backend import Computation

@@ -16,7 +16,7 @@ from openalbert.finetuning.encode import encode
 from openalbert.finetuning.evaluation.error_analysis import MAX_MISTAKES, MAX_SHOWN, _cropped, analyze_errors
 from openalbert.finetuning.evaluation.split import evaluate_outputs
 from openalbert.finetuning.predict import Outputs, softmax
-from openalbert.finetuning.span_decoding import best_answers
+from openalbert.finetuning.question_answering.span_decoding import best_answers
 from openalbert.report.error_analysis import (
     ERROR_ANALYSIS,
     ErrorAnalysis,

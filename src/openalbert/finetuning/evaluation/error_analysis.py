@@ -10,7 +10,7 @@ import numpy as np
 from openalbert.finetuning.evaluation.intervals import intervals
 from openalbert.finetuning.evaluation.split import Evaluation
 from openalbert.finetuning.predict import by_example, sigmoid, softmax, tagged_words
-from openalbert.finetuning.span_decoding import Answers
+from openalbert.finetuning.question_answering.span_decoding import Answers
 from openalbert.finetuning.word_alignment import NO_TOKEN
 from openalbert.formatting import counted, listed
 from openalbert.report.error_analysis import ErrorAnalysis, Group, Mark, Mistake, Shown

@@ -19,7 +19,7 @@ from openalbert.finetuning.evaluation.error_analysis import analyze_errors
 from openalbert.finetuning.evaluation.split import Evaluation, evaluate_split
 from openalbert.finetuning.evaluation.submission import write_files
 from openalbert.finetuning.predict import DEFAULT_MAX_LENGTH, TOKENS_AT_A_TIME, Ensemble, load_models, task_heads
-from openalbert.finetuning.span_decoding import N_BEST
+from openalbert.finetuning.question_answering.span_decoding import N_BEST
 from openalbert.formatting import aligned, counted, percent_of, were
 from openalbert.interop.task_json import TaskInfo
 from openalbert.progress import Work, log

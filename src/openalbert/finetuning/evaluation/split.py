@@ -16,9 +16,14 @@ from openalbert.finetuning.batches import PackedBatch
 from openalbert.finetuning.data import EncodedSplit
 from openalbert.finetuning.frozen import FrozenStates
 from openalbert.finetuning.losses import Standardization, head_loss
-from openalbert.finetuning.null_threshold import answer_f1, decide_by_halves, few_questions_note, fit_threshold
 from openalbert.finetuning.predict import TOKENS_AT_A_TIME, Outputs, decide, embed, predict
-from openalbert.finetuning.span_decoding import N_BEST, Answers, best_answers
+from openalbert.finetuning.question_answering.null_threshold import (
+    answer_f1,
+    decide_by_halves,
+    few_questions_note,
+    fit_threshold,
+)
+from openalbert.finetuning.question_answering.span_decoding import N_BEST, Answers, best_answers
 from openalbert.formatting import counted
 from openalbert.model.albert import AlbertModel
 from openalbert.tasks.data.row_files import check_no_rows_excluded

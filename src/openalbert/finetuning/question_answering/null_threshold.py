@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Float64
 
 from openalbert.errors import UserError
-from openalbert.finetuning.span_decoding import Answers
+from openalbert.finetuning.question_answering.span_decoding import Answers
 from openalbert.formatting import counted
 from openalbert.tasks.data.holdout import hold_out
 from openalbert.tasks.squad import score_answers

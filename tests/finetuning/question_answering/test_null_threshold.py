@@ -14,9 +14,9 @@ from tests.tasks.made_tasks import EXAMPLES, is_right, made_task
 from openalbert import cli
 from openalbert.finetuning.data import load_data
 from openalbert.finetuning.encode import encode
-from openalbert.finetuning.null_threshold import best_cut, few_questions_note, fit_threshold
+from openalbert.finetuning.question_answering.null_threshold import best_cut, few_questions_note, fit_threshold
+from openalbert.finetuning.question_answering.span_decoding import best_answers
 from openalbert.finetuning.settings import Finetune
-from openalbert.finetuning.span_decoding import best_answers
 from openalbert.interop.huggingface import TASK
 from openalbert.report.error_analysis import read_error_analyses
 from openalbert.tasks.data.source import TaskSource

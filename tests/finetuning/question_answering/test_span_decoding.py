@@ -7,7 +7,7 @@ import pytest
 from tests.tasks.made_tasks import made_task
 
 from openalbert.finetuning.encode import Encoding, encode
-from openalbert.finetuning.span_decoding import best_answers
+from openalbert.finetuning.question_answering.span_decoding import best_answers
 from openalbert.tasks.task import Example, QuestionExample
 from openalbert.text.tokenizer import Tokenizer
 
