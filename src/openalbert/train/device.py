@@ -97,7 +97,7 @@ class Device:
         return torch.autocast(self.torch_device.type, torch.bfloat16)
 
     def copy(self, array: np.ndarray) -> Tensor:
-        """The array as a tensor on the device. A GPU goes on with its queued work meanwhile."""
+        """The array as a tensor on the device, without waiting for the work that a GPU has queued."""
         tensor = torch.from_numpy(array)
         return (tensor.pin_memory() if self.is_cuda else tensor).to(self.torch_device, non_blocking=True)
 
