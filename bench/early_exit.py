@@ -288,8 +288,9 @@ def page(found: list[dict[str, Any]]) -> str:
     result = RESULT.format(seeds=len(found[0]["pairs"]), margin=margin)
     limits = LIMITS.format(held_out=min(pair["held_out"]["examples"] for one in found for pair in one["pairs"]))
     wrapped = [fill(text, 120, break_on_hyphens=False) for text in (result, setup, limits)]
+    notes = [fill(note, 120, break_on_hyphens=False) for one in found for note in one.get("notes", [])]
     parts = ["# Early exit", "## Result", wrapped[0], "\n".join(score_table(found)), PICTURE, *times]
-    return "\n\n".join([*parts, "## Setup", wrapped[1], "## Limits", wrapped[2]]) + "\n"
+    return "\n\n".join([*parts, "## Setup", wrapped[1], "## Limits", wrapped[2], *dict.fromkeys(notes)]) + "\n"
 
 
 def report(arguments: argparse.Namespace) -> None:

@@ -177,6 +177,7 @@ def report(found: dict[str, Any]) -> str:
             "## Limits",
             "",
             "One machine, one distribution of lengths. All sides run in one process, in turn.",
+            *found.get("notes", []),
             "",
         ]
     )

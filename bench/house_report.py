@@ -24,10 +24,9 @@ end of the next, with its log line but without evaluation and checkpoint; the un
 fine-tuning run goes from the command line to the report page: four steps of a classification on 80 synthetic rows.
 run.json lists the files."""
 GOALS = """The goals were about 18,000 lines for the capabilities of before, 12 files for a pretraining step and 20 for
-a fine-tuning run. Reached: {same:,} lines without files of capabilities that were added since ({added:,}), {step} files
-and {run} files. Two passes looked for what could go: duplicates were about 1 % of the lines, and modules that are
-always read together have been merged. What remains are features (guessing columns and encodings, Ray, folds, ensembles,
-the drawings of the page) and the sentences of errors: fewer lines would mean fewer of them."""
+a fine-tuning run. Reached: {same:,} lines without files whose capability was added since ({added:,}, all of serve/
+among them), {step} files and {run} files. Merging saved files, but hardly lines: fewer lines would need fewer features
+or fewer sentences of errors."""
 LIMITS = """The numbers do not show how clear a file is. CUDA graphs, compilation and fused kernels do not run on a CPU,
 so a GPU step runs more files. Features were added between the two commits as well. The time of `--help` is the fastest
 of five and depends on the machine."""

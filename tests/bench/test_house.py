@@ -110,7 +110,9 @@ def test_the_report_compares_before_and_after() -> None:
     text = house_report.report({"python": "3.11", "before": side, "after": after})
     assert "| files in src | 1,000 | 7 |" in text
     assert "| lines in optim | 100 | 0 |" in text
-    assert "Reached: 700 lines without files of capabilities that were added since (300)" in " ".join(text.split())
+    assert "Reached: 700 lines without files whose capability was added since (300, all of serve/" in " ".join(
+        text.split()
+    )
     assert "0123456 with uncommitted changes" in " ".join(text.split())
     assert [line for line in text.splitlines() if line.startswith("## ")] == ["## Result", "## Setup", "## Limits"]
 
