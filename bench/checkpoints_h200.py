@@ -2,7 +2,7 @@
 
     python bench/checkpoints_h200.py prepare --work W --text FILE … [--name two|all|heldout]
     python bench/checkpoints_h200.py recipe --work W --minutes 9
-    python bench/checkpoints_h200.py shapes --work W --minutes 9
+    python bench/checkpoints_h200.py shapes --work W --minutes 9 [--parallel 5]
     python bench/checkpoints_h200.py small --work W --minutes 9 --length 4 [--shape NAME] [--kinds plain distilled]
     python bench/checkpoints_h200.py base --work W --minutes 9
     python bench/checkpoints_h200.py pack --work W --out OUT [--weights small/plain-4 …] [--carry base/short]
@@ -17,13 +17,15 @@ start of a process take about half a minute a run):
 
 | half an hour of GPU time | stages |
 |---|---|
-| 1, 28 | prepare two and heldout 1; recipe 18 (Muon 2, LAMB 2, Muon 7, LAMB 7); shapes 6 (four of 1.5) |
+| 1, 28 | prepare two and heldout 1; recipe 18 (Muon 2, LAMB 2, Muon 7, LAMB 7) |
 | 2, 28 | prepare all 2; base 24, the first part of 33 at length 128; pack --carry base/short |
 | 3, 28 | unpack; base 26: the last 9 of 33, then 17 at length 512; pack --weights base/long |
-| 4, 28 | prepare all 2; small 25: plain 4, distilled 4, the better 12, 5 more at length 512 |
+| 4, 28 | prepare two, then all 2; shapes, five at a time 5; small 15: 11, and 4 more at length 512 |
 
-The last one as commands: `small --length 4`, `small --kinds distilled --length 12`, `small --after distilled-12
---length 5`. What follows `--` is added to the command of every run.
+The last one as commands: `shapes --parallel 5 --length 3.5`, `small --kinds plain --length 11`, `small --kinds plain
+--after plain-11 --length 4`, with `--shape NAME` and `--kinds distilled` if these were better. What follows `--` is
+added to the command of every run. With `--parallel` runs of a stage share the GPU, and each gets a fraction of its
+time; without NVIDIA's MPS, started before (`nvidia-cuda-mps-control -d`), they take turns.
 
 `prepare` copies the text into W/text, so pieces may come in several commands: without --name nothing is prepared yet,
 with it the shards W/NAME are made of the files given, or of all those copied so far if none is given (but not of
@@ -46,6 +48,7 @@ import sys
 import tarfile
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -108,11 +111,13 @@ def shape_words(config: AlbertConfig) -> str:
 
 
 def shape_runs() -> list[Run]:
-    """Every candidate for the same minutes."""
-    return [
+    """Every candidate for the same minutes, and the recipe's own shape with a teacher."""
+    runs = [
         Run(name.replace(" ", "").replace(",", "-"), "albert-small-budget", "two", 1.5, shape_words(config))
         for name, config in CANDIDATES.items()
     ]
+    first = runs[0]
+    return [*runs, replace(first, name=f"{first.name}-distilled", words=f"{first.words} --distill {TEACHER}")]
 
 
 def small_runs(shape: str | None, kinds: list[str], minutes: float, after: str = "") -> list[Run]:
@@ -170,21 +175,24 @@ def is_done(folder: Path) -> bool:
 
 
 def carry_out(runs: list[Run], given: argparse.Namespace) -> None:
-    """Run one after the other until the minutes are over, and write what was found."""
+    """Run one after the other, or some at a time, until the minutes are over, and write what was found."""
     until = time.monotonic() + 60 * given.minutes
-    for run in runs:
-        out = given.work / given.stage / run.name
+
+    def carry_out_one(run: Run) -> None:
         left = until - time.monotonic()
-        if is_done(out):
-            continue
+        if is_done(given.work / given.stage / run.name):
+            return
         if left < START or (run.after and not is_done(given.work / given.stage / run.after)):
             print(f"{run.name}: not in this command", flush=True)
-            continue
+            return
         words = words_of(run, given.work, given.stage, given)
         with (given.work / f"{given.stage}.log").open("a") as log:
             log.write(f"{time.strftime('%H:%M:%S')} openalbert {' '.join(words)}\n")
         code = openalbert(words, left)
         print(f"{run.name}: {'done' if code == 0 else f'ended with {code}'}", flush=True)
+
+    with ThreadPoolExecutor(given.parallel) as pool:
+        list(pool.map(carry_out_one, runs))
     table = report(given.work / given.stage, [run.name for run in runs])
     (given.work / f"{given.stage}.md").write_text(table)
     print(table)
@@ -266,6 +274,7 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("stage", choices=("prepare", *STAGES, "pack", "unpack"))
     parser.add_argument("--work", type=Path, required=True, help="folder of text, shards and runs")
     parser.add_argument("--minutes", type=float, default=9.0, help="after which everything is stopped")
+    parser.add_argument("--parallel", type=int, default=1, help="runs at a time, on one GPU")
     parser.add_argument("--length", type=float, help="minutes of training of every run of the stage")
     parser.add_argument("--text", nargs="*", type=Path, default=[])
     parser.add_argument("--name", choices=("two", "all", "heldout"))
@@ -280,7 +289,7 @@ def main(words: list[str] | None = None) -> None:
     given = parser.parse_args(words[:end])
     given.more = words[end + 1 :]
     given.work.mkdir(parents=True, exist_ok=True)
-    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "8")  # one run at a time has the machine to itself
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(max(1, 8 // given.parallel)))
     if given.stage == "prepare":
         prepare(given)
     elif given.stage in ("pack", "unpack"):

@@ -15,8 +15,9 @@ that reads a CSV, learns, and predicts the test file:
 - sentence-transformers-bf16: the same in the type of the file, which is what it loads if nothing is said;
 - tfidf: TF-IDF of words and pairs of words, and logistic regression.
 
-A cell that is in laptop.json is not run again: the whole can be run in pieces. Wall seconds are those of the process,
-from start to end; CPU seconds, its user and system time, are less disturbed by other work on the machine.
+A cell that is in laptop.json is not run again: the whole can be run in pieces. A cell that takes longer than --limit
+minutes is stopped, and the table shows the limit. Wall seconds are those of the process, from start to end; CPU
+seconds, its user and system time, are less disturbed by other work on the machine.
 Needs `pip install "openalbert[bench]"`.
 """
 
@@ -26,9 +27,11 @@ import json
 import os
 import platform
 import random
+import signal
 import statistics
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -216,18 +219,25 @@ WORK = {
 # --- running the cells
 
 
-def measure(side: str, model: str, folder: Path, seed: int, threads: int) -> dict[str, Any]:
-    """Run one side in a process of its own, and time it."""
+def measure(side: str, model: str, folder: Path, seed: int, threads: int, limit: float) -> dict[str, Any]:
+    """Run one side in a process of its own, for so many minutes at most, and time it."""
     result = folder / "result.json"
     words = [sys.executable, __file__, "--cell", side, model, str(folder), str(seed)]
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false"}
     started = time.perf_counter()
     child = os.posix_spawn(sys.executable, words, environment)
+    timer = threading.Timer(60 * limit, os.kill, (child, signal.SIGKILL))
+    timer.start()
     _, status, used = os.wait4(child, 0)
+    timer.cancel()
     wall = time.perf_counter() - started
-    if status:
+    found: dict[str, Any] = {}
+    if status == signal.SIGKILL and wall >= 60 * limit:
+        found["is_stopped"] = True
+    elif status:
         raise SystemExit(f"{side} with {model}: its process failed (status {status})")
-    found: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
+    else:
+        found = json.loads(result.read_text(encoding="utf-8"))
     return {**found, "wall_seconds": round(wall, 1), "cpu_seconds": round(used.ru_utime + used.ru_stime, 1)}
 
 
@@ -252,12 +262,17 @@ def run_cells(arguments: argparse.Namespace) -> None:
                         )
                         for name, rows in zip(("train", "test"), both, strict=True):
                             write_csv(folder / f"{name}.csv", rows)
-                        known["cells"][key] = measure(side, model, folder, seed, arguments.threads)
+                        known["cells"][key] = measure(side, model, folder, seed, arguments.threads, arguments.limit)
                     known["threads"], known["machine"] = arguments.threads, platform.machine()
                     arguments.out.mkdir(parents=True, exist_ok=True)
                     atomic_io.write_text(path, json.dumps(known, indent=1) + "\n")
                     atomic_io.write_text(arguments.out / "table.md", table(known["cells"]))
                     print(key, known["cells"][key], flush=True)
+
+
+def median(name: str, cells: list[dict[str, Any]]) -> float:
+    """Of one number over some cells."""
+    return statistics.median(cell.get(name, 0) for cell in cells)
 
 
 def table(cells: dict[str, dict[str, Any]]) -> str:
@@ -273,15 +288,17 @@ def table(cells: dict[str, dict[str, Any]]) -> str:
     for (task, side, model), some in sorted(
         groups.items(), key=lambda one: (TASKS.index(one[0][0]), SIDES.index(one[0][1]))
     ):
-
-        def median(name: str, some: list[dict[str, Any]] = some) -> float:
-            return statistics.median(cell.get(name, 0) for cell in some)
-
         name = "–" if model == "none" else Path(model).name
-        steps = f"{median('steps'):.0f}" if "steps" in some[0] else "–"
+        ended = [cell for cell in some if not cell.get("is_stopped")]
+        if not ended:
+            longest = max(cell["wall_seconds"] for cell in some)
+            lines.append(f"| {task} | {side} | {name} | stopped | > {longest / 60:.1f} | – | – | {len(some)} |")
+            continue
+        steps = f"{median('steps', ended):.0f}" if "steps" in ended[0] else "–"
         lines.append(
-            f"| {task} | {side} | {name} | {median('accuracy'):.1f} | {median('wall_seconds') / 60:.2f} | "
-            f"{median('cpu_seconds') / 60:.2f} | {steps} | {len(some)} |"
+            f"| {task} | {side} | {name} | {median('accuracy', ended):.1f} | "
+            f"{median('wall_seconds', ended) / 60:.2f} | {median('cpu_seconds', ended) / 60:.2f} | "
+            f"{steps} | {len(ended)} |"
         )
     return "\n".join(lines) + "\n"
 
@@ -295,6 +312,7 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("--models", nargs="+", default=pretrained_names(), help="the bundled checkpoints if not given")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--limit", type=float, default=120.0, help="minutes after which a cell is stopped")
     parser.add_argument("--out", type=Path, default=Path("results/laptop"))
     parser.add_argument("--table", type=Path, help="only draw the table of a folder again")
     parser.add_argument("--cell", nargs=4, help=argparse.SUPPRESS)
