@@ -155,7 +155,8 @@ def run(arguments: argparse.Namespace) -> None:
     changes = (*(json.loads(chosen.read_text()) if chosen.exists() else ()), *arguments.set)
     plans = {}
     for name in arguments.studies or FIRST:
-        settings = settings_of(arguments, name, changes, seeds=arguments.seeds, tasks=arguments.tasks)
+        more = {"only": tuple(arguments.only), "seeds": arguments.seeds, "tasks": arguments.tasks}
+        settings = settings_of(arguments, name, changes, **more)
         plans[name] = make_plan(settings, study_of(name))
         write_plan(plans[name], settings.folder)
     train(arguments, [unit for plan in plans.values() for unit in plan.units])
@@ -278,6 +279,7 @@ def main(words: list[str] | None = None) -> None:
     choices["unpack"].add_argument("--results", type=Path, help="an archive of `pack`")
     choices["unpack"].add_argument("--tokenizer", default=TOKENIZER)
     choices["run"].add_argument("studies", nargs="*")
+    choices["run"].add_argument("--only", nargs="*", default=[], help="variants of one study, not all of them")
     choices["run"].add_argument("--seeds", type=int)
     choices["run"].add_argument("--tasks", nargs="*")
     choices["pack"].add_argument("--out", type=Path, required=True)
