@@ -20,10 +20,11 @@ TELLING = ("good", "war", "water", "school", "great", "key")
 PLAIN = [word for word in WORDS if word.isalpha() and word.islower() and word not in TELLING]
 KINDS = ("classification", "regression", "multi_label", "multiple_choice", "question_answering", "tagging")
 # A tiny model with wide first weights learns fast at a rate that would ruin a large one.
-SETTINGS = (
+STEPS = (
     "--steps 100 --batch-size 8 --optimizer.learning-rate 0.004 --schedule.warmup-fraction 0.1 --dropout 0 "
-    "--classifier-dropout 0 --speed.threads 1 --no-baselines"
+    "--classifier-dropout 0 "
 )
+SETTINGS = "--speed.threads 1 --no-baselines "
 
 
 MADE_PRETRAINING = Pretraining(
@@ -145,9 +146,10 @@ def _article(number: int, dice: random.Random, may_have_no_answer: bool) -> dict
 
 
 def command(model: Path | str, kind: str, train: Path, out: Path, words: str = "") -> list[str]:
-    """The words after `openalbert`; later ones win."""
+    """The words after `openalbert`; later ones win. A head that is fitted at once takes no steps."""
     line = ["finetune", str(model), "--task", kind, "--train", str(train), "--out", str(out)]
-    return [*line, *SETTINGS.split(), *words.split()]
+    settings = SETTINGS if "--trainable head" in words else STEPS + SETTINGS
+    return [*line, *settings.split(), *words.split()]
 
 
 def learn(model: Path | str, kind: str, train: Path, out: Path, words: str = "") -> dict[str, Any]:

@@ -1,32 +1,27 @@
 """`finetune --trainable`: the head alone, adapters, or all weights; each leaves an ordinary model folder."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from sklearn.linear_model import LogisticRegression
 from tests.finetuning.made_lessons import command, learn, learned, lesson, weights
 from tests.finetuning.test_finetune import stop_at
 
 from openalbert import cli
 from openalbert.finetuning import frozen, trainable
-from openalbert.finetuning.batches import Packing
 from openalbert.finetuning.data import TaskData, load_data
-from openalbert.finetuning.frozen import FrozenStates, standardize_pooler
-from openalbert.finetuning.losses import finetuning_scores
 from openalbert.finetuning.settings import Finetune
 from openalbert.interop import huggingface
 from openalbert.interop.weights import read_tensors
 from openalbert.recipes.finetuning import defaults_for
 from openalbert.train.device import Device
 
-HEAD = "--trainable head --optimizer.learning-rate 0.01"
+HEAD = "--trainable head"
 CLS, SHORT = HEAD + " --head-pooling cls", HEAD + " --head-depth 1"
-LORA = "--trainable lora --optimizer.learning-rate 0.01"
+LORA = "--trainable lora --optimizer.learning-rate 0.01 --steps 150"
 ON_CPU = Device(torch.device("cpu"), "fp32")
 
 
@@ -52,7 +47,7 @@ def data_of(kind: str, tiny: Path, folder: Path, *words: str) -> tuple[Finetune,
 def test_each_kind_is_learned_and_the_folder_is_an_ordinary_one(
     kind: str, words: str, least: float, tiny: Path, tmp_path: Path
 ) -> None:
-    scores = learn(tiny, kind, lesson(kind, tmp_path), tmp_path / "run", words + " --steps 150")
+    scores = learn(tiny, kind, lesson(kind, tmp_path), tmp_path / "run", words)
     assert scores["scores"]["dev"][scores["main_metric"]] >= least
     before, after = read_tensors(tiny / "model.safetensors"), weights(tmp_path / "run")
     changed = {name for name, tensor in after.items() if name in before and not torch.equal(tensor, before[name])}
@@ -68,7 +63,7 @@ def test_each_kind_is_learned_and_the_folder_is_an_ordinary_one(
 @pytest.mark.parametrize("words", [HEAD, CLS, SHORT, LORA])
 def test_transformers_gives_the_same_logits(words: str, tiny: Path, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
-    learn(tiny, "classification", lesson("classification", tmp_path), tmp_path / "run", words + " --steps 30")
+    learn(tiny, "classification", lesson("classification", tmp_path), tmp_path / "run", words)
     folder = tmp_path / "run" / "model"
     theirs = transformers.AutoModelForSequenceClassification.from_pretrained(folder).eval()
     ours = huggingface.load(folder)
@@ -78,12 +73,11 @@ def test_transformers_gives_the_same_logits(words: str, tiny: Path, tmp_path: Pa
         torch.testing.assert_close(ours.scores("classification", ours.encode(ids)), expected, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("words", [HEAD, LORA])
 def test_a_run_that_is_stopped_resumes_to_the_same_bits_from_a_checkpoint_of_what_is_trained(
-    words: str, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = lesson("classification", tmp_path)
-    words += " --steps 20 --log-every 1 --evaluate-every 7"
+    words = LORA + " --steps 20 --log-every 1 --evaluate-every 7"
     learn(tiny, "classification", file, tmp_path / "whole", words)
     with monkeypatch.context() as patch:
         stop_at(9, patch)
@@ -97,71 +91,6 @@ def test_a_run_that_is_stopped_resumes_to_the_same_bits_from_a_checkpoint_of_wha
         assert torch.equal(tensor, weights(tmp_path / "stopped")[name]), name
 
 
-@pytest.mark.parametrize("kind", ["classification", "multiple_choice"])
-def test_states_that_were_computed_once_give_the_losses_and_gradients_of_the_whole_model(
-    kind: str, tiny: Path, tmp_path: Path
-) -> None:
-    _, data = data_of(kind, tiny, tmp_path)
-    sequences = data.train.encoding.sequences
-    states = FrozenStates(data.make_model(1, False), ON_CPU).of("train", sequences)
-    model = data.make_model(1, False)
-    standardize_pooler(model, states)
-    found = []
-    for given in (None, states):
-        [batch] = Packing(sequences, 16, 1, tokens_at_a_time=10**6, states=given).at(0)
-        model.zero_grad()
-        model.encoder.requires_grad_(given is None)
-        model.encoder.pooler.requires_grad_(True)
-        score = finetuning_scores(model, batch, model.config.num_layers)[kind]
-        score.loss_sum.backward()
-        head = model.heads[kind].dense
-        found.append((score.loss_sum.detach(), model.encoder.pooler.weight.grad, head.weight.grad))
-    torch.testing.assert_close(found[1], found[0], atol=1e-5, rtol=1e-4)
-
-
-def test_a_standardized_pooler_gives_scikit_learn_the_features_that_standardized_states_give(
-    tiny: Path, tmp_path: Path
-) -> None:
-    _, data = data_of("classification", tiny, tmp_path)
-    sequences = data.train.encoding.sequences
-    model = data.make_model(1, False)
-    states = FrozenStates(model, ON_CPU).of("train", sequences)
-    standardize_pooler(model, states)
-    inputs = states.numpy()
-    expected = np.tanh((inputs - inputs.mean(0)) / inputs.std(0))
-    with torch.no_grad():
-        features = model.encoder.pool(states).numpy()
-    np.testing.assert_allclose(features, expected, atol=2e-4)
-    wanted = sequences.targets["classification"]
-    oracle = LogisticRegression(C=0.1, max_iter=1000).fit(expected, wanted)
-    # The head at the optimum of scikit-learn: its gradient, with that of the penalty, is 0 in our loss as well.
-    head = model.heads["classification"].dense
-    with torch.no_grad():
-        head.weight.copy_(torch.from_numpy(np.concatenate([-oracle.coef_, oracle.coef_]) / 2))
-        head.bias.copy_(torch.from_numpy(np.concatenate([-oracle.intercept_, oracle.intercept_]) / 2))
-    model.eval()
-    [batch] = Packing(sequences, len(wanted), 1, tokens_at_a_time=10**6, states=states).at(0)
-    finetuning_scores(model, batch, 1)["classification"].loss_sum.backward()
-    torch.testing.assert_close(0.1 * head.weight.grad, -2 * head.weight.detach(), atol=2e-3, rtol=0.01)
-
-
-def test_several_seeds_share_one_pass_of_the_encoder(
-    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    encoded: list[str] = []
-    encode = FrozenStates._encode
-
-    def counted(self: FrozenStates, name: str, sequences: Any) -> torch.Tensor:
-        encoded.append(name)
-        return encode(self, name, sequences)
-
-    monkeypatch.setattr(FrozenStates, "_encode", counted)
-    file = lesson("classification", tmp_path)
-    cli.main(command(tiny, "classification", file, tmp_path / "run", HEAD + " --seeds 3 --steps 20"))
-    assert encoded == ["train", "dev"]
-    assert len(json.loads((tmp_path / "run" / "seeds.json").read_text())["runs"]) == 3
-
-
 def test_a_dry_run_encodes_a_few_examples_and_estimates_the_rest(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -170,19 +99,25 @@ def test_a_dry_run_encodes_a_few_examples_and_estimates_the_rest(
     file = lesson("classification", tmp_path)
     cli.main(command(tiny, "classification", file, tmp_path / "run", HEAD + " --dry-run"))
     assert not (tmp_path / "run").exists()
-    assert "--trainable head, 4,290 parameters (as given)" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "--trainable head, 130 parameters (as given)" in shown
+    assert re.search(r"steps +1\n", shown)
 
 
 def test_the_default_depends_on_the_work_and_the_device_and_what_is_given_wins(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings, data = data_of("classification", tiny, tmp_path)
-    small, reason = trainable.resolve(settings, data, ON_CPU)
+    plain = replace(settings, steps=None, batch_size=None, optimizer=replace(settings.optimizer, learning_rate=None))
+    small, reason = trainable.resolve(plain, data, ON_CPU)
     assert (small.trainable, reason) == ("all", "on a CPU that takes about 1 min")
     monkeypatch.setattr(trainable, "CPU_FLOPS", 1e3)
-    large, reason = trainable.resolve(settings, data, ON_CPU)
+    large, reason = trainable.resolve(plain, data, ON_CPU)
     assert large.trainable == "head"
     assert "all weights would take about" in reason
+    # What is about steps asks for a run that takes them.
+    assert trainable.resolve(settings, data, ON_CPU)[0].trainable == "lora"
+    assert trainable.resolve(replace(plain, seeds=3), data, ON_CPU)[0].trainable == "lora"
     on_gpu = Device(torch.device("cuda"), "bf16")
     assert trainable.resolve(settings, data, on_gpu)[0].trainable == "all"
     given, _ = data_of("classification", tiny, tmp_path, "--trainable", "all")
@@ -195,7 +130,7 @@ def test_the_learning_rate_is_that_of_what_is_trained_unless_one_is_given(tiny: 
     settings, data = data_of("classification", tiny, tmp_path)
     own = defaults_for("classification")
     of_recipe, _ = data_of("classification", tiny, tmp_path, "--optimizer.learning-rate", "5e-5")
-    for chosen, rate in (("all", 5e-5), ("lora", 5e-4), ("head", 1e-3)):
+    for chosen, rate in (("all", 5e-5), ("lora", 5e-4)):
         plain, _ = trainable.resolve(replace(own, trainable=chosen), data, ON_CPU)
         assert plain.optimizer.learning_rate == rate
         given, _ = trainable.resolve(replace(settings, trainable=chosen), data, ON_CPU)
@@ -203,17 +138,6 @@ def test_the_learning_rate_is_that_of_what_is_trained_unless_one_is_given(tiny: 
         # The recipe's own value counts as given as well.
         given, _ = trainable.resolve(replace(of_recipe, trainable=chosen), data, ON_CPU)
         assert given.optimizer.learning_rate == 5e-5
-
-
-def test_the_head_is_trained_to_its_end_unless_another_patience_is_given(tiny: Path, tmp_path: Path) -> None:
-    _, data = data_of("classification", tiny, tmp_path)
-    own = defaults_for("classification")
-    head, _ = trainable.resolve(replace(own, trainable="head"), data, ON_CPU)
-    assert (head.patience, head.keep) == (None, "last")
-    given, _ = trainable.resolve(replace(own, trainable="head", patience=7, keep="best"), data, ON_CPU)
-    assert (given.patience, given.keep) == (7, "best")
-    all_weights, _ = trainable.resolve(replace(own, trainable="all"), data, ON_CPU)
-    assert (all_weights.patience, all_weights.keep) == (3, "best")
 
 
 @pytest.mark.parametrize(
@@ -224,14 +148,14 @@ def test_the_head_is_trained_to_its_end_unless_another_patience_is_given(tiny: P
 def test_a_new_head_on_a_model_that_averages_adds_no_second_averaging_layer(
     words: str, shape: tuple[int, int], tiny: Path, tmp_path: Path
 ) -> None:
-    learn(tiny, "classification", lesson("classification", tmp_path), tmp_path / "first", HEAD + " --steps 5")
-    other = command(Path(), "multi_label", lesson("multi_label", tmp_path), tmp_path / "run", words + " --steps 5")
+    learn(tiny, "classification", lesson("classification", tmp_path), tmp_path / "first", HEAD)
+    other = command(Path(), "multi_label", lesson("multi_label", tmp_path), tmp_path / "run", words)
     start = tmp_path / "first" / "model"
     cli.main(["finetune", "--from", str(start), *other[2:]])
     config = json.loads((tmp_path / "run" / "model" / "config.json").read_text())
     assert (config["num_hidden_layers"], config["num_hidden_groups"]) == shape
     # The encoder is that of a head on the pretrained model itself.
-    learn(tiny, "multi_label", lesson("multi_label", tmp_path), tmp_path / "direct", words + " --steps 5")
+    learn(tiny, "multi_label", lesson("multi_label", tmp_path), tmp_path / "direct", words)
     found, expected = weights(tmp_path / "run"), weights(tmp_path / "direct")
     layers = [name for name in expected if "albert_layers" in name]
     assert layers
@@ -243,7 +167,7 @@ def test_what_a_head_reads_cannot_be_changed_where_it_is_trained_further(
     words: str, tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = lesson("classification", tmp_path, 60)
-    learn(tiny, "classification", file, tmp_path / "first", HEAD + " --steps 2")
+    learn(tiny, "classification", file, tmp_path / "first", HEAD)
     again = command(Path(), "classification", file, tmp_path / "run", f"{HEAD} {words}")
     with pytest.raises(SystemExit):
         cli.main(["finetune", "--from", str(tmp_path / "first"), *again[2:]])
@@ -262,6 +186,11 @@ def test_what_a_head_reads_cannot_be_changed_where_it_is_trained_further(
         ("classification", "--trainable lora --head-depth 1", "--trainable is lora"),
         ("classification", "--trainable all --head-pooling cls", "--head-pooling is for --trainable head"),
         ("classification", "--trainable heads", "head"),
+        ("classification", "--trainable head --steps 9", "without chance: leave out --steps"),
+        ("classification", "--trainable head --epochs 2 --keep best", "leave out --epochs and --keep"),
+        ("classification", "--trainable head --patience 2 --minutes 1", "leave out --minutes and --patience"),
+        ("classification", "--trainable head --optimizer.learning-rate 0.1", "leave out --optimizer.learning-rate"),
+        ("classification", "--trainable head --seeds 3", "leave out --seeds (--folds shows how far scores vary)"),
     ],
 )
 def test_what_cannot_be_trained_is_refused(

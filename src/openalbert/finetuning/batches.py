@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Int64
 from torch import Tensor
 
 from openalbert.errors import UserError
@@ -38,8 +38,6 @@ class PackedBatch:
     """As in `Sequences`, by the kind of head; of tokens only those that are not padding."""
     chunks: tuple[int, ...] = ()
     """Where the loss needs the whole step at once: how many sequences are encoded at a time."""
-    states: Float[Tensor, "sequences hidden"] | None = None
-    """Where the encoder is frozen: what it gave for [CLS]."""
 
     def __len__(self) -> int:
         """The number of units."""
@@ -62,7 +60,6 @@ class PackedBatch:
             return (tensor.pin_memory() if device.type == "cuda" else tensor).to(device, non_blocking=True)
 
         targets = {kind: moved(tensor) for kind, tensor in self.targets.items()}
-        # States are on the device already.
         return replace(self, tokens=moved(self.tokens), segments=moved(self.segments), targets=targets)
 
 
@@ -79,6 +76,15 @@ def filled(batch: PackedBatch) -> PackedBatch:
     nothing = batch.tokens.new_zeros(missing)
     tokens, segments = (torch.cat((tensor, nothing)) for tensor in (batch.tokens, batch.segments))
     return PackedBatch(tokens, segments, (*batch.lengths, *lengths), batch.options, batch.targets)
+
+
+def without_tokens(sequences: Sequences) -> PackedBatch:
+    """All sequences as one batch without their tokens: lengths and targets, for outputs that are computed already."""
+    no_tokens = torch.empty(0, dtype=torch.int64)
+    is_choice = "multiple_choice" in sequences.targets
+    options = np.bincount(sequences.example) if is_choice else np.ones(len(sequences.example), np.int64)
+    targets = {kind: torch.from_numpy(wanted) for kind, wanted in sequences.targets.items()}
+    return PackedBatch(no_tokens, no_tokens, tuple(sequences.lengths.tolist()), tuple(options.tolist()), targets)
 
 
 def num_units(sequences: Sequences) -> int:
@@ -129,19 +135,15 @@ class Packing:
         units_at_a_time: int | None = None,
         device: torch.device | str = "cpu",
         fills: bool = False,
-        states: Float[Tensor, "sequences hidden"] | None = None,
     ) -> None:
-        """With `fills`, steps of a single micro-batch are padded to few sizes; it changes no gradient.
-
-        `states` are what a frozen encoder gave for each sequence.
-        """
+        """With `fills`, steps of a single micro-batch are padded to few sizes; it changes no gradient."""
         if batch_size < 1:
             raise UserError(f"batch_size is {batch_size}: a batch has at least 1 example")
         if not sequences.targets:
             raise UserError("the training examples have no labels: nothing can be learned from them")
         self.sequences, self.batch_size, self.seed = sequences, batch_size, seed
         self.device = torch.device(device)
-        self.units_at_a_time, self.fills, self.states = units_at_a_time, fills, states
+        self.units_at_a_time, self.fills = units_at_a_time, fills
         self._first = _first_of_units(sequences)
         self._options = np.diff(self._first, append=len(sequences.example))
         self._is_compared = "similarity" in sequences.targets
@@ -208,7 +210,6 @@ class Packing:
                 kind: torch.from_numpy(targets[tokens if kind == "tagging" else rows])
                 for kind, targets in sequences.targets.items()
             },
-            states=None if self.states is None else self.states[torch.from_numpy(rows).to(self.states.device)],
         )
 
     def stream(self, *, start: int, rank: int, world: int, micro_batches: int) -> Iterator[list[PackedBatch]]:

@@ -25,6 +25,7 @@ from openalbert.finetuning.folds import (
     write_out_of_fold,
 )
 from openalbert.finetuning.frozen import FrozenStates
+from openalbert.finetuning.head_run import HeadRun
 from openalbert.finetuning.run import FinetuningRun
 from openalbert.finetuning.seeds import seeds_sentence, seeds_table, summarize
 from openalbert.finetuning.settings import FREE_TO_CHANGE, Finetune, of_fold, of_seed
@@ -72,20 +73,20 @@ def finetune(settings: Finetune) -> None:
         for remark in task_data.remarks:
             _log(device, remark)
         settings, reason = resolve(settings, task_data, device)
-        frozen = _freeze(settings, task_data, device)
+        frozen = _freeze(settings, task_data, device, stop)
         if settings.dry_run:
             find_baselines(settings, task_data, device)
-            FinetuningRun(settings, task_data, device, reason=reason, frozen=frozen).dry_run()
+            _run_class(settings)(settings, task_data, device, reason=reason, frozen=frozen).dry_run()
             return
         if settings.seeds > 1 and not settings.fresh and (settings.out / METRICS).exists():
             raise UserError(f"{settings.out} holds a single run: give several seeds another --out, or --fresh")
         claim_folder(settings, device, FREE_TO_CHANGE, RESULTS)
         # A folder that holds several seeds keeps doing so.
         if settings.seeds > 1 or seed_folders(settings.out):
-            _finetune_seeds(settings, task_data, device, stop, reason, frozen)
+            _finetune_seeds(settings, task_data, device, stop, reason)
             return
         baselines = find_baselines(settings, task_data, device)
-        run = FinetuningRun(settings, task_data, device, baselines=baselines, reason=reason, frozen=frozen)
+        run = _run_class(settings)(settings, task_data, device, baselines=baselines, reason=reason, frozen=frozen)
         scores = run.train(stop)
         if device.is_main:
             print(final_scores(scores), flush=True)
@@ -93,16 +94,19 @@ def finetune(settings: Finetune) -> None:
         _log(device, how_to_predict(settings.out, task_data))
 
 
-def _freeze(settings: Finetune, task_data: TaskData, device: Device) -> FrozenStates | None:
-    """What the encoder gives, for all runs to share, where the head alone is trained."""
+def _freeze(settings: Finetune, task_data: TaskData, device: Device, stop: Stop) -> FrozenStates | None:
+    """What the encoder gives, for all folds to share, where the head alone is trained."""
     if settings.trainable != "head":
         return None
-    return FrozenStates(make_model(task_data, settings), device, is_dry=settings.dry_run)
+    return FrozenStates(make_model(task_data, settings), device, stop, is_dry=settings.dry_run)
 
 
-def _finetune_seeds(
-    settings: Finetune, task_data: TaskData, device: Device, stop: Stop, reason: str, frozen: FrozenStates | None
-) -> None:
+def _run_class(settings: Finetune) -> type[FinetuningRun]:
+    """The run that trains what the settings ask for."""
+    return HeadRun if settings.trainable == "head" else FinetuningRun
+
+
+def _finetune_seeds(settings: Finetune, task_data: TaskData, device: Device, stop: Stop, reason: str) -> None:
     """Train one run after another, each in a folder of its own, on the same tokenized examples."""
     peak = measure_matmul_peak(device) if device.is_cuda else None
     baselines = find_baselines(settings, task_data, device)
@@ -110,7 +114,7 @@ def _finetune_seeds(
     for number in range(settings.seeds):
         one = replace(of_seed(settings, number), fresh=False)
         _claim_subfolder(one, device)
-        run = FinetuningRun(one, task_data, device, peak, baselines=baselines, reason=reason, frozen=frozen)
+        run = FinetuningRun(one, task_data, device, peak, baselines=baselines, reason=reason)
         results.append(run.train(stop))
         run.log_done()
     if device.is_main:
@@ -170,14 +174,14 @@ def _finetune_folds(settings: Finetune, device: Device, stop: Stop) -> None:
 
     task_data = load(of_fold(settings, 0))
     settings, reason = resolve(settings, task_data, device)
-    frozen = _freeze(settings, task_data, device)
+    frozen = _freeze(settings, task_data, device, stop)
     on_all = of_fold(settings, 0)
     whole = task_data.task.read("train")
     for remark in check_folds(settings, task_data.task, whole):
         _log(device, remark)
     if settings.dry_run:
         one = of_fold(settings, 1)
-        FinetuningRun(one, load(one), device, reason=reason, frozen=frozen).dry_run()
+        _run_class(one)(one, load(one), device, reason=reason, frozen=frozen).dry_run()
         _log(device, f"this is one of {len(folds) + 1} runs: {len(folds)} folds, and a last one on all examples")
         return
     claim_folder(settings, device, FREE_TO_CHANGE, RESULTS)
@@ -188,7 +192,7 @@ def _finetune_folds(settings: Finetune, device: Device, stop: Stop) -> None:
         _claim_subfolder(one, device)
         of_one = load(one)
         baselines = find_baselines(one, of_one, device)
-        run = FinetuningRun(one, of_one, device, peak, baselines=baselines, reason=reason, frozen=frozen)
+        run = _run_class(one)(one, of_one, device, peak, baselines=baselines, reason=reason, frozen=frozen)
         results.append(run.train(stop))
         run.log_done()
     summary = summarize_folds(results)
@@ -200,7 +204,7 @@ def _finetune_folds(settings: Finetune, device: Device, stop: Stop) -> None:
         analysis,
         statistics.median(result["budget_fraction"] for result in results),
     )
-    final = FinetuningRun(on_all, task_data, device, peak, cross_validated=outcome, reason=reason, frozen=frozen)
+    final = _run_class(on_all)(on_all, task_data, device, peak, cross_validated=outcome, reason=reason, frozen=frozen)
     scores = final.train(stop)
     if device.is_main:
         learned, total = len(task_data.train.examples), len(whole.examples)

@@ -1,10 +1,12 @@
-"""Training the head alone: the encoder is run once over all examples, and the head learns from what it gave.
+"""What a frozen encoder gives for each example, for a head that is fitted to it.
 
 The head is ALBERT's own, pooler and classifier, on the [CLS] state of the last layer. So the model folder is an
 ordinary one, with the encoder unchanged.
 """
 
+import sys
 import time
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -24,25 +26,36 @@ from openalbert.model.encoder import Encoded
 from openalbert.progress import Work
 from openalbert.tasks.task import Sequences
 from openalbert.train.device import Device
+from openalbert.train.run import Stop
 
 DRY_TOKENS = 8_192  # that a dry run encodes, to time it
 
 
 class FrozenStates:
-    """The [CLS] states of all examples after the last layer, computed once for all epochs, evaluations and seeds."""
+    """The [CLS] states of sequences after the last layer, each computed once for all folds, fits and evaluations."""
 
-    def __init__(self, encoder_of: AlbertModel, device: Device, *, is_dry: bool = False) -> None:
+    def __init__(
+        self, encoder_of: AlbertModel, device: Device, stop: Stop | None = None, *, is_dry: bool = False
+    ) -> None:
         """A dry run encodes a few examples of each split, and takes zeros for the others."""
         self.model, self.device, self.is_dry = encoder_of.to(device.torch_device).eval(), device, is_dry
+        self.stop = stop
         self.seconds = 0.0
         """The time that the encoder took, or in a dry run would take."""
-        self._known: dict[int, tuple[Sequences, Tensor]] = {}
+        self._states = torch.empty(0, self.model.config.hidden_size, device=device.torch_device)
+        self._row_of: dict[bytes, int] = {}
+        """The row of the states that a sequence has, by its tokens and where its second segment begins."""
 
     def of(self, name: str, sequences: Sequences) -> Float[Tensor, "sequences hidden"]:
         """The states of these sequences, on the device; `name` is shown with the progress."""
-        if id(sequences) not in self._known:
-            self._known[id(sequences)] = (sequences, self._encode(name, sequences))
-        return self._known[id(sequences)][1]
+        borders = zip(pairwise(sequences.starts.tolist()), sequences.second.tolist(), strict=True)
+        keys = [sequences.ids[start:end].tobytes() + b"%d" % second for (start, end), second in borders]
+        new = {key: number for number, key in enumerate(keys) if key not in self._row_of}
+        if new:
+            rows = len(self._states)
+            self._states = torch.cat((self._states, self._encode(name, sequences, np.array(list(new.values())))))
+            self._row_of |= {key: rows + number for number, key in enumerate(new)}
+        return self._states[torch.tensor([self._row_of[key] for key in keys], device=self._states.device)]
 
     def outputs(self, model: AlbertModel, name: str, sequences: Sequences) -> Outputs:
         """The logits of a model whose encoder is this one: its head applied to the states."""
@@ -54,17 +67,19 @@ class FrozenStates:
         return Outputs({kind: combine_windows(sequences, rows) for kind, rows in logits.items()})
 
     @torch.no_grad()
-    def _encode(self, name: str, sequences: Sequences) -> Float[Tensor, "sequences hidden"]:
-        lengths, started, done = sequences.lengths, time.perf_counter(), 0
-        states = torch.zeros(len(lengths), self.model.config.hidden_size, device=self.device.torch_device)
-        with Work(f"encoding {name}", len(sequences.ids), "tokens") as work:
+    def _encode(self, name: str, sequences: Sequences, rows: Int64[np.ndarray, "rows"]) -> Float[Tensor, "rows hidden"]:
+        lengths, started, done = sequences.lengths[rows], time.perf_counter(), 0
+        states = torch.zeros(len(rows), self.model.config.hidden_size, device=self.device.torch_device)
+        with Work(f"encoding {name}", int(lengths.sum()), "tokens") as work:
             for chosen in batches_by_length(lengths, TOKENS_AT_A_TIME, self.device):
-                states[torch.from_numpy(chosen).to(states.device)] = self._first_states(sequences, chosen)
+                states[torch.from_numpy(chosen).to(states.device)] = self._first_states(sequences, rows[chosen])
                 done += int(lengths[chosen].sum())
                 work.advance(float(lengths[chosen].sum()))
+                if self.stop is not None and self.stop.asked():
+                    sys.exit(self.stop.exit_code)
                 if self.is_dry and done >= DRY_TOKENS:
                     break
-        self.seconds += (time.perf_counter() - started) * len(sequences.ids) / max(1, done)
+        self.seconds += (time.perf_counter() - started) * int(lengths.sum()) / max(1, done)
         return states
 
     def _first_states(self, sequences: Sequences, chosen: Int64[np.ndarray, "_"]) -> Float[Tensor, "sequences hidden"]:
@@ -85,7 +100,7 @@ def standardize_pooler(model: AlbertModel, states: Float[Tensor, "sequences hidd
     """Start the pooler as the map that standardizes the states: mean 0 and standard deviation 1 over the examples.
 
     Of a pretrained model, a few dimensions are a hundred times as large as the others, and the pooler was trained to
-    predict the order of sentences. From here, the head learns several times as fast.
+    predict the order of sentences. One penalty fits all dimensions where they are alike.
     """
     std, mean = torch.std_mean(states, 0, correction=0)
     scale = 1 / std.clamp(min=1e-3 * std.mean().clamp(min=1e-12))

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from openalbert.errors import UserError
 from openalbert.finetuning.batches import PackedBatch
-from openalbert.finetuning.frozen import pooled
 from openalbert.finetuning.predict import Outputs
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import TOKEN_HEADS
@@ -65,9 +64,7 @@ def finetuning_scores(
         by_depth = [head_loss(kind, given, batch, class_weights) for given in model.depth_scores(states)]
         return {kind: combine_depths(by_depth)}
     encoded = None
-    if batch.states is not None:
-        encoded = pooled(model, batch.states)
-    elif captured is not None and batch.is_filled:
+    if captured is not None and batch.is_filled:
         encoded = captured.encode(batch.tokens, batch.segments, batch.lengths, depth)
     if encoded is None:
         at = None if any(kind in model.heads for kind in TOKEN_HEADS) else batch.tokens.new_empty(0)

@@ -20,7 +20,7 @@ from openalbert.finetuning.evaluation.error_analysis import analyze_errors
 from openalbert.finetuning.evaluation.split import Evaluation, evaluate_split
 from openalbert.finetuning.exit_rules import FittedExits, fit_and_score
 from openalbert.finetuning.folds import CrossValidated, save_logits
-from openalbert.finetuning.frozen import FrozenStates, standardize_pooler
+from openalbert.finetuning.frozen import FrozenStates
 from openalbert.finetuning.losses import finetuning
 from openalbert.finetuning.settings import Finetune, plan
 from openalbert.finetuning.similarity import similarity_training
@@ -50,6 +50,8 @@ class FinetuningRun(TrainingRun[Finetune, PackedBatch]):
     """One run: everything built, and the body of the loop in reading order."""
 
     batches: Packing
+    advice = "train for longer, or raise --optimizer.learning-rate"
+    """For a run that has hardly learned anything."""
 
     def __init__(
         self,
@@ -63,7 +65,7 @@ class FinetuningRun(TrainingRun[Finetune, PackedBatch]):
         reason: str = "",
         frozen: FrozenStates | None = None,
     ) -> None:
-        """`reason` is why these weights are trained; `frozen` holds what the encoder gave where the head is alone."""
+        """`reason` is why these weights are trained; `frozen` holds what the encoder gives where it is not trained."""
         self.baselines, self.cross_validated = baselines, cross_validated
         self.task_data, self.sequences = task_data, task_data.train.encoding.sequences
         self.reason, self.frozen = reason, frozen
@@ -132,11 +134,6 @@ class FinetuningRun(TrainingRun[Finetune, PackedBatch]):
         self.model = make_model(self.task_data, settings)
         self.model.encoder.recomputes_activations = settings.speed.recompute
         self.model.to(device.torch_device)
-        states = None
-        if self.frozen is not None:
-            states = self.frozen.of("train", self.sequences)
-            if not self.task_data.has_known_head:
-                standardize_pooler(self.model, states)
         weights = self.task_data.class_weights
         on_device = None if weights is None else torch.from_numpy(weights).float().to(device.torch_device)
         if self.task_data.task.kind == "similarity":
@@ -153,7 +150,6 @@ class FinetuningRun(TrainingRun[Finetune, PackedBatch]):
             units_at_a_time=settings.speed.micro_batch,
             device=device.torch_device,
             fills=self.is_captured,
-            states=states,
         )
         self.loop_config = LoopConfig(
             self.plan.budget,
@@ -164,7 +160,7 @@ class FinetuningRun(TrainingRun[Finetune, PackedBatch]):
             settings.seed,
         )
         self.train_state = TrainState()
-        self.early_stopping = EarlyStopping(self.task_data, self.baseline, device, self.metrics_log, self.frozen)
+        self.early_stopping = EarlyStopping(self.task_data, self.baseline, device, self.metrics_log)
 
     def _train(self, stop: Stop) -> str | None:
         """Take steps until the budget is spent or the run ends early; returns the reason if it collapsed."""
@@ -263,8 +259,8 @@ class FinetuningRun(TrainingRun[Finetune, PackedBatch]):
         # A checkpoint is trained weights and two moments: the last, the best, and one being written.
         disk = checkpoint_bytes(trained, 2 * trained, 3) + 4 * self.model.num_parameters() - trained
         tokens = round(steps * state.tokens / max(1, state.step))
-        seconds = steps * step_seconds + (self.frozen.seconds if self.frozen else 0.0)
-        if budget.minutes is None and self.frozen is None:  # which evaluations are part of
+        seconds = steps * step_seconds
+        if budget.minutes is None:  # which evaluations are part of
             seconds += self._evaluation_seconds(step_seconds, steps)
         return Needs(steps, tokens, seconds / 3600, self.device.peak_memory(), disk)
 
@@ -347,7 +343,7 @@ class FinetuningRun(TrainingRun[Finetune, PackedBatch]):
             "task": task.name,
             "main_metric": task.main_metric,
             "seed": self.settings.seed,
-            "learning_rate": self.rate,
+            "learning_rate": self.rate or None,
             "step": step,
             "steps": self.train_state.step,
             "budget_fraction": min(1.0, step / (self.plan.budget.steps or max(1, self.train_state.step))),
@@ -368,7 +364,7 @@ class FinetuningRun(TrainingRun[Finetune, PackedBatch]):
         if collapsed is not None:
             self.log(f"this run collapsed, and its scores are no result: {collapsed}")
         elif (same := self.early_stopping.describe_constant_predictions(kept, self.train_state.step)) is not None:
-            self.log(f"{same}: it has hardly learned anything; train for longer, or raise --optimizer.learning-rate")
+            self.log(f"{same}: it has hardly learned anything; {self.advice}")
         for one in analyses:
             for sentence in describe_never_predicted(one.kind, one.never_predicted, one.num_examples):
                 self.log(f"WARNING: {one.split}: {sentence}")

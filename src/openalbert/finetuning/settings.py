@@ -18,10 +18,7 @@ from openalbert.tasks.task import MAX_ANSWER_TOKENS, LongTexts
 from openalbert.train.device import Speed
 
 Trainable = Literal["head", "lora", "all"]
-LEARNING_RATES: dict[Trainable, float] = {"head": 1e-3, "lora": 5e-4}
-"""The highest learning rates where not all weights are trained, unless one is given."""
-HEAD_EPOCHS = 20  # of the head alone, whose steps take a millisecond
-HEAD_STEPS = 5_000  # that it takes at most, if that is three epochs or more
+LORA_RATE = 5e-4  # the highest learning rate of adapters, unless one is given
 SMALLEST_BATCH = 16  # that scaling goes down to
 SAME_SIZE = 0.05  # data that differ by less than this fraction from the recipe's are the recipe's
 
@@ -40,7 +37,7 @@ class Length:
     learning_rate: float = 2e-5
     """The highest, for all weights."""
     patience: int | None = None
-    """The recipe's own; the head alone is trained to its end, unless another is given."""
+    """The recipe's own."""
 
     @property
     def epochs(self) -> float:
@@ -68,7 +65,7 @@ class Finetune:
     The paper starts RTE, STS-B and MRPC from a model of MNLI."""
     trainable: Trainable | None = None
     """The weights to train: all, lora (low-rank adapters of the layers, merged into them at the end) or head.
-    The head alone takes seconds, since the encoder runs once. Not given: by the amount of data and the device."""
+    The head is fitted to what the encoder gives for each text, in one pass. Not given: by the data and the device."""
     head_pooling: Literal["cls", "cls_mean"] | None = None
     """What --trainable head reads: [CLS], or by one more layer its sum with twice the mean of all tokens.
     Not given: the sum, which is more accurate. The folder then stores several copies of a shared layer."""
@@ -142,8 +139,7 @@ class Finetune:
     baselines: bool = True
     """Measure two baselines on the same data before training: the majority, and logistic regression on TF-IDF."""
     keep: Literal["best", "last"] | None = None
-    """Which weights the model folder gets: those of the best evaluation, or the last.
-    Not given: the best; of --trainable head the last, for it converges, and a small dev set would choose by chance."""
+    """Which weights the model folder gets: those of the best evaluation, or the last. Not given: the best."""
     save_every: int | None = None
     """Steps between two checkpoints; not given: as often as it is evaluated."""
     log_every: int = 10
@@ -260,10 +256,7 @@ def plan(settings: Finetune, num_examples: int, num_units: int) -> Plan:
     else:
         # The recipe's steps already count the windows that long passages make of a question.
         steps: float = round(recipe.epochs * num_examples / batch_size)
-        if settings.trainable == "head":
-            steps = max(steps, min(HEAD_STEPS, round(HEAD_EPOCHS * num_units / batch_size)))
-        else:
-            steps = max(steps, min(recipe.least_steps, recipe.most_epochs * num_units // batch_size))
+        steps = max(steps, min(recipe.least_steps, recipe.most_epochs * num_units // batch_size))
         budget = Budget(steps=max(1, int(steps)))
     evaluate_every = settings.evaluate_every or max(1, (budget.steps or 1000) // 10)
     return Plan(batch_size, budget, evaluate_every, settings.save_every or evaluate_every)

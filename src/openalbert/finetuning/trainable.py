@@ -7,7 +7,7 @@ import torch
 from openalbert.errors import UserError
 from openalbert.finetuning.batches import num_units
 from openalbert.finetuning.data import TaskData
-from openalbert.finetuning.settings import LEARNING_RATES, Finetune, Trainable, plan
+from openalbert.finetuning.settings import LORA_RATE, Finetune, Trainable, plan
 from openalbert.model.albert import AlbertModel
 from openalbert.model.averaging import is_averaging, with_depth
 from openalbert.model.config import TOKEN_HEADS
@@ -19,7 +19,7 @@ from openalbert.train.device import Device
 OF_SEQUENCES: tuple[Kind, ...] = ("classification", "regression", "multi_label", "multiple_choice")
 """The kinds whose head reads one vector of a text."""
 CPU_FLOPS = 1e11  # per second, of a laptop: the choice must not depend on how busy it is
-LONGEST_MINUTES = 10.0  # that training all weights may take on a CPU unless it is asked for
+LONGEST_MINUTES = 2.0  # that training all weights may take on a CPU unless it is asked for
 
 
 def resolve(settings: Finetune, task_data: TaskData, device: Device) -> tuple[Finetune, str]:
@@ -32,6 +32,11 @@ def resolve(settings: Finetune, task_data: TaskData, device: Device) -> tuple[Fi
         raise UserError(
             f"--trainable head learns from one vector of each text, but {task_data.task.name} is of the kind {kind}, "
             "which needs one of each token: give --trainable lora or all"
+        )
+    if chosen == "head" and (given := _about_steps(settings)):
+        raise UserError(
+            f"--trainable head is fitted at once, without steps and without chance: leave out {' and '.join(given)}"
+            + (" (--folds shows how far scores vary)" if "--seeds" in given else "")
         )
     if chosen != "all" and task_data.has_exits:
         raise UserError(f"early exits are trained with all weights, but --trainable is {chosen}: leave one of them out")
@@ -51,13 +56,21 @@ def resolve(settings: Finetune, task_data: TaskData, device: Device) -> tuple[Fi
             )
     rate = settings.optimizer.learning_rate
     if rate is None:
-        rate = LEARNING_RATES.get(chosen, settings.recipe.learning_rate)
+        rate = LORA_RATE if chosen == "lora" else settings.recipe.learning_rate
     optimizer = replace(settings.optimizer, learning_rate=rate)
-    resolved = replace(settings, trainable=chosen, optimizer=optimizer, keep=settings.keep or "best")
-    if chosen == "head":
-        patience = None if settings.patience == settings.recipe.patience else settings.patience
-        resolved = replace(resolved, patience=patience, keep=settings.keep or "last")
-    return resolved, reason
+    keep = "last" if chosen == "head" else settings.keep or "best"
+    return replace(settings, trainable=chosen, optimizer=optimizer, keep=keep), reason
+
+
+def _about_steps(settings: Finetune) -> list[str]:
+    """The options that were given although they mean nothing where the head is fitted at once."""
+    names = ("epochs", "steps", "minutes", "batch_size", "evaluate_every", "save_every", "keep")
+    given = [f"--{name.replace('_', '-')}" for name in names if getattr(settings, name) is not None]
+    if settings.optimizer.learning_rate is not None:
+        given.append("--optimizer.learning-rate")
+    if settings.patience != settings.recipe.patience:
+        given.append("--patience")
+    return [*given, *(["--seeds"] if settings.seeds > 1 else [])]
 
 
 def _choose(settings: Finetune, task_data: TaskData, device: Device) -> tuple[Trainable, str]:
@@ -74,7 +87,7 @@ def _choose(settings: Finetune, task_data: TaskData, device: Device) -> tuple[Tr
     if minutes <= LONGEST_MINUTES:
         return "all", f"on a CPU that takes about {max(minutes, 1):.0f} min"
     why = f"on a CPU all weights would take about {minutes:,.0f} min"
-    if task.kind in OF_SEQUENCES:
+    if task.kind in OF_SEQUENCES and not _about_steps(settings):
         return "head", f"{why}; --trainable lora or all may be more accurate"
     return "lora", why
 
@@ -107,8 +120,8 @@ def make_model(task_data: TaskData, settings: Finetune) -> AlbertModel:
     if settings.trainable == "lora":
         torch.manual_seed(settings.seed)
         add_adapters(model.encoder, settings.lora_rank)
-    if any(head.kind not in TOKEN_HEADS for head in model.head_list):
-        model.encoder.pooler.requires_grad_(True)
+        if any(head.kind not in TOKEN_HEADS for head in model.head_list):
+            model.encoder.pooler.requires_grad_(True)
     return model
 
 

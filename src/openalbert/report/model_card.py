@@ -487,15 +487,22 @@ def _finetuning_table(run: RunRecord, settings: Any, max_length: int) -> str:
     rows = [
         ("initialized from", as_code(source) if source else "weights drawn at random"),
         ("examples", f"{count(examples)}, at most {max_length} tokens each, {cut}"),
-        ("steps", f"{last_step(run):,} with a batch size of {count(run.info('batch_size'))}"),
-        (
-            "optimizer",
-            f"{optimizer.kind}, learning rate {number(run.info('learning_rate'), 3)}{tried}, "
-            f"weight decay {optimizer.weight_decay:g}",
-        ),
-        ("dropout", f"encoder {settings.dropout:g}, classifier {settings.classifier_dropout:g}"),
-        ("weights kept", one_line(best) if settings.keep == "best" else "those of the last step"),
         *([("weights trained", settings.trainable)] if settings.trainable in ("head", "lora") else []),
+    ]
+    if settings.trainable == "head":
+        rows.append(("fitted by", "L-BFGS on the states of the frozen encoder, with an L2 penalty"))
+    else:
+        rows += [
+            ("steps", f"{last_step(run):,} with a batch size of {count(run.info('batch_size'))}"),
+            (
+                "optimizer",
+                f"{optimizer.kind}, learning rate {number(run.info('learning_rate'), 3)}{tried}, "
+                f"weight decay {optimizer.weight_decay:g}",
+            ),
+            ("dropout", f"encoder {settings.dropout:g}, classifier {settings.classifier_dropout:g}"),
+            ("weights kept", one_line(best) if settings.keep == "best" else "those of the last step"),
+        ]
+    rows += [
         *([("early exit", "a head after every layer")] if settings.exits else []),
         *([("class weights", one_line(settings.class_weights))] if settings.class_weights != "none" else []),
         *_run_rows(run, settings),

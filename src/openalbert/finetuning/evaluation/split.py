@@ -5,14 +5,14 @@ Fine-tuning and the verb `evaluate` both use `evaluate_split`.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from jaxtyping import Float64
 
 from openalbert.finetuning import similarity
-from openalbert.finetuning.batches import PackedBatch
+from openalbert.finetuning.batches import without_tokens
 from openalbert.finetuning.data import EncodedSplit
 from openalbert.finetuning.frozen import FrozenStates
 from openalbert.finetuning.losses import Standardization, head_loss
@@ -176,16 +176,13 @@ def evaluation_loss(
     has_heads = sequences.targets.keys() <= outputs.logits.keys()
     if not sequences.targets or not has_heads or not sequences.num_examples:
         return math.nan
-    is_choice = "multiple_choice" in sequences.targets
-    options = np.bincount(sequences.example) if is_choice else np.ones(len(sequences.example), np.int64)
-    no_tokens = torch.empty(0, dtype=torch.int64)  # the outputs are already computed
-    targets = {kind: torch.from_numpy(wanted) for kind, wanted in sequences.targets.items()}
+    batch = without_tokens(sequences)
     if sequences.long_texts != "truncate":  # the outputs are those of whole texts
         first = sequences.first_of_examples
-        targets, options = {kind: wanted[first] for kind, wanted in targets.items()}, options[first]
-    batch = PackedBatch(no_tokens, no_tokens, tuple(sequences.lengths.tolist()), tuple(options.tolist()), targets)
+        options = tuple(batch.options[number] for number in first.tolist())
+        batch = replace(batch, options=options, targets={kind: one[first] for kind, one in batch.targets.items()})
     weights = None if class_weights is None else torch.from_numpy(class_weights).float()
-    losses = [head_loss(kind, torch.from_numpy(outputs.logits[kind]), batch, weights).mean for kind in targets]
+    losses = [head_loss(kind, torch.from_numpy(outputs.logits[kind]), batch, weights).mean for kind in batch.targets]
     return float(sum(losses))
 
 
