@@ -542,3 +542,21 @@ def test_processes_are_asked_to_stop_more_than_once_and_killed_when_their_time_i
     process.stdout.readline()
     runner._end([process], grace)
     assert process.returncode == code
+
+
+ORPHAN = """
+import signal, sys, threading, time
+from openalbert.studies import carry_out
+carry_out.SECONDS_BETWEEN_SIGNALS = 0.1
+times = []
+signal.signal(signal.SIGTERM, lambda *_: times.append(1))
+threading.Thread(target=carry_out._end_with_parent, daemon=True).start()
+until = time.monotonic() + 60
+while len(times) < 2 and time.monotonic() < until:
+    time.sleep(0.05)
+sys.exit(len(times))
+"""
+
+
+def test_a_run_whose_parent_is_gone_is_asked_to_stop_more_than_once() -> None:
+    assert subprocess.run([sys.executable, "-c", ORPHAN], stdin=subprocess.DEVNULL).returncode == 2

@@ -19,7 +19,7 @@ from openalbert.pretraining.settings import Pretrain
 from openalbert.progress import log
 from openalbert.run_files import CHECKPOINTS, MODEL
 from openalbert.settings import to_json
-from openalbert.studies.carry_out import LOCKED, carry_out, record_failure
+from openalbert.studies.carry_out import LOCKED, SECONDS_BETWEEN_SIGNALS, carry_out, record_failure
 from openalbert.studies.estimate import estimate_study
 from openalbert.studies.page import write_reports
 from openalbert.studies.plan import make_plan, write_plan
@@ -32,7 +32,6 @@ from openalbert.text.workers import connected_ray
 from openalbert.train.run import Stop
 
 SECONDS_BETWEEN_LOOKS = 0.2
-SECONDS_BETWEEN_SIGNALS = 5.0
 WEIGHTS = (MODEL, CHECKPOINTS)
 
 
