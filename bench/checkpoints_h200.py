@@ -18,8 +18,8 @@ start of a process take about half a minute a run):
 | half an hour of GPU time | stages |
 |---|---|
 | 1, 28 | prepare two and heldout 1; recipe 18 (Muon 2, LAMB 2, Muon 7, LAMB 7) |
-| 2, 28 | prepare all 2; base 24, the first part of 33 at length 128; pack --carry base/short |
-| 3, 28 | unpack; base 26: the last 9 of 33, then 17 at length 512; pack --weights base/long |
+| 2, 28 | prepare all 2; base 24, the first part of 32 at length 128; pack --carry base/short |
+| 3, 28 | prepare all 2; unpack; base 23: the last 8 of 32, then 15 at length 512; pack --weights base/long |
 | 4, 28 | prepare two, then all 2; shapes, five at a time 5; small 15: 11, and 4 more at length 512 |
 
 The last one as commands: `shapes --parallel 5 --length 3.5`, `small --kinds plain --length 11`, `small --kinds plain
@@ -142,8 +142,8 @@ def small_runs(shape: str | None, kinds: list[str], minutes: float, after: str =
 def base_runs() -> list[Run]:
     """First at length 128, then at 512 with the optimizer state of the first."""
     return [
-        Run("short", "albert-base-budget", "all", 33.0, evaluate_every=4000),
-        Run("long", "albert-base-budget", "all", 17.0, f"{LONG}12", evaluate_every=2000, after="short"),
+        Run("short", "albert-base-budget", "all", 32.0, evaluate_every=4000),
+        Run("long", "albert-base-budget", "all", 15.0, f"{LONG}12", evaluate_every=2000, after="short"),
     ]
 
 
