@@ -18,14 +18,14 @@ start of a process take about half a minute a run):
 | half an hour of GPU time | stages |
 |---|---|
 | 1, 28 | prepare two and heldout 1; recipe 18 (Muon 2, LAMB 2, Muon 7, LAMB 7) |
-| 2, 28 | prepare all 2; base 24, the first part of 33 at length 128; pack --carry base/short |
-| 3, 28 | unpack; base 26: the last 9 of 33, then 17 at length 512; pack --weights base/long |
+| 2, 28 | prepare all 2; base 24, the first part of 32 at length 128; pack --carry base/short |
+| 3, 28 | prepare all 2; unpack; base 23: the last 8 of 32, then 15 at length 512; pack --weights base/long |
 | 4, 28 | prepare two, then all 2; shapes, five at a time 5; small 15: 11, and 4 more at length 512 |
 
 The last one as commands: `shapes --parallel 5 --length 3.5`, `small --kinds plain --length 11`, `small --kinds plain
 --after plain-11 --length 4`, with `--shape NAME` and `--kinds distilled` if these were better. What follows `--` is
-added to the command of every run. With `--parallel` runs of a stage share the GPU, and each gets a fraction of its
-time; without NVIDIA's MPS, started before (`nvidia-cuda-mps-control -d`), they take turns.
+added to the command of every run. With `--parallel` runs of a stage share the GPU, by NVIDIA's MPS where it is
+installed, and each gets a fraction of its time.
 
 `prepare` copies the text into W/text, so pieces may come in several commands: without --name nothing is prepared yet,
 with it the shards W/NAME are made of the files given, or of all those copied so far if none is given (but not of
@@ -34,10 +34,12 @@ is all there is, for the checkpoints; `heldout` is the held-out text.
 
 `pack` writes metrics and commands of all runs and the models that are named, in bf16, to OUT/results, and an unfinished
 run to OUT/base-short, both in parts of at most 15 MiB; `unpack` restores the first below HERE, and `python
-bench/carry_run.py unpack OUT/base-short --out W/base/short` the second.
+bench/carry_run.py unpack OUT/base-short --out W/base/short` the second. The weights of an unfinished run are rounded to
+bf16 too: base/short is then 54 MiB in 5 files, with `--precision fp32` 76 MiB in 7 (results/carry-run).
 """
 
 import argparse
+import contextlib
 import io
 import json
 import os
@@ -56,7 +58,9 @@ from typing import Any
 from carry_run import pack as pack_run
 from carry_run import read_parts, write_parts
 from small_shapes import CANDIDATES, SMALL
+from studies_h200 import shared_gpu
 
+from openalbert.errors import UserError
 from openalbert.model.config import AlbertConfig
 
 TOKENIZER = TEACHER = "albert-base-wikibooks"
@@ -64,7 +68,7 @@ STAGES = ("recipe", "shapes", "small", "base")
 RECORDS = ("run.json", "run_info.json", "metrics.jsonl")
 PART_MIB = 15.0
 SMALL_MINUTES = 17.0
-GRACE = 60  # seconds that a run has to write its checkpoint
+GRACE = 45  # seconds that a run has to write its checkpoint
 START = 20.0  # seconds that a run needs before its first step: with less time left it is not started
 EVALUATION = "--evaluation-examples 4096 --save-every 1000000 --log-every 50"
 LAMB = "--optimizer.kind lamb --optimizer.learning-rate 0.003 --objective.masked-lm.rate 0.15"
@@ -138,8 +142,8 @@ def small_runs(shape: str | None, kinds: list[str], minutes: float, after: str =
 def base_runs() -> list[Run]:
     """First at length 128, then at 512 with the optimizer state of the first."""
     return [
-        Run("short", "albert-base-budget", "all", 33.0, evaluate_every=4000),
-        Run("long", "albert-base-budget", "all", 17.0, f"{LONG}12", evaluate_every=2000, after="short"),
+        Run("short", "albert-base-budget", "all", 32.0, evaluate_every=4000),
+        Run("long", "albert-base-budget", "all", 15.0, f"{LONG}12", evaluate_every=2000, after="short"),
     ]
 
 
@@ -191,7 +195,8 @@ def carry_out(runs: list[Run], given: argparse.Namespace) -> None:
         code = openalbert(words, left)
         print(f"{run.name}: {'done' if code == 0 else f'ended with {code}'}", flush=True)
 
-    with ThreadPoolExecutor(given.parallel) as pool:
+    sharing = shared_gpu() if given.parallel > 1 else contextlib.nullcontext()
+    with sharing, ThreadPoolExecutor(given.parallel) as pool:
         list(pool.map(carry_out_one, runs))
     table = report(given.work / given.stage, [run.name for run in runs])
     (given.work / f"{given.stage}.md").write_text(table)
@@ -251,14 +256,20 @@ def pack(given: argparse.Namespace) -> None:
         for name in given.weights:
             small = Path(models) / name
             words = ["convert", str(given.work / name / "model"), "--out", str(small), "--precision", "bfloat16"]
-            subprocess.run([sys.executable, "-m", "openalbert", *words], check=True)
-            archive.add(small, f"{name}/model")
+            if openalbert(words) == 0:
+                archive.add(small, f"{name}/model")
+            else:
+                print(f"{name}: left out")
     write_parts(whole.getvalue(), given.out / "results", PART_MIB, {})
     if given.carry:
-        pack_run(given.work / given.carry, given.out / given.carry.replace("/", "-"), given.precision, PART_MIB)
-    for path in sorted(given.out.rglob("*")):
-        if path.is_file():
-            print(f"{path}: {path.stat().st_size / 2**20:.1f} MiB")
+        try:
+            pack_run(given.work / given.carry, given.out / given.carry.replace("/", "-"), given.precision, PART_MIB)
+        except UserError as error:
+            print(f"{given.carry}: left out: {error}")
+    sizes = {path: path.stat().st_size / 2**20 for path in sorted(given.out.rglob("*")) if path.is_file()}
+    for path, size in sizes.items():
+        print(f"{path}: {size:.1f} MiB")
+    print(f"{len(sizes)} files, {sum(sizes.values()):.1f} MiB")
 
 
 def unpack(given: argparse.Namespace) -> None:
@@ -285,7 +296,7 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--weights", nargs="*", default=[], help="for pack: models to write, such as base/long")
     parser.add_argument("--carry", help="for pack: an unfinished run, such as base/short")
-    parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32", help="of the weights of that run")
+    parser.add_argument("--precision", choices=("fp32", "bf16"), default="bf16", help="of the weights of that run")
     given = parser.parse_args(words[:end])
     given.more = words[end + 1 :]
     given.work.mkdir(parents=True, exist_ok=True)

@@ -6,14 +6,16 @@
     python bench/early_exit.py report --out results/early-exit
 
 DATA holds glue/. `train` fine-tunes each task with and without exits, some seeds each; a run that has ended is not run
-again. `score` scores every run on dev, with rules that were fitted on training examples held out: the fewest layers
-whose score there is at most so many points below that of full depth, and the rule with the highest score. `time` times
-both models on the same examples by one of these rules, one at a time and in batches of 32, alternating; it adds to what
-`score` has written, once a device and rule. Each task has a file, so that several can be measured at the same time.
+again. After --minutes runs are stopped with a checkpoint, and the same command resumes them. `score` scores every run
+on dev, with rules that were fitted on training examples held out: the fewest layers whose score there is at most so
+many points below that of full depth, and the rule with the highest score. `time` times both models on the same examples
+by one of these rules, one at a time and in batches of 32, alternating; it adds to what `score` has written, once a
+device and rule. Each task has a file, so that several can be measured at the same time.
 """
 
 import argparse
 import json
+import math
 import statistics
 import subprocess
 import sys
@@ -40,11 +42,14 @@ from openalbert.tasks.registry import open_task
 from openalbert.tasks.task import Sequences, Task
 from openalbert.text.tokenizer import Tokenizer
 from openalbert.train.device import Device, Speed, open_device
+from openalbert.train.run import is_done
 
 TASKS = {"sst2": 2.0, "mrpc": 5.0, "stsb": 5.0, "qnli": 5.0}  # epochs, as in results/tasks-h200
 RATE = "1e-4"
 KINDS = ("plain", "exits")
 BATCH = 32
+START = 20.0  # seconds that a run needs before its first step: with less time left it is not started
+GRACE = 45.0  # seconds that a run has to write its checkpoint
 TURNS = 5
 PER_TURN = 200
 DROPS = {"0.5 lost": 0.5, "none lost": 0.0, "highest score": None}
@@ -55,19 +60,41 @@ def train(arguments: argparse.Namespace) -> None:
     """Fine-tune everything that is not there yet, several runs at a time."""
     jobs = [(task, kind, seed) for task in arguments.tasks for seed in range(1, arguments.seeds + 1) for kind in KINDS]
 
+    until = math.inf if arguments.minutes is None else time.monotonic() + 60 * arguments.minutes
+
     def run(job: tuple[str, str, int]) -> None:
         task, kind, seed = job
         folder = arguments.runs / f"{task}-{kind}-{seed}"
+        left = until - time.monotonic()
+        if is_done(folder):
+            return
+        if left < START:
+            print(f"{folder.name}: not in this command", flush=True)
+            return
         words = ["finetune", arguments.model, "--task", task, "--data", str(arguments.data / "glue")]
         words += ["--epochs", str(TASKS[task]), "--optimizer.learning-rate", RATE, "--seed", str(seed)]
         words += ["--out", str(folder), *(["--exits"] if kind == "exits" else []), *arguments.more.split()]
-        with (arguments.runs / f"{folder.name}.log").open("w") as log:
-            code = subprocess.run([sys.executable, "-m", "openalbert", *words], stdout=log, stderr=log).returncode
-        print(f"{folder.name}: {'done' if code == 0 else f'failed, see {log.name}'}", flush=True)
+        with (arguments.runs / f"{folder.name}.log").open("a") as log:
+            process = subprocess.Popen([sys.executable, "-m", "openalbert", *words], stdout=log, stderr=log)
+            code = wait(process, left)
+        print(f"{folder.name}: {'done' if code == 0 else f'ended with {code}, see {log.name}'}", flush=True)
 
     arguments.runs.mkdir(parents=True, exist_ok=True)
     with ThreadPoolExecutor(arguments.parallel) as pool:
         list(pool.map(run, jobs))
+
+
+def wait(process: subprocess.Popen[bytes], seconds: float) -> int:
+    """The exit code of a process that is stopped after so many seconds, with its checkpoint."""
+    try:
+        return process.wait(None if math.isinf(seconds) else seconds)
+    except subprocess.TimeoutExpired:
+        process.terminate()
+    try:
+        return process.wait(GRACE)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait()
 
 
 def score(arguments: argparse.Namespace) -> None:
@@ -328,6 +355,7 @@ def main(words: list[str] | None = None) -> None:
     trains, scores, times, reports = (verbs.add_parser(name) for name in ("train", "score", "time", "report"))
     trains.add_argument("model")
     trains.add_argument("--parallel", type=int, default=1)
+    trains.add_argument("--minutes", type=float, help="after which everything is stopped")
     trains.add_argument("--more", default="", help="further words for `openalbert finetune`, in one string")
     times.add_argument("--threads", type=int)
     times.add_argument("--rule", choices=DROPS, default="none lost")

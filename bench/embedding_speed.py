@@ -124,13 +124,9 @@ def measure(given: argparse.Namespace) -> dict[str, Any]:
     cosines = {name: float((embed(texts[:BATCH]) * expected).sum(1).min()) for name, embed in sides.items()}
     for embed in sides.values():
         embed(texts)  # the first pass compiles, allocates, and chooses kernels
-    rates: dict[str, list[float]] = {name: [] for name in sides}
-    for number in range(given.rounds):
-        for name, embed in sides.items():
-            rates[name].append(embeddings_per_second(embed, texts, given.seconds, device))
-            print(f"round {number + 1}: {name} {rates[name][-1]:,.0f} embeddings/s", flush=True)
     lengths = [len(ids) + 2 for ids in map(tokenizer.encode, texts)]
-    return {
+    rates: dict[str, list[float]] = {name: [] for name in sides}
+    found = {
         "model": given.model,
         "device": torch.cuda.get_device_name() if device.type == "cuda" else f"CPU ({platform.machine()})",
         "threads": torch.get_num_threads(),
@@ -142,6 +138,18 @@ def measure(given: argparse.Namespace) -> dict[str, Any]:
         "rates": rates,
         "lowest_cosine_with_transformers": cosines,
     }
+    for number in range(given.rounds):
+        for name, embed in sides.items():
+            rates[name].append(embeddings_per_second(embed, texts, given.seconds, device))
+            print(f"round {number + 1}: {name} {rates[name][-1]:,.0f} embeddings/s", flush=True)
+        write(found, given.out)  # after each round, should the next one not come to its end
+    return found
+
+
+def write(found: dict[str, Any], out: Path) -> None:
+    out.mkdir(parents=True, exist_ok=True)
+    atomic_io.write_text(out / "run.json", json.dumps(found, indent=1) + "\n")
+    atomic_io.write_text(out / "report.md", report(found))
 
 
 def report(found: dict[str, Any]) -> str:
@@ -191,11 +199,7 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--rounds", type=int, default=3)
     given = parser.parse_args(words)
-    found = measure(given)
-    given.out.mkdir(parents=True, exist_ok=True)
-    atomic_io.write_text(given.out / "run.json", json.dumps(found, indent=1) + "\n")
-    atomic_io.write_text(given.out / "report.md", report(found))
-    print(report(found))
+    print(report(measure(given)))
 
 
 if __name__ == "__main__":

@@ -75,8 +75,9 @@ def speedrun(given: argparse.Namespace) -> dict[str, Any]:
     """Carry out one run and write it down."""
     given.out.mkdir(parents=True, exist_ok=True)
     work = given.work or given.out / "work"
-    shutil.rmtree(work, ignore_errors=True)
-    work.mkdir(parents=True)
+    work.mkdir(parents=True, exist_ok=True)
+    for name in ("heldout", "shards", "run", *(f"sst2-{seed}" for seed in range(1, SEEDS + 1))):
+        shutil.rmtree(work / name, ignore_errors=True)  # and nothing else: the folder may hold more than this run
     log = given.out / "output.txt"
     log.write_text("")
     heldout = work / "heldout"
@@ -87,12 +88,12 @@ def speedrun(given: argparse.Namespace) -> dict[str, Any]:
     seconds = {"prepare": timed(["prepare", *map(str, given.text), *tokenizer, "--out", str(work / "shards")], log)}
     words = ["pretrain", given.recipe, "--data", str(work / "shards"), "--out", str(run), *given.settings]
     seconds["pretrain"] = timed(words, log)
+    for file in ("run.json", "run_info.json", "metrics.jsonl"):
+        shutil.copy(run / file, given.out / file)
     metrics = evaluate_heldout(run, heldout, given.out / "evaluations.json")
     name, target = TRACKS[given.track]
     if name == "sst2":
         metrics["sst2"], seconds["finetune"] = finetune_sst2(run, given.glue, work, log)
-    for file in ("run.json", "run_info.json", "metrics.jsonl"):
-        shutil.copy(run / file, given.out / file)
     record = {
         "track": given.track,
         "date": time.strftime("%Y-%m-%d"),

@@ -12,13 +12,16 @@ not needed (its tokenizer is): without them the tree is 23 MB smaller. First and
 
     export PYTHONPATH=bundle/packages.zip:src PYTHONUNBUFFERED=1
     python3 bench/studies_h200.py unpack --bundle bundle --work work &&
-    python3 bench/studies_h200.py calibrate --work work --minutes 3 &&
-    python3 bench/studies_h200.py run --work work --minutes 4.8
+    python3 bench/studies_h200.py calibrate --work work --minutes 3 --out packed &&
+    python3 bench/studies_h200.py run --work work --minutes 4.8 --out packed
     python3 bench/studies_h200.py pack --work work --out packed
 
     export PYTHONPATH=bundle/packages.zip:src PYTHONUNBUFFERED=1
-    python3 bench/studies_h200.py run --work work --minutes 8.5
+    python3 bench/studies_h200.py run --work work --minutes 8.5 --out packed
     python3 bench/studies_h200.py pack --work work --out packed
+
+Where the tree is copied there anew for each command, git must ignore `work`. After the minutes, runs have another 45 s
+for their checkpoints. With --out the archive of `pack` is written every minute, in case that everything is killed.
 
 `calibrate` trains the two extreme variants, ALBERT-like and BERT-like, with two learning rates of Muon, and chooses the
 one with which the weaker variant is better; what it trained with the chosen rate is not trained again. If the weaker
@@ -33,12 +36,15 @@ Locally again: `mkdir work && tar -xzf studies.tar.gz -C work`, and the commands
 NVIDIA's MPS is started where it is installed: small runs then share the GPU at the same time instead of in turns
 (results/tasks-h200). Estimate for the first four studies with three seeds: 45 runs, 3.2 G tokens, 2.4e17 model FLOPs.
 ALBERT-base with 3 layers, the same work between matrix products, had 3.0 M tokens/s on an H200 (results/budget-h200):
-about 18 minutes of pretraining, and by results/tasks-h200 about 4 of fine-tuning; MPS may save a third. Not measured.
+about 18 minutes of pretraining, and by results/tasks-h200 about 4 of fine-tuning; MPS may save a third. Not counted:
+start, compilation and evaluation on held-out text, about a minute a run, 12 at a time, so 4 minutes; half a minute for
+every command that resumes; tasks that collapse and are tried again. Not measured.
 """
 
 import argparse
 import contextlib
 import importlib.metadata
+import io
 import json
 import lzma
 import os
@@ -54,6 +60,8 @@ import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from openalbert import atomic_io
+
 TOKENIZER = "albert-base-wikibooks"
 # First what the README and the page of claims need most, then what the noise allows to compare soonest.
 FIRST = "sharing layers sentence embedding".split()
@@ -62,6 +70,9 @@ EXTREMES = ("E = 128, all shared", "E = 768, none shared")
 # The budget's rate, and a matrix learning rate twice as high.
 MUON = ("optimizer.kind=muon", "optimizer.learning_rate=0.006", "optimizer.matrix_learning_rate=0.02")
 RATES: tuple[tuple[str, ...], ...] = ((), MUON)
+GRACE = 45.0  # seconds that stopped runs have to write their checkpoints
+SECONDS_BETWEEN_ARCHIVES = 60.0
+MPS_SECONDS = 20.0
 ENOUGH = 27.0  # percent of MLM accuracy: every other variant should then be above the 25 that a comparison needs
 PACKAGES = (
     *("attrs", "cattrs", "docstring-parser", "jaxtyping", "markdown-it-py", "mdurl", "pygments", "rich"),
@@ -137,6 +148,8 @@ def calibrate(arguments: argparse.Namespace) -> None:
         found = {row.variant.name: one.value for row in rows if (one := row.interval("mlm", ())) is not None}
         weaker.append(min(found.values()) if len(found) == len(rows) else 0.0)
         print(" ".join(rate) or "the budget's rate", {name: round(value, 2) for name, value in found.items()})
+        if len(found) < len(rows):
+            print(f"{len(rows) - len(found)} of these runs are not measured: the rate is left out of the choice")
     best = weaker.index(max(weaker))
     chosen = [*RATES[best], *arguments.set]
     tokens = plans[0].budget.base.pretrain.tokens
@@ -196,18 +209,42 @@ def train(arguments: argparse.Namespace, units: list) -> None:  # type: ignore[t
 
     # Compilation in every process at once would need more cores than there are.
     os.environ.update({"OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "2"} | dict(os.environ))
-    timer = threading.Timer(60 * arguments.minutes, os.kill, (os.getpid(), signal.SIGTERM))
-    timer.daemon = True
     started = time.monotonic()
-    with shared_gpu():
+    with shared_gpu(), archived(arguments):
+        left = max(0.5, 60 * arguments.minutes - (time.monotonic() - started))
+        timer = threading.Timer(left, os.kill, (os.getpid(), signal.SIGTERM))
+        timer.daemon = True
         timer.start()
         try:
-            train_units(units, settings_of(arguments, "sharing", ()))
+            train_units(units, settings_of(arguments, "sharing", ()), GRACE)
         except SystemExit:
             print("the time is over")
         finally:
             timer.cancel()
     print(f"{(time.monotonic() - started) / 60:.1f} minutes", flush=True)
+
+
+@contextlib.contextmanager
+def archived(arguments: argparse.Namespace) -> Iterator[None]:
+    """Write the archive of `pack` again and again: should all be killed, what was measured before is not lost."""
+    if arguments.out is None:
+        yield
+        return
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    ended = threading.Event()
+
+    def keep_writing() -> None:
+        while not ended.wait(SECONDS_BETWEEN_ARCHIVES):
+            write_archive(arguments.work, arguments.out / ARCHIVE)
+
+    thread = threading.Thread(target=keep_writing, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        write_archive(arguments.work, arguments.out / ARCHIVE)
 
 
 @contextlib.contextmanager
@@ -218,14 +255,22 @@ def shared_gpu() -> Iterator[None]:
         print("NVIDIA's MPS is not installed: runs take turns on the GPU")
         yield
         return
-    subprocess.run([control, "-d"], check=False)
+    ask_mps([control, "-d"])
     try:
         if not is_usable():
-            subprocess.run([control], input="quit\n", text=True, check=False)
+            ask_mps([control], "quit\n")
             print("NVIDIA's MPS does not work here: runs take turns on the GPU")
         yield
     finally:
-        subprocess.run([control], input="quit\n", text=True, check=False)
+        ask_mps([control], "quit\n")
+
+
+def ask_mps(command: list[str], text: str | None = None) -> None:
+    """It waits for processes that hang; nothing waits for it."""
+    try:
+        subprocess.run(command, input=text, text=True, check=False, timeout=MPS_SECONDS)
+    except subprocess.TimeoutExpired:
+        print(f"NVIDIA's MPS did not answer within {MPS_SECONDS:g} s", flush=True)
 
 
 def is_usable() -> bool:
@@ -236,17 +281,29 @@ def is_usable() -> bool:
         return False
 
 
+def write_archive(work: Path, target: Path) -> None:
+    """Everything but weights and text, as it is now: runs may be at work."""
+    with atomic_io.new_file(target) as file, tarfile.open(fileobj=file, mode="w:gz") as archive:
+        for folder, _, names in sorted(os.walk(work)):
+            for path in (Path(folder) / name for name in sorted(names)):
+                inside = path.relative_to(work)
+                is_text = inside.parts[0] in ("shards", "heldout", TASKS)
+                is_page = TASKS in inside.parts and path.name in PAGES
+                is_partial = any(part.endswith(atomic_io.PARTIAL) for part in inside.parts)
+                if is_text or is_page or is_partial or {*WEIGHTS} & {*inside.parts}:
+                    continue
+                with contextlib.suppress(FileNotFoundError):  # replaced by another just now
+                    content = path.read_bytes()
+                    entry = tarfile.TarInfo(str(inside))
+                    entry.size = len(content)
+                    archive.addfile(entry, io.BytesIO(content))
+
+
 def pack(arguments: argparse.Namespace) -> None:
     """Everything but weights and text, as one archive."""
     arguments.out.mkdir(parents=True, exist_ok=True)
     target = arguments.out / ARCHIVE
-    with tarfile.open(target, "w:gz") as archive:
-        for path in sorted(arguments.work.rglob("*")):
-            inside = path.relative_to(arguments.work)
-            is_text = inside.parts[0] in ("shards", "heldout", TASKS)
-            is_page = TASKS in inside.parts and path.name in PAGES
-            if path.is_file() and not (is_text or is_page or {*WEIGHTS} & {*inside.parts}):
-                archive.add(path, str(inside))
+    write_archive(arguments.work, target)
     print(f"{target}: {target.stat().st_size / 2**20:.1f} MiB")
     chosen = arguments.work / CHOSEN
     changes = json.loads(chosen.read_text()) if chosen.exists() else []
@@ -270,6 +327,7 @@ def main(words: list[str] | None = None) -> None:
             verb.add_argument("--minutes", type=float, required=True, help="after which everything is stopped")
             verb.add_argument("--parallel", type=int, default=12, help="runs at a time")
             verb.add_argument("--set", nargs="*", default=[], help="settings, as of `openalbert study`")
+            verb.add_argument("--out", type=Path, help="where `pack`'s archive is kept up to date every minute")
     choices = verbs.choices
     choices["bundle"].add_argument("--out", type=Path, required=True)
     choices["bundle"].add_argument("--text", nargs="+", type=Path, required=True)

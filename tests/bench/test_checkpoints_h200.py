@@ -1,6 +1,7 @@
 """bench/checkpoints_h200.py goes through all stages at a tiny size: prepared, stopped, resumed, carried and packed."""
 
 import json
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -88,8 +89,11 @@ def test_the_stages_go_from_text_to_checkpoints(work: Path, tmp_path: Path, capf
             break
     assert "long: not in this command" in capfd.readouterr().out
     out = tmp_path / "out"
-    names = ["--weights", "small/plain-0.02", "--carry", "base/short"]
+    names = ["--weights", "small/plain-0.02", "small/gone", "--carry", "base/short"]
     checkpoints_h200.main(["pack", "--work", str(work), "--out", str(out), *names])
+    said = capfd.readouterr().out
+    assert "small/gone: left out" in said
+    assert re.search(r"^4 files, \d", said, re.MULTILINE)
     there = tmp_path / "there"
     checkpoints_h200.main(["unpack", "--work", str(there), "--out", str(out)])
     assert (there / "recipe" / "muon-2" / "metrics.jsonl").exists()

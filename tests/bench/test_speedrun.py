@@ -46,8 +46,12 @@ def test_a_run_that_misses_its_target_is_written_down_as_no_record(tmp_path: Pat
 def test_an_sst2_track_counts_fine_tuning(tmp_path: Path, texts: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(speedrun.TRACKS, "sst2-85", ("sst2", 0.0))
     glue = glue_files(tmp_path / "glue", "sst2", rows=8)
-    out = tmp_path / "out"
-    speedrun.main(["sst2-85", *texts, "--glue", str(glue), "--out", str(out), *SHORT])
+    out, work = tmp_path / "out", tmp_path / "work"
+    work.mkdir()
+    (work / "other").write_text("of another run")
+    common = ["--glue", str(glue), "--out", str(out), "--work", str(work)]
+    speedrun.main(["sst2-85", *texts, *common, *SHORT])
+    assert (work / "other").exists()
     record = json.loads((out / "record.json").read_text())
     assert record["is_record"]
     assert record["stages"]["finetune"] > 0

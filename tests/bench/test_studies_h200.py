@@ -65,8 +65,10 @@ def test_studies_run_from_a_bundle_to_an_archive_are_resumed_and_reported_elsewh
     said = capfd.readouterr()
     assert "stopped: the same command resumes each run from its checkpoint" in said.err
     assert "layers: 0 of 2 runs are done" in said.out
-    studies_h200.main([*chosen, "--minutes", "5"])
+    studies_h200.main([*chosen, "--minutes", "5", "--out", str(tmp_path / "kept")])
     assert "layers: 2 of 2 runs are done" in capfd.readouterr().out
+    with tarfile.open(tmp_path / "kept" / "studies.tar.gz") as archive:
+        assert any(name.endswith(".npz") for name in archive.getnames())
     studies_h200.main(["pack", *work, "--budget", "tiny", "--out", str(tmp_path / "out")])
     home = tmp_path / "home"
     with tarfile.open(tmp_path / "out" / "studies.tar.gz") as archive:
@@ -106,6 +108,36 @@ def test_mps_is_left_again_where_it_does_not_work(
     assert asked == (["start"] if works else ["start", "quit"])
     assert ("MPS does not work here" in capfd.readouterr().out) != works
     assert (tmp_path / "asked").read_text().split()[-1] == "quit"
+
+
+def test_a_command_does_not_wait_for_mps_that_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    control = tmp_path / "nvidia-cuda-mps-control"
+    control.write_text("#!/bin/sh\nexec sleep 60\n")
+    control.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr(studies_h200, "USE_GPU", "")
+    monkeypatch.setattr(studies_h200, "MPS_SECONDS", 0.2)
+    with studies_h200.shared_gpu():
+        pass
+    assert capfd.readouterr().out.count("did not answer") == 2
+
+
+def test_an_archive_is_written_of_runs_at_work_without_weights_that_are_half_written(tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    for name in (
+        "shards/text",
+        "variants/a/unit.json",
+        "variants/a/pretrain/model.partial/weights",
+        "sharing/study.json",
+    ):
+        (work / name).parent.mkdir(parents=True, exist_ok=True)
+        (work / name).write_text(name)
+    (work / "variants" / "a" / "gone.json").symlink_to(tmp_path / "replaced")
+    studies_h200.write_archive(work, tmp_path / "archive")
+    with tarfile.open(tmp_path / "archive") as archive:
+        assert sorted(archive.getnames()) == ["sharing/study.json", "variants/a/unit.json"]
 
 
 def test_every_study_but_the_one_with_two_corpora_has_its_place_in_the_order() -> None:

@@ -521,3 +521,42 @@ def test_a_process_that_dies_is_a_failure_and_one_that_was_stopped_is_not(easy_s
         _log_exit(process, unit, 1.0)
         assert bool(failures(unit)) == is_failure
     assert failures(unit) == {"pretraining": "its process was ended by SIGKILL"}
+
+
+@pytest.mark.parametrize(
+    ("handler", "grace", "code"),
+    [
+        ("times=$((times + 1)); [ $times = 2 ] && exit 7", None, 7),  # the first one came too late to stop its stage
+        (":", 1.0, -signal.SIGKILL),
+    ],
+)
+def test_processes_are_asked_to_stop_more_than_once_and_killed_when_their_time_is_over(
+    handler: str, grace: float | None, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from openalbert.studies import runner
+
+    monkeypatch.setattr(runner, "SECONDS_BETWEEN_SIGNALS", 0.5)
+    script = f"times=0; trap '{handler}' TERM; echo ready; while :; do sleep 0.05; done"
+    process = subprocess.Popen(["sh", "-c", script], stdout=subprocess.PIPE, text=True, encoding="utf-8")
+    assert process.stdout is not None
+    process.stdout.readline()
+    runner._end([process], grace)
+    assert process.returncode == code
+
+
+ORPHAN = """
+import signal, sys, threading, time
+from openalbert.studies import carry_out
+carry_out.SECONDS_BETWEEN_SIGNALS = 0.1
+times = []
+signal.signal(signal.SIGTERM, lambda *_: times.append(1))
+threading.Thread(target=carry_out._end_with_parent, daemon=True).start()
+until = time.monotonic() + 60
+while len(times) < 2 and time.monotonic() < until:
+    time.sleep(0.05)
+sys.exit(len(times))
+"""
+
+
+def test_a_run_whose_parent_is_gone_is_asked_to_stop_more_than_once() -> None:
+    assert subprocess.run([sys.executable, "-c", ORPHAN], stdin=subprocess.DEVNULL).returncode == 2

@@ -52,6 +52,7 @@ from openalbert.train.device import open_device
 from openalbert.train.run import is_done as is_run_done
 
 TASKS = "tasks"
+SECONDS_BETWEEN_SIGNALS = 5.0
 LOCKED = 75  # exit code: another process is at work on this unit
 SENTENCE_TASKS: tuple[SentenceTask, ...] = ("sop", "nsp")
 
@@ -264,7 +265,9 @@ def _end_with_parent() -> None:
     # Not through sys.stdin: Python aborts where a thread still holds its buffer at the end.
     while os.read(0, 1):
         pass
-    os.kill(os.getpid(), signal.SIGTERM)
+    while True:  # more than once: a signal at the very end of a stage stops nothing, and the next stage starts
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(SECONDS_BETWEEN_SIGNALS)
 
 
 def main() -> None:

@@ -1,5 +1,6 @@
 """`openalbert study`: plan the units of a study, carry out those that are not done, and write the report."""
 
+import math
 import shutil
 import signal
 import subprocess
@@ -18,7 +19,7 @@ from openalbert.pretraining.settings import Pretrain
 from openalbert.progress import log
 from openalbert.run_files import CHECKPOINTS, MODEL
 from openalbert.settings import to_json
-from openalbert.studies.carry_out import LOCKED, carry_out, record_failure
+from openalbert.studies.carry_out import LOCKED, SECONDS_BETWEEN_SIGNALS, carry_out, record_failure
 from openalbert.studies.estimate import estimate_study
 from openalbert.studies.page import write_reports
 from openalbert.studies.plan import make_plan, write_plan
@@ -71,8 +72,11 @@ def run_study(settings: RunStudy, own: Study | None = None) -> Results | None:
 # Carrying out.
 
 
-def train_units(units: Sequence[Unit], settings: RunStudy) -> None:
-    """Carry out what is not done of the chosen subset, those in which time counts one at a time and last."""
+def train_units(units: Sequence[Unit], settings: RunStudy, grace: float | None = None) -> None:
+    """Carry out what is not done of the chosen subset, those in which time counts one at a time and last.
+
+    Processes that are stopped have `grace` seconds to write their checkpoints, or as many as they need.
+    """
     # Of studies that share a run, one may also measure its speed.
     by_key = {unit.key: unit for unit in sorted(units, key=lambda unit: unit.speed_run is not None)}
     subset = _subset([by_key[key] for key in dict.fromkeys(unit.key for unit in units)], settings.subset)
@@ -88,8 +92,8 @@ def train_units(units: Sequence[Unit], settings: RunStudy) -> None:
                 _train_on_ray(alone, ray, 1)
         elif settings.parallel > 1:
             with Stop() as stop:
-                _train_in_processes(together, settings.parallel, stop)
-                _train_in_processes(alone, 1, stop)
+                _train_in_processes(together, settings.parallel, stop, grace)
+                _train_in_processes(alone, 1, stop, grace)
         else:
             _train_in_turn([*together, *alone])
     except SystemExit:
@@ -118,7 +122,7 @@ def _subset(units: Sequence[Unit], job: tuple[int, int]) -> list[Unit]:
     return [unit for unit in units if roots[unit.key] % count == number]
 
 
-def _train_in_processes(units: Sequence[Unit], at_once: int, stop: Stop) -> None:
+def _train_in_processes(units: Sequence[Unit], at_once: int, stop: Stop, grace: float | None) -> None:
     waiting, running = list(units), dict[subprocess.Popen[str], tuple[Unit, float]]()
     try:
         while waiting or running:
@@ -134,10 +138,25 @@ def _train_in_processes(units: Sequence[Unit], at_once: int, stop: Stop) -> None
                 sys.exit(stop.exit_code)
             time.sleep(SECONDS_BETWEEN_LOOKS)
     finally:
-        for process in running:
+        _end(list(running), grace)
+
+
+def _end(processes: Sequence["subprocess.Popen[str]"], grace: float | None) -> None:
+    """Stop processes, each with a checkpoint, and kill those that take longer than so many seconds."""
+    until = math.inf if grace is None else time.monotonic() + grace
+    left = list(processes)
+    while left and time.monotonic() < until:
+        # More than once: a signal at the very end of a stage stops nothing, and the next stage starts.
+        for process in left:
             process.terminate()
-        for process in running:
-            process.communicate()
+        look_until = time.monotonic() + SECONDS_BETWEEN_SIGNALS
+        while left and time.monotonic() < min(until, look_until):
+            time.sleep(SECONDS_BETWEEN_LOOKS)
+            left = [process for process in left if process.poll() is None]
+    for process in left:
+        process.kill()
+    for process in processes:
+        process.communicate()
 
 
 def _start(unit: Unit) -> "subprocess.Popen[str]":
