@@ -98,9 +98,9 @@ def test_shared_layers_take_new_sequences_while_others_are_deeper() -> None:
     seen = []
 
     class Watched(TorchPool):
-        def decide(self, depths: np.ndarray) -> np.ndarray:
+        def run_layer(self, depths: np.ndarray) -> np.ndarray:
             seen.append(set(depths.tolist()))
-            return super().decide(depths)
+            return super().run_layer(depths)
 
     run_with_exits(Watched(random_model(), CPU), random_sequences(LENGTHS), Leaving(RULES[1]), tokens_at_a_time=40)
     assert any(len(depths) > 1 for depths in seen)

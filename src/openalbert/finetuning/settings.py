@@ -116,7 +116,7 @@ class Finetune:
     exits: bool = False
     """Train a small head after every layer too, so that easy examples can leave early when predicting.
     For classification, regression and multi_label. The rule is fitted on training examples held out."""
-    exit_drop: float = 0.5
+    exit_drop: float = 0.0
     """How many points of the metric the fitted rule may lose on those, its standard error included."""
     seed: int = 1
     """Seed of everything random: the head's first weights, the order of examples, dropout."""

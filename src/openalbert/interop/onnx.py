@@ -25,7 +25,6 @@ from openalbert.interop.onnx_graph import (
     import_onnx,
     layer_graph,
     pooler_graph,
-    rest_graph,
     rows_graph,
     whole_graph,
 )
@@ -64,11 +63,6 @@ def rows_graph_of(layer: str) -> str:
     return layer.replace("layer", "layer-rows")
 
 
-def rest_graph_of(layer: str) -> str:
-    """The file of a layer's graph for what is left after some rows were computed."""
-    return layer.replace("layer", "layer-rest")
-
-
 def head_file(kind: str) -> str:
     """The file of a head's graph."""
     return f"head-{kind}.onnx"
@@ -97,7 +91,6 @@ def write_export(model: AlbertModel, folder: Path, *, source: Path, int8: bool, 
         if name not in graphs:
             graphs[name] = layer_graph(weights, config, (attention, ffn))
             graphs[rows_graph_of(name)] = rows_graph(weights, config, (attention, ffn))
-            graphs[rest_graph_of(name)] = rest_graph(weights, config, (attention, ffn))
     graphs[POOLER] = pooler_graph(weights, config)
     graphs |= {head_file(head.kind): head_graph(weights, config, head) for head in heads}
     if int8:

@@ -157,21 +157,10 @@ def attention_mask(graph: Graph, like: str) -> str:
     return graph.op("Expand", keys, shape)
 
 
-def run_layer(graph: Graph, config: AlbertConfig, block: Block, hidden: str, mask: str) -> str:
-    """One layer."""
-    return finish_layer(graph, config, block, hidden, project(graph, block, hidden), mask)
-
-
-def project(graph: Graph, block: Block, hidden: str) -> str:
-    """The first step of a layer: queries, keys and values of all tokens, next to each other."""
-    return graph.linear(hidden, f"encoder.attention.{block[0]}.qkv")
-
-
-def finish_layer(
-    graph: Graph, config: AlbertConfig, block: Block, hidden: str, qkv: str, mask: str, rows: str | None = None
-) -> str:
-    """All after the first step; with `rows` (batch x rows), only these tokens of each sequence are computed."""
+def run_layer(graph: Graph, config: AlbertConfig, block: Block, hidden: str, mask: str, rows: str | None = None) -> str:
+    """One layer; with `rows` (batch x rows), only these tokens of each sequence are computed."""
     attention, ffn = f"encoder.attention.{block[0]}", f"encoder.ffn.{block[1]}"
+    qkv = graph.linear(hidden, f"{attention}.qkv")
     query, key, value = graph.split_op("Split", 3, qkv, axis=-1, num_outputs=3)
     if rows is not None:
         index = graph.op("Unsqueeze", rows, graph.constant([-1]))
@@ -217,21 +206,11 @@ def layer_graph(weights: Weights, config: AlbertConfig, block: Block) -> "ModelP
 
 
 def rows_graph(weights: Weights, config: AlbertConfig, block: Block) -> "ModelProto":
-    """Hidden states to those of some rows of each sequence, and what `rest_graph` needs for all of them."""
+    """Hidden states to those of some rows of each sequence."""
     graph = Graph(weights)
-    qkv = project(graph, block, "hidden")
-    graph.name(finish_layer(graph, config, block, "hidden", qkv, attention_mask(graph, "rows"), "rows"), "next")
-    graph.name(qkv, "qkv")
+    graph.name(run_layer(graph, config, block, "hidden", attention_mask(graph, "rows"), "rows"), "next")
     inputs = [_hidden("hidden", config), _tokens(MASK), _value("rows", "INT64", ["batch", "rows"])]
-    outputs = [_value("next", "FLOAT", ["batch", "rows", config.hidden_size]), _qkv(config)]
-    return _model(graph, "layer", inputs, outputs)
-
-
-def rest_graph(weights: Weights, config: AlbertConfig, block: Block) -> "ModelProto":
-    """The hidden states of all tokens, where queries, keys and values are known."""
-    graph = Graph(weights)
-    graph.name(finish_layer(graph, config, block, "hidden", "qkv", attention_mask(graph, MASK)), "next")
-    return _model(graph, "layer", [_hidden("hidden", config), _qkv(config), _tokens(MASK)], [_hidden("next", config)])
+    return _model(graph, "layer", inputs, [_value("next", "FLOAT", ["batch", "rows", config.hidden_size])])
 
 
 def pooler_graph(weights: Weights, config: AlbertConfig) -> "ModelProto":
@@ -328,10 +307,6 @@ def _tokens(name: str) -> "ValueInfoProto":
 
 def _hidden(name: str, config: AlbertConfig) -> "ValueInfoProto":
     return _value(name, "FLOAT", ["batch", "length", config.hidden_size])
-
-
-def _qkv(config: AlbertConfig) -> "ValueInfoProto":
-    return _value("qkv", "FLOAT", ["batch", "length", 3 * config.hidden_size])
 
 
 def _value(name: str, kind: str, shape: Sequence[str | int]) -> "ValueInfoProto":

@@ -9,7 +9,7 @@ from jaxtyping import Float32, Int64
 
 from openalbert.errors import UserError
 from openalbert.interop.exits import read_exit_arrays
-from openalbert.interop.onnx import EMBEDDING, POOLER, head_file, read_manifest, rest_graph_of, rows_graph_of
+from openalbert.interop.onnx import EMBEDDING, POOLER, head_file, read_manifest, rows_graph_of
 from openalbert.interop.onnx_graph import IDS, MASK, SCORE_TOKENS, SEGMENTS
 from openalbert.model.config import AlbertConfig, Head, HeadKind
 
@@ -57,24 +57,6 @@ class ExportedModel:
         if rows is None:
             return self._run(name, {"hidden": hidden, MASK: mask})
         return self._run(rows_graph_of(name), {"hidden": hidden, MASK: mask, "rows": rows})
-
-    def begin_layer(
-        self, number: int, hidden: Float32[np.ndarray, "batch length hidden"], mask: Int64[np.ndarray, "batch length"]
-    ) -> tuple[Float32[np.ndarray, "batch hidden"], Float32[np.ndarray, "batch length qkv"]]:
-        """The output of one layer for [CLS], and the queries, keys and values with which `finish_layer` goes on."""
-        inputs = {"hidden": hidden, MASK: mask, "rows": np.zeros((len(hidden), 1), np.int64)}
-        first, qkv = self._session(rows_graph_of(self.manifest.layers[number])).run(["next", "qkv"], inputs)
-        return first[:, 0], qkv
-
-    def finish_layer(
-        self,
-        number: int,
-        hidden: Float32[np.ndarray, "batch length hidden"],
-        qkv: Float32[np.ndarray, "batch length qkv"],
-        mask: Int64[np.ndarray, "batch length"],
-    ) -> Float32[np.ndarray, "batch length hidden"]:
-        """The output of one layer for all tokens."""
-        return self._run(rest_graph_of(self.manifest.layers[number]), {"hidden": hidden, "qkv": qkv, MASK: mask})
 
     def encode(
         self,

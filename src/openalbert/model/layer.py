@@ -103,29 +103,13 @@ class Attention(nn.Module):
             query, key, value = self._heads(self.qkv(x), 3)
             mixed = layout.attend(query, key, value, dropout).flatten(-2)
         else:
-            key, value = self.keys_and_values(x)
+            key, value = self._heads(self.qkv(x, 1), 2)
             x = rows.take(x)
-            mixed = rows.attend(cast(Any, layout), self.queries(x), key, value, dropout).flatten(-2)
+            [query] = self._heads(self.qkv(x, 0, 1), 1)
+            mixed = rows.attend(cast(Any, layout), query, key, value, dropout).flatten(-2)
         added = linear(mixed, self.output.weight, copies[1], self.output.bias) if copies else self.output(mixed)
         added = F.dropout(added, self.hidden_dropout, self.training)
         return add_and_norm(x, added, self.norm)
-
-    def keys_and_values(
-        self, x: Float[Tensor, "*tokens hidden"]
-    ) -> tuple[Float[Tensor, "*tokens heads size"], Float[Tensor, "*tokens heads size"]]:
-        """Keys and values of all tokens, where queries come from some of them only."""
-        key, value = self._heads(self.qkv(x, 1), 2)
-        return key, value
-
-    def queries(self, x: Float[Tensor, "*rows hidden"]) -> Float[Tensor, "*rows heads size"]:
-        """Queries of these tokens."""
-        return self._heads(self.qkv(x, 0, 1), 1)[0]
-
-    def finish(
-        self, x: Float[Tensor, "*rows hidden"], mixed: Float[Tensor, "*rows heads size"]
-    ) -> Float[Tensor, "*rows hidden"]:
-        """The block's output from what attention gave; for inference."""
-        return add_and_norm(x, self.output(mixed.flatten(-2)), self.norm)
 
     def bf16_copies(self) -> Bf16Copies:
         """bf16 copies of the two weight matrices."""

@@ -60,11 +60,11 @@ class Pool(Protocol):
     def join(self, sequences: Sequences, chosen: Int64[np.ndarray, "_"]) -> None:
         """Add sequences, at depth 0."""
 
-    def decide(self, depths: Int64[np.ndarray, "active"]) -> Float32[np.ndarray, "active outputs"]:
-        """Take the [CLS] of each sequence through its next layer, after which it is at this depth: its logits."""
+    def run_layer(self, depths: Int64[np.ndarray, "active"]) -> Float32[np.ndarray, "active outputs"]:
+        """Take each sequence through its next layer, after which it is at this depth: its logits."""
 
-    def advance(self, stays: Bool[np.ndarray, "active"]) -> None:
-        """Remove the sequences that leave, and take all tokens of the others through that layer."""
+    def keep(self, stays: Bool[np.ndarray, "active"]) -> None:
+        """Remove the sequences that leave."""
 
     def clear(self) -> None:
         """Remove all sequences."""
@@ -141,7 +141,7 @@ class DepthMixedBatch:
         """Take every sequence through its next layer; returns those that leave."""
         started, active = self.clock(), self.active
         active.depths = active.depths + 1
-        logits = self.pool.decide(active.depths)
+        logits = self.pool.run_layer(active.depths)
         settled = is_settled(self.pool.head, self.rule, logits, active.logits)
         if self.rule.kind == "patience":
             settled &= active.depths > 1  # the first layer has none before it
@@ -149,7 +149,7 @@ class DepthMixedBatch:
         active.logits = logits
         leaves = (active.in_a_row >= self.rule.patience) | (active.depths >= active.last)
         leaves |= self.clock() + self.step_seconds > active.until
-        self.pool.advance(~leaves)
+        self.pool.keep(~leaves)
         left, self.active = active[leaves], active[~leaves]
         self.step_seconds = self.clock() - started
         return Left(left.numbers, left.logits, left.depths)
@@ -184,11 +184,7 @@ def run_with_exits(
 
 
 class TorchPool:
-    """Sequences packed without padding.
-
-    A layer is computed in two steps: first keys and values of all tokens and the output for [CLS], which is all that an
-    exit needs; then, for sequences that stay, the rest. One that leaves saves most of its last layer.
-    """
+    """Sequences packed without padding."""
 
     def __init__(self, model: AlbertModel, device: Device) -> None:
         [head] = [one for one in model.head_list if one.kind not in PRETRAINING]
@@ -219,16 +215,15 @@ class TorchPool:
             self.layer = 0
         self.lengths = (*self.lengths, *packed.lengths)
 
-    def decide(self, depths: Int64[np.ndarray, "active"]) -> Float32[np.ndarray, "active outputs"]:
-        """Keys and values of all tokens, and the next layer's [CLS]; its logits."""
+    def run_layer(self, depths: Int64[np.ndarray, "active"]) -> Float32[np.ndarray, "active outputs"]:
+        """The next layer's output for all tokens, and the logits of its [CLS]."""
+        encoder = self.model.encoder
         with torch.inference_mode(), self.device.autocast():
-            self.attention, self.ffn = self.model.encoder.blocks(0 if self.mixes_depths else self.layer)
-            self.layout = Packed.of(self.lengths, self.hidden.device)
-            self.key, self.value = self.attention.keys_and_values(self.hidden)
-            rows = self.layout.first_and_asked(self.layout.starts.new_empty(0))
-            first = rows.take(self.hidden)
-            mixed = rows.attend(self.layout, self.attention.queries(first), self.key, self.value, 0.0)
-            pooled = self.model.encoder.pool(self.ffn(self.attention.finish(first, mixed)))
+            attention, ffn = encoder.blocks(0 if self.mixes_depths else self.layer)
+            layout = Packed.of(self.lengths, self.hidden.device)
+            self.hidden = ffn(attention(self.hidden, layout))
+            self.layer += 1
+            pooled = encoder.pool(layout.first(self.hidden))
             if self.model.exits is None:
                 logits = pooled @ self.weight[0].T + self.bias[0]
             else:
@@ -237,20 +232,12 @@ class TorchPool:
             found: np.ndarray = logits.float().cpu().numpy()
             return found
 
-    def advance(self, stays: Bool[np.ndarray, "active"]) -> None:
-        """The layer's output for all tokens of the sequences that stay."""
-        self.layer += 1
-        hidden, key, value, layout = self.hidden, self.key, self.value, self.layout
-        with torch.inference_mode(), self.device.autocast():
-            if not stays.all():
-                kept = torch.from_numpy(np.repeat(stays, self.lengths)).to(hidden.device)
-                hidden, key, value = hidden[kept], key[kept], value[kept]
-                self.lengths = tuple(np.array(self.lengths)[stays].tolist())
-            if self.lengths:
-                layout = layout if stays.all() else Packed.of(self.lengths, hidden.device)
-                mixed = layout.attend(self.attention.queries(hidden), key, value, 0.0)
-                hidden = self.ffn(self.attention.finish(hidden, mixed))
-            self.hidden = hidden
+    def keep(self, stays: Bool[np.ndarray, "active"]) -> None:
+        """Remove the sequences that leave."""
+        if not stays.all():
+            kept = torch.from_numpy(np.repeat(stays, self.lengths))
+            self.hidden = self.hidden[kept.to(self.hidden.device)]
+            self.lengths = tuple(np.array(self.lengths)[stays].tolist())
 
 
 def check_depth(depth: int, num_layers: int) -> None:

@@ -68,23 +68,8 @@ def pad(sequences: Sequences, chosen: Int64[np.ndarray, "batch"]) -> PaddedInput
     return PaddedInputs(chosen, ids, segments.astype(np.int64), is_real, tokens)
 
 
-@dataclass(frozen=True)
-class LayerGroup:
-    """Sequences of similar lengths, in the middle of a layer."""
-
-    rows: Int64[np.ndarray, "batch"]
-    """Their rows in the pool."""
-    hidden: Float32[np.ndarray, "batch length hidden"]
-    qkv: Float32[np.ndarray, "batch length qkv"]
-    mask: Int64[np.ndarray, "batch length"]
-
-
 class OnnxPool:
-    """Sequences that leave at different depths; each layer computes those of similar lengths together.
-
-    A layer is computed in two steps: first queries, keys and values of all tokens and the output for [CLS], which is
-    all that an exit needs; then, for sequences that stay, the rest. One that leaves saves most of its last layer.
-    """
+    """Sequences that leave at different depths; each layer computes those of similar lengths together."""
 
     most_tokens = MOST_TOKENS
 
@@ -98,7 +83,6 @@ class OnnxPool:
     def clear(self) -> None:
         """Remove all sequences."""
         self.hidden: list[Float32[np.ndarray, "length hidden"]] = []
-        self.groups: list[LayerGroup] = []
         self.layer = 0
         """The layer that comes next, where all sequences are at the same depth; 0 where layers share their weights."""
 
@@ -113,29 +97,19 @@ class OnnxPool:
                 embedded[row] = states[real]
         self.hidden += embedded
 
-    def decide(self, depths: Int64[np.ndarray, "active"]) -> Float32[np.ndarray, "active outputs"]:
-        """The next layer's [CLS]; its logits."""
-        first = np.empty((len(self.hidden), self.model.config.hidden_size), np.float32)
-        self.groups = []
+    def run_layer(self, depths: Int64[np.ndarray, "active"]) -> Float32[np.ndarray, "active outputs"]:
+        """The next layer's output for all tokens, and the logits of its [CLS]."""
         for rows in alike(np.array([len(states) for states in self.hidden]), MOST_TOKENS):
-            hidden, mask = _padded([self.hidden[row] for row in rows])
-            first[rows], qkv = self.model.begin_layer(self.layer, hidden, mask)
-            self.groups.append(LayerGroup(rows, hidden, qkv, mask))
-        return self.model.depth_scores(self.head, first, depths)
-
-    def advance(self, stays: Bool[np.ndarray, "active"]) -> None:
-        """The layer's output for all tokens of the sequences that stay."""
-        for group in self.groups:
-            kept = stays[group.rows]
-            if not kept.any():
-                continue
-            inputs = (group.hidden, group.qkv, group.mask)
-            output = self.model.finish_layer(self.layer, *(one if kept.all() else one[kept] for one in inputs))
-            for row, states in zip(group.rows[kept], output, strict=True):
+            output = self.model.layer(self.layer, *_padded([self.hidden[row] for row in rows]))
+            for row, states in zip(rows, output, strict=True):
                 self.hidden[row] = states[: len(self.hidden[row])]
-        self.hidden = [states for states, is_kept in zip(self.hidden, stays, strict=True) if is_kept]
         if not self.mixes_depths:
             self.layer += 1
+        return self.model.depth_scores(self.head, np.stack([states[0] for states in self.hidden]), depths)
+
+    def keep(self, stays: Bool[np.ndarray, "active"]) -> None:
+        """Remove the sequences that leave."""
+        self.hidden = [states for states, is_kept in zip(self.hidden, stays, strict=True) if is_kept]
 
 
 def _padded(

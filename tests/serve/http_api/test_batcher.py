@@ -178,10 +178,10 @@ def test_a_worker_that_dies_within_a_batch_of_mixed_depths_leaves_a_batcher_that
     class Breaking(TorchPool):
         is_broken = False
 
-        def decide(self, depths: np.ndarray) -> np.ndarray:
+        def run_layer(self, depths: np.ndarray) -> np.ndarray:
             if self.is_broken:
                 raise SystemExit
-            return super().decide(depths)
+            return super().run_layer(depths)
 
     model = random_model()
     pool = Breaking(model, CPU)
@@ -298,10 +298,10 @@ def test_a_step_that_fails_leaves_a_batcher_that_serves_the_next_request() -> No
     class Breaking(TorchPool):
         is_broken = False
 
-        def decide(self, depths: np.ndarray) -> np.ndarray:
+        def run_layer(self, depths: np.ndarray) -> np.ndarray:
             if self.is_broken:
                 raise ValueError("out of memory, say")
-            return super().decide(depths)
+            return super().run_layer(depths)
 
     model = random_model()
     pool = Breaking(model, CPU)
