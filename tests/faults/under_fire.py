@@ -54,8 +54,10 @@ class Case:
         return [*launcher, "openalbert", "pretrain", *options.split(), *self.budget, *self.more]
 
 
-# In the first, the number of layers changes at step 12, which is a checkpoint too.
-ONE_BY_STEPS = Case("1 process, steps", 1, ("--steps", "30"), ("--depth-schedule", "1,2@0.4"))
+# In the first, the number of layers and the masking rate change after step 12, which is a checkpoint too.
+ONE_BY_STEPS = Case(
+    "1 process, steps", 1, ("--steps", "30"), ("--depth-schedule", "1,2@0.4", "--mask-schedule", "0.3@0.4")
+)
 ONE_BY_TOKENS = Case("1 process, tokens", 1, ("--tokens", "12000"))
 TWO_BY_STEPS = Case("2 processes, steps", 2, ("--steps", "30"))
 TWO_BY_TOKENS = Case("2 processes, tokens", 2, ("--tokens", "12000"))

@@ -186,7 +186,7 @@ def test_a_dry_run_counts_the_teacher(
 
     settings, config = defaults_for("albert-small"), huggingface.load(teacher_run).config
     length = settings.objective.max_length
-    alone, taught = step_cost(settings)(6), step_cost(settings, config)(6)
+    alone, taught = step_cost(settings, None, 0.15, 6), step_cost(settings, config, 0.15, 6)
     assert taught - alone == pytest.approx(forward_flops_per_token(config, length))
     assert step_memory(settings, 2, CPU, config)[1] == teacher_memory(config, 2, length, "fp32")
     cli.main(command(easy_shards, tmp_path / "run", f"{STUDENT} --steps 6 --distill {teacher_run} --dry-run"))

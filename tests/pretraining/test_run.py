@@ -207,6 +207,36 @@ def test_the_depth_grows_where_its_schedule_says_and_the_last_model_is_deep(
     assert json.loads((out / "model" / "config.json").read_text())["num_hidden_layers"] == 2
 
 
+def test_the_masking_rate_changes_where_its_schedule_says(
+    tmp_path: Path, easy_shards: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = "--steps 8 --log-every 1 --objective.masked-lm.rate 0.3 --mask-schedule 0.15@0.5"
+    usual = micro_run(easy_shards, tmp_path / "usual", "--steps 8 --log-every 1 --objective.masked-lm.rate 0.3")
+    out = micro_run(easy_shards, tmp_path / "run", words)
+    before, after = ([record["mlm_loss"] for record in records(run, "train")] for run in (usual, out))
+    assert before[:4] == after[:4]
+    assert before[4] != after[4]
+    [event] = [event for event in records(out, "event") if event["what"] == "masking_rate"]
+    assert (event["step"], event["text"]) == (5, "from now on 15.0 % of the tokens are masked, up to here 30.0 %")
+    assert event["text"] in capsys.readouterr().err
+    assert "| masking | 30.0 % of the tokens (later: 0.15@0.5), n-grams" in (out / "model" / "README.md").read_text()
+
+
+def test_a_changed_masking_rate_resumes_to_the_bit(tmp_path: Path, easy_shards: Path) -> None:
+    words = "--steps 8 --log-every 1 --save-every 2 --keep-last 9 --mask-schedule 0.3@0.25,0.2@0.5"
+    whole = micro_run(easy_shards, tmp_path / "whole", words)
+    for kept in (2, 4, 6):
+        broken = Path(shutil.copytree(whole, tmp_path / f"broken-{kept}"))
+        for step in range(kept + 2, 9, 2):
+            shutil.rmtree(broken / "checkpoints" / f"step-{step:08}")
+        shutil.rmtree(broken / "model")
+        micro_run(easy_shards, broken, words)
+        before, after = weights(whole), weights(broken)
+        assert all(torch.equal(before[name], after[name]) for name in before)
+        told = [[event["step"] for event in records(run, "event")] for run in (whole, broken)]
+        assert told[0] == told[1] == [3, 5]
+
+
 def test_a_run_on_the_plateau_of_word_frequencies_reports_it_once(
     tmp_path: Path, easy_shards: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -536,6 +566,7 @@ def test_the_folder_of_another_run_is_refused_until_asked_to_start_over(
         ("--steps 0", "the budget is 0 steps", 1),
         ("--steps 5 --batch-size 0", "batch_size is 0", 1),
         ("--steps 5 --depth-schedule 1,3@0.5", "the model has 2 layers", 1),
+        ("--steps 5 --mask-schedule 0.15", "'0.15' is not understood: write rates with the fraction", 1),
         ("--steps 5 --model.vocab-size 200", "the shards have 300 pieces", 1),
         ("--steps 5 --speed.device tpu", "the device 'tpu' cannot be used", 1),
         ("--steps 5 --optimizer.momentum 0.9", "momentum belongs to muon but the optimizer is lamb", 1),

@@ -1,8 +1,8 @@
 """From shards to batches: any step's batch at once, the same bits on every device and for any split into micro-batches.
 
-A batch is a function of (shards, objective, seed, batch size, step). Of an example, the CPU decides where its two
-segments lie (a few numbers, planned for a whole epoch); the device that trains takes the tokens, puts in the special
-ones and hides n-grams, in operations of fixed shape.
+A batch is a function of (shards, objective, seed, batch size, step, masking rate). Of an example, the CPU decides where
+its two segments lie (a few numbers, planned for a whole epoch); the device that trains takes the tokens, puts in the
+special ones and hides n-grams, in operations of fixed shape.
 """
 
 import itertools
@@ -10,7 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 
 import numpy as np
@@ -164,7 +164,7 @@ class Batches:
         self._plans: dict[int, Pairs] = {}
         self._planning = threading.Lock()
         self._make = torch.compile(make_batch, dynamic=False) if compiled else make_batch
-        self._captured: dict[int, _CapturedMaker] = {}
+        self._captured: dict[tuple[int, float], _CapturedMaker] = {}
         self.examples_per_epoch = len(self.plan(0))
         if not self.examples_per_epoch:
             raise UserError(
@@ -175,6 +175,10 @@ class Batches:
         # Documents of one sentence have no pair in any epoch.
         self.unusable_documents, self.unusable_tokens = self.plan(0).short_documents, self.plan(0).short_tokens
         self._resident = self._all_tokens() if self._is_resident(resident) else None
+
+    def set_masking_rate(self, rate: float) -> None:
+        """Mask this fraction of the tokens in batches that are taken from here on."""
+        self.objective = replace(self.objective, masked_lm=replace(self.objective.masked_lm, rate=rate))
 
     def plan(self, epoch: int) -> Pairs:
         """Where the examples of an epoch lie; positions and sentences are counted over all shards."""
@@ -299,10 +303,11 @@ class Batches:
     def _finish(self, tokens: Int[Tensor, "tokens"], rows: Int64[Tensor, "batch 7"]) -> PretrainingBatch:
         if self.device.type != "cuda":
             return self._make(tokens, rows, self.word_starts, self.objective)
-        if len(rows) not in self._captured:
+        size = (len(rows), self.objective.masked_lm.rate)
+        if size not in self._captured:
             on_gpu = tokens.to(self.device), rows.to(self.device)
-            self._captured[len(rows)] = _CapturedMaker(self._make, *on_gpu, self.word_starts, self.objective)
-        return self._captured[len(rows)](tokens, rows)
+            self._captured[size] = _CapturedMaker(self._make, *on_gpu, self.word_starts, self.objective)
+        return self._captured[size](tokens, rows)
 
     def _pinned(self, tensor: Tensor) -> Tensor:
         return tensor.pin_memory() if self.device.type == "cuda" else tensor

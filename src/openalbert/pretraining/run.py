@@ -1,7 +1,6 @@
 """`openalbert pretrain`: build the run, train with evaluations and checkpoints, and save the model folder."""
 
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
@@ -9,6 +8,7 @@ from typing import Any, Literal
 import torch
 
 from openalbert.errors import UserError
+from openalbert.formatting import percent
 from openalbert.interop import huggingface
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import PRETRAINING_HEADS, AlbertConfig
@@ -87,11 +87,12 @@ class PretrainingRun(TrainingRun[Pretrain, PretrainingBatch]):
         settings = fit_to_shards(settings, shards)
         self.teacher = make_teacher(settings, shards, device)
         self.teacher_record = teacher_record(self.teacher, settings)
-        cost = step_cost(settings, self.teacher_config)
+        self.masking_rates = settings.masking_rates
+        cost = partial(step_cost, settings, self.teacher_config, self.masking_rates.mean)
         super().__init__(
             settings,
             device,
-            cost,
+            self._flops_per_token,
             deepens=len(settings.depths.stages) > 1,
             work=partial(work_until, depths=settings.depths, cost=cost) if settings.budget.minutes is None else float,
         )
@@ -131,6 +132,20 @@ class PretrainingRun(TrainingRun[Pretrain, PretrainingBatch]):
         self.evaluated_at = -1
         self.is_best = False
         self.loss_monitor: LossMonitor
+
+    def _flops_per_token(self, depth: int) -> float:
+        """The model FLOPs of a step now."""
+        return step_cost(self.settings, self.teacher_config, self.batches.objective.masked_lm.rate, depth)
+
+    def before_batch(self, progress: float) -> None:
+        """Change the masking rate where its schedule says so."""
+        rate, before = self.masking_rates.rate(progress), self.batches.objective.masked_lm.rate
+        if rate != before:
+            self.batches.set_masking_rate(rate)
+            self.train_state.reset_window()  # another rate, another loss
+            text = f"from now on {percent(rate)} of the tokens are masked, up to here {percent(before)}"
+            # The step that is under way has its batch.
+            self.metrics_log.event(self.train_state.step + 2, "masking_rate", text)
 
     @property
     def teacher_config(self) -> AlbertConfig | None:
@@ -209,6 +224,8 @@ class PretrainingRun(TrainingRun[Pretrain, PretrainingBatch]):
             load_optimizer_tensors(self.optimizer, self.model, state, source.name)
         self.restore(found)
         events: dict[str, str] = {}
+        if self.train_state.next_progress is not None:
+            self.batches.set_masking_rate(self.masking_rates.rate(self.train_state.next_progress))
         if found:
             # A change of data after this checkpoint is undone with the steps that it lost.
             self.run_info |= {name: found.state[name] for name in DATA_KEYS}
@@ -438,7 +455,7 @@ def step_memory(
     settings: Pretrain, micro_batch: int, device: Device, teacher: AlbertConfig | None = None
 ) -> list[Memory]:
     """What a micro-batch takes: of the model, and of its teacher if it has one."""
-    length, masked = settings.objective.max_length, settings.objective.masked_lm.rate
+    length, masked = settings.objective.max_length, settings.masking_rates.highest
     own = memory(
         settings.model,
         micro_batch,
@@ -468,7 +485,7 @@ def estimate_run(
     return estimate(
         settings.budget,
         settings.depths,
-        step_cost(settings, teacher),
+        partial(step_cost, settings, teacher, settings.masking_rates.mean),
         step_seconds=step_seconds,
         step_tokens=step_tokens,
         depth=depth,
@@ -478,9 +495,9 @@ def estimate_run(
     )
 
 
-def step_cost(settings: Pretrain, teacher: AlbertConfig | None = None) -> Callable[[int], float]:
-    """What a step at a depth costs compared with another: its FLOPs per token. The masked-LM head has no depth, and a
-    teacher always runs all of its layers."""
-    length, masked = settings.objective.max_length, settings.objective.masked_lm.rate
+def step_cost(settings: Pretrain, teacher: AlbertConfig | None, masked: float, depth: int) -> float:
+    """The FLOPs per token of a step with this fraction of the tokens masked, at a depth. The masked-LM head has no
+    depth, and a teacher always runs all of its layers."""
+    length = settings.objective.max_length
     of_teacher = 0.0 if teacher is None else forward_flops_per_token(teacher, length, masked)
-    return lambda depth: training_flops_per_token(settings.model, length, masked, depth) + of_teacher
+    return training_flops_per_token(settings.model, length, masked, depth) + of_teacher

@@ -12,6 +12,7 @@ from openalbert.model.config import AlbertConfig
 from openalbert.optim.schedule import Budget, Schedule
 from openalbert.optim.settings import OptimizerSettings, scaled_learning_rate
 from openalbert.pretraining.batches import Objective
+from openalbert.pretraining.mask_schedule import MaskSchedule
 from openalbert.train.depth_schedule import DepthSchedule, DepthStage
 from openalbert.train.device import Speed
 
@@ -65,6 +66,9 @@ class Pretrain:
     """The batch that the learning rate belongs to; for another it is scaled by the square-root rule."""
     depth_schedule: Annotated[str, arg(metavar="DEPTHS")] = ""
     """Start shallow and grow: `3,6@0.25,12@0.5` runs 3 layers, 6 from a quarter of the run on, 12 from its half on."""
+    mask_schedule: Annotated[str, arg(metavar="RATES")] = ""
+    """Other masking rates later: `0.15@0.7` masks 15 % of the tokens from 70 % of the run on, and
+    --objective.masked-lm.rate of them before."""
     warm_start: str = ""
     """A model's folder or name, or a run, to take the weights from. The shards must have its vocabulary. It may have
     fewer positions than the new model, and fewer layers if they are shared."""
@@ -127,6 +131,7 @@ class Pretrain:
             raise UserError("distillation has settings but no teacher: name one with --distill, or leave them out")
         self.budget  # noqa: B018 - raises if more than one is given
         self.depths  # noqa: B018 - raises if it cannot be parsed
+        self.masking_rates  # noqa: B018 - likewise
 
     @property
     def budget(self) -> Budget:
@@ -141,6 +146,11 @@ class Pretrain:
         if not self.depth_schedule:
             return DepthSchedule((DepthStage(self.model.num_layers),))
         return DepthSchedule.parse(self.depth_schedule, self.model.num_layers)
+
+    @property
+    def masking_rates(self) -> MaskSchedule:
+        """How much is masked over the budget."""
+        return MaskSchedule.parse(self.mask_schedule, self.objective.masked_lm.rate)
 
     @property
     def learning_rate(self) -> float:

@@ -215,6 +215,8 @@ def _pretraining_table(run: RunRecord, settings: Any) -> str:
     has_pairs = order.objective != "none" or order.lone_sentences == "google"
     unit = "word" if masking.unit == "word" else "token"
     ngrams = f"single {unit}s" if masking.max_ngram == 1 else f"n-grams of up to {masking.max_ngram} {unit}s"
+    mask_schedule = run.settings.get("mask_schedule")
+    later = f" (later: {one_line(mask_schedule)})" if mask_schedule else ""
     has_steps = schedule.warmup_steps is not None
     warmup = f"{schedule.warmup_steps:,} steps" if has_steps else percent(schedule.warmup_fraction)
     before = runs_before(run.run_info)
@@ -222,7 +224,7 @@ def _pretraining_table(run: RunRecord, settings: Any) -> str:
     source = run.info("initialized_from")
     rows = [
         ("objective", ", ".join(_objectives(settings))),
-        ("masking", f"{percent(masking.rate)} of the tokens, {ngrams}"),
+        ("masking", f"{percent(masking.rate)} of the tokens{later}, {ngrams}"),
         ("input", f"{'two' if has_pairs else 'one or two'} segments, at most {settings.objective.max_length} tokens"),
         ("steps", f"{last_step(run):,}"),
         ("batch size", f"{settings.batch_size:,} examples"),

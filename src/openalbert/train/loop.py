@@ -127,8 +127,8 @@ class TrainState:
     skipped_in_a_row: int = 0
     depth: int | None = None
     """Layers that the last step ran; None before the first."""
-    next_depth: int | None = None
-    """Layers that the next step will run; None before the first."""
+    next_progress: float | None = None
+    """The progress through the budget that decides how the next step is taken; None before the first."""
     micro_batches: int = 1
     """Micro-batches of a step on each process."""
     recent: list[float] = field(default_factory=list)
@@ -281,8 +281,11 @@ def training_steps(
     device: Device,
     train_state: TrainState,
     stop_asked: Callable[[], bool] = lambda: False,
+    before_batch: Callable[[float], None] = lambda progress: None,
 ) -> Iterator[Step]:
     """Take steps until the budget is spent, starting at `train_state`, which is updated in place.
+
+    `before_batch` is called before each step's batch is taken, with the progress that decides its depth.
 
     An asynchronous device is given the next step's passes before this step's metrics are read, so that it is never
     idle; the device itself decides whether an update is skipped. Between two steps the weights are always those of the
@@ -297,6 +300,9 @@ def training_steps(
             start=train_state.step, rank=device.rank, world=device.world, micro_batches=train_state.micro_batches
         )
 
+    if train_state.next_progress is None:
+        train_state.next_progress = loop_config.budget.progress(train_state.spent)
+    before_batch(train_state.next_progress)
     batches = open_stream()
     micro_batches = next(batches)
     names = list(task.predictions(micro_batches[0]))
@@ -331,7 +337,7 @@ def training_steps(
             number = train_state.step + int(pending is not None)
             if loop_config.budget.is_spent(replace(train_state.spent, steps=number)):
                 break
-            depth = train_state.next_depth or loop_config.depths.depth(loop_config.budget.progress(train_state.spent))
+            depth = loop_config.depths.depth(train_state.next_progress)
             seeds = _dropout_seeds(loop_config.seed, number, device, len(micro_batches)) if task.has_dropout else None
             sums, is_out_of_memory = _accumulate(micro_batches, task, passes, weights, depth, seeds, device)
             if pending is not None:
@@ -351,9 +357,11 @@ def training_steps(
                 train_state.reset_window()  # another depth, another loss
             train_state.depth = depth
             progress = loop_config.budget.progress(train_state.spent)
-            # The next depth is settled before this step's tokens and seconds are known, on every device alike.
-            next_progress = loop_config.budget.progress(replace(train_state.spent, steps=train_state.step + 1))
-            train_state.next_depth = loop_config.depths.depth(next_progress)
+            # It is settled before this step's tokens and seconds are known, on every device alike.
+            train_state.next_progress = loop_config.budget.progress(
+                replace(train_state.spent, steps=train_state.step + 1)
+            )
+            before_batch(train_state.next_progress)
             rate = schedule.learning_rate(loop_config.highest_rate, progress)
             set_learning_rate(optimizer, rate)
             _sum_gradients(parameters, device)

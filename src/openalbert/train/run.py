@@ -317,7 +317,11 @@ class TrainingRun(ABC, Generic[Settings, Batch]):
             self.device,
             self.train_state,
             stop_asked=stop.asked,
+            before_batch=self.before_batch,
         )
+
+    def before_batch(self, progress: float) -> None:
+        """Called before each step's batch is taken."""
 
     @property
     def checkpointer(self) -> Checkpointer:
