@@ -103,8 +103,8 @@ def test_a_run_whose_batches_are_compiled_too_learns_to_the_same_bits(tmp_path: 
         words = [
             sys.executable, "-m", "openalbert", "pretrain", "albert-base", "--data", SHARDS, "--out",
             str(tmp_path / compiled), "--objective.max-length", "128", "--batch-size", "64", "--log-every", "5",
-            "--steps", "30", "--depth-schedule", "3,12@0.5", "--speed.deterministic", "--speed.compile", compiled,
-            "--evaluation-examples", "64",
+            "--steps", "30", "--depth-schedule", "3,12@0.5", "--mask-schedule", "0.3@0.2", "--speed.deterministic",
+            "--speed.compile", compiled, "--evaluation-examples", "64",
         ]  # fmt: skip
         done = subprocess.run(words, capture_output=True, text=True, check=False)
         print(done.stderr[-1500:])
