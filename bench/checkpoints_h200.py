@@ -1,6 +1,7 @@
 """The bundled checkpoints on one GPU, in commands of a few minutes each that resume one another.
 
     python bench/checkpoints_h200.py prepare --work W --text FILE … [--name two|all|heldout]
+    python bench/checkpoints_h200.py variants --work W --minutes 9
     python bench/checkpoints_h200.py recipe --work W --minutes 9
     python bench/checkpoints_h200.py shapes --work W --minutes 9 [--parallel 5]
     python bench/checkpoints_h200.py small --work W --minutes 9 --length 4 [--shape NAME] [--kinds plain distilled]
@@ -17,7 +18,8 @@ start of a process take about half a minute a run):
 
 | half an hour of GPU time | stages |
 |---|---|
-| 1, 28 | prepare two and heldout 1; recipe 18 (Muon 2, LAMB 2, Muon 7, LAMB 7) |
+| 0, 12 | prepare two and heldout 1; variants of the recipe 8, of 2 minutes each |
+| 1, 28 | prepare two and heldout 1; recipe 18 (Muon 2, LAMB 2, Muon 7, LAMB 7), with what the best variant adds |
 | 2, 28 | prepare all 2; base 24, the first part of 32 at length 128; pack --carry base/short |
 | 3, 28 | prepare all 2; unpack; base 23: the last 8 of 32, then 15 at length 512; pack --weights base/long |
 | 4, 28 | prepare two, then all 2; shapes, five at a time 5; small 15: 11, and 4 more at length 512 |
@@ -64,7 +66,13 @@ from openalbert.errors import UserError
 from openalbert.model.config import AlbertConfig
 
 TOKENIZER = TEACHER = "albert-base-wikibooks"
-STAGES = ("recipe", "shapes", "small", "base")
+STAGES = ("variants", "recipe", "shapes", "small", "base")
+VARIANTS = {
+    "plain": "",
+    "mask-less-later": "--mask-schedule 0.15@0.7",
+    "order-weight-2": "--objective.sentence-order.weight 2",
+    "both": "--mask-schedule 0.15@0.7 --objective.sentence-order.weight 2",
+}
 RECORDS = ("run.json", "run_info.json", "metrics.jsonl")
 PART_MIB = 15.0
 SMALL_MINUTES = 17.0
@@ -92,6 +100,11 @@ class Run:
     evaluate_every: int = 1000
     after: str = ""
     """The run whose weights it is initialized from."""
+
+
+def variant_runs() -> list[Run]:
+    """The recipe for 2 minutes, with changes that may raise MLM or SOP accuracy."""
+    return [Run(name, "albert-base-budget", "two", 2, words, evaluate_every=500) for name, words in VARIANTS.items()]
 
 
 def recipe_runs() -> list[Run]:
@@ -310,7 +323,8 @@ def main(words: list[str] | None = None) -> None:
     elif given.stage == "small":
         carry_out(small_runs(given.shape, given.kinds, given.length or SMALL_MINUTES, given.after), given)
     else:
-        carry_out({"recipe": recipe_runs, "shapes": shape_runs, "base": base_runs}[given.stage](), given)
+        stages = {"variants": variant_runs, "recipe": recipe_runs, "shapes": shape_runs, "base": base_runs}
+        carry_out(stages[given.stage](), given)
 
 
 if __name__ == "__main__":

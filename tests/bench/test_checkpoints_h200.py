@@ -59,12 +59,13 @@ def test_the_stages_go_from_text_to_checkpoints(work: Path, tmp_path: Path, capf
     manifests = {name: json.loads((work / name / "manifest.json").read_text()) for name in ("two", "all")}
     assert [len(manifest["inputs"]) for manifest in manifests.values()] == [1, 2]
     common = ["--work", str(work), "--length", "0.02"]
+    checkpoints_h200.main(["variants", *common, *TINY])
     checkpoints_h200.main(["recipe", *common, *TINY])
     checkpoints_h200.main(["shapes", *common, "--parallel", "2", *TINY])
     checkpoints_h200.main(["small", *common, *TINY])
     said = capfd.readouterr().out
-    assert said.count(": done") == 4 + 5 + 2
-    for stage, rows in (("recipe", 4), ("shapes", 5), ("small", 2)):
+    assert said.count(": done") == 4 + 4 + 5 + 2
+    for stage, rows in (("variants", 4), ("recipe", 4), ("shapes", 5), ("small", 2)):
         assert (work / f"{stage}.md").read_text().count("| yes |") == rows
     checkpoints_h200.main(["recipe", *common, *TINY])
     assert ": done" not in capfd.readouterr().out  # nothing is run twice
