@@ -16,8 +16,8 @@ that reads a CSV, learns, and predicts the test file:
 - tfidf: TF-IDF of words and pairs of words, and logistic regression.
 
 A cell that is in laptop.json is not run again: the whole can be run in pieces. A cell that takes longer than --limit
-minutes is stopped, and the table shows the limit. Wall seconds are those of the process, from start to end; CPU
-seconds, its user and system time, are less disturbed by other work on the machine.
+minutes is stopped, and the table shows the limit; with a higher one it is run again. Wall seconds are those of the
+process, from start to end; CPU seconds, its user and system time, are less disturbed by other work on the machine.
 Needs `pip install "openalbert[bench]"`.
 """
 
@@ -227,9 +227,12 @@ def measure(side: str, model: str, folder: Path, seed: int, threads: int, limit:
     started = time.perf_counter()
     child = os.posix_spawn(sys.executable, words, environment)
     timer = threading.Timer(60 * limit, os.kill, (child, signal.SIGKILL))
+    timer.daemon = True
     timer.start()
-    _, status, used = os.wait4(child, 0)
-    timer.cancel()
+    try:
+        _, status, used = os.wait4(child, 0)
+    finally:
+        timer.cancel()
     wall = time.perf_counter() - started
     found: dict[str, Any] = {}
     if status == signal.SIGKILL and wall >= 60 * limit:
@@ -250,7 +253,9 @@ def run_cells(arguments: argparse.Namespace) -> None:
             for side in arguments.sides:
                 for model in arguments.models if side != "tfidf" else ["none"]:
                     key = f"{task} {side} {model} {seed}"
-                    if key in known["cells"]:
+                    before = known["cells"].get(key)
+                    may_go_on = before and "is_stopped" in before and 60 * arguments.limit > before["wall_seconds"]
+                    if before and not may_go_on:
                         continue
                     with tempfile.TemporaryDirectory() as temporary:
                         folder = Path(temporary)

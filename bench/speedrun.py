@@ -74,10 +74,9 @@ def finetune_sst2(run: Path, glue: Path, work: Path, log: Path) -> tuple[float, 
 def speedrun(given: argparse.Namespace) -> dict[str, Any]:
     """Carry out one run and write it down."""
     given.out.mkdir(parents=True, exist_ok=True)
-    work = given.work or given.out / "work"
-    work.mkdir(parents=True, exist_ok=True)
-    for name in ("heldout", "shards", "run", *(f"sst2-{seed}" for seed in range(1, SEEDS + 1))):
-        shutil.rmtree(work / name, ignore_errors=True)  # and nothing else: the folder may hold more than this run
+    work = (given.work or given.out) / "speedrun"  # a folder of its own: the one given may hold more than this run
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir(parents=True)
     log = given.out / "output.txt"
     log.write_text("")
     heldout = work / "heldout"
@@ -178,7 +177,7 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("--recipe", default="albert-base-budget")
     parser.add_argument("--change", default="", help="what is new, for the table")
     parser.add_argument("--out", type=Path, help="where record, log and metrics go; for `table` the folder of records")
-    parser.add_argument("--work", type=Path, help="keep shards and runs here")
+    parser.add_argument("--work", type=Path, help="keep shards and runs here, in a folder `speedrun`")
     given = parser.parse_args(words[:split])
     given.settings = words[split + 1 :]
     if given.track == "table":

@@ -11,17 +11,18 @@ safetensors and sentencepiece; scipy and matplotlib are needed locally alone. Th
 not needed (its tokenizer is): without them the tree is 23 MB smaller. First and second command:
 
     export PYTHONPATH=bundle/packages.zip:src PYTHONUNBUFFERED=1
-    python3 bench/studies_h200.py unpack --bundle bundle --work /tmp/work &&
-    python3 bench/studies_h200.py calibrate --work /tmp/work --minutes 3 --out packed &&
-    python3 bench/studies_h200.py run --work /tmp/work --minutes 4.8 --out packed
-    python3 bench/studies_h200.py pack --work /tmp/work --out packed
+    python3 bench/studies_h200.py unpack --bundle bundle --work ../work &&
+    python3 bench/studies_h200.py calibrate --work ../work --minutes 3 --out packed &&
+    python3 bench/studies_h200.py run --work ../work --minutes 4.8 --out packed
+    python3 bench/studies_h200.py pack --work ../work --out packed
 
     export PYTHONPATH=bundle/packages.zip:src PYTHONUNBUFFERED=1
-    python3 bench/studies_h200.py run --work /tmp/work --minutes 8.5 --out packed
-    python3 bench/studies_h200.py pack --work /tmp/work --out packed
+    python3 bench/studies_h200.py run --work ../work --minutes 8.5 --out packed
+    python3 bench/studies_h200.py pack --work ../work --out packed
 
-`/tmp/work` is outside the tree, which may be copied there anew for each command. After the minutes, runs have another
-45 s for their checkpoints. With --out the archive of `pack` is written every minute, in case that everything is killed.
+Give a --work outside of the repository where that is copied there for each command. After the minutes, runs have
+another 45 s for their checkpoints. With --out the archive of `pack` is written every minute, in case that everything
+is killed.
 
 `calibrate` trains the two extreme variants, ALBERT-like and BERT-like, with two learning rates of Muon, and chooses the
 one with which the weaker variant is better; what it trained with the chosen rate is not trained again. If the weaker

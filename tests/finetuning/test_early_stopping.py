@@ -78,8 +78,8 @@ def test_a_few_predictions_alike_say_nothing(num_examples: int, is_told: bool) -
     task_data = SimpleNamespace(task=task, scored={"dev": SimpleNamespace(examples=examples)})
     stopping = EarlyStopping(cast(Any, task_data), 0.69, cast(Any, None), cast(Any, None))
     same = cast(Any, SimpleNamespace(predictions=[1] * num_examples))
-    assert stopping.describe_constant_predictions(same, 29) is None
-    assert stopping.describe_constant_predictions(same, 30) == (
+    assert stopping.describe_constant_predictions(same, is_trial=True) is None
+    assert stopping.describe_constant_predictions(same, is_trial=False) == (
         "100 % of the predictions are 'warm'" if is_told else None
     )
 

@@ -42,7 +42,7 @@ def fitted(model: AlbertModel, kind: str) -> tuple[np.ndarray, np.ndarray]:
 def test_two_classes_are_fitted_as_by_scikit_learn(tiny: Path, tmp_path: Path) -> None:
     data, model, states, features = prepared("classification", tiny, tmp_path)
     sequences = data.train.encoding.sequences
-    loss = fit_head(model, states, sequences)
+    loss = fit_head(model, model.encoder.pool(states).detach(), sequences)
     # Two rows that are each other's negative: half of the squared weights of one row with both rows' difference.
     oracle = LogisticRegression(C=2 / PENALTIES["classification"], tol=1e-8, max_iter=10_000)
     oracle.fit(features, sequences.targets["classification"])
@@ -62,7 +62,7 @@ def test_several_classes_with_weights_are_fitted_as_by_scikit_learn(tiny: Path, 
     class_weights = balanced_weights(task, sequences)
     three = AlbertModel(model.config, task.heads)
     three.encoder.load_state_dict(model.encoder.state_dict())
-    fit_head(three.eval(), states, sequences, class_weights)
+    fit_head(three, three.eval().encoder.pool(states).detach(), sequences, class_weights)
     oracle = LogisticRegression(C=1 / PENALTIES["classification"], class_weight="balanced", tol=1e-8, max_iter=10_000)
     oracle.fit(features, wanted)
     weight, bias = fitted(three, "classification")
@@ -73,7 +73,7 @@ def test_several_classes_with_weights_are_fitted_as_by_scikit_learn(tiny: Path, 
 def test_values_are_fitted_as_by_ridge_regression(tiny: Path, tmp_path: Path) -> None:
     data, model, states, features = prepared("regression", tiny, tmp_path)
     sequences = data.train.encoding.sequences
-    fit_head(model, states, sequences)
+    fit_head(model, model.encoder.pool(states).detach(), sequences)
     oracle = Ridge(alpha=PENALTIES["regression"] / 2).fit(features, sequences.targets["regression"])
     weight, bias = fitted(model, "regression")
     np.testing.assert_allclose(weight[0], oracle.coef_, atol=2e-3)
@@ -83,7 +83,7 @@ def test_values_are_fitted_as_by_ridge_regression(tiny: Path, tmp_path: Path) ->
 def test_each_label_of_several_is_a_classifier_of_its_own(tiny: Path, tmp_path: Path) -> None:
     data, model, states, features = prepared("multi_label", tiny, tmp_path)
     sequences = data.train.encoding.sequences
-    fit_head(model, states, sequences)
+    fit_head(model, model.encoder.pool(states).detach(), sequences)
     weight, bias = fitted(model, "multi_label")
     for number in range(len(weight)):
         oracle = LogisticRegression(C=1 / PENALTIES["multi_label"], tol=1e-8, max_iter=10_000)
@@ -95,7 +95,7 @@ def test_each_label_of_several_is_a_classifier_of_its_own(tiny: Path, tmp_path: 
 def test_options_are_weighed_against_each_other(tiny: Path, tmp_path: Path) -> None:
     data, model, states, features = prepared("multiple_choice", tiny, tmp_path)
     sequences = data.train.encoding.sequences
-    fit_head(model, states, sequences)
+    fit_head(model, model.encoder.pool(states).detach(), sequences)
     groups = [np.flatnonzero(sequences.example == number) for number in range(sequences.num_examples)]
     right = [int(np.flatnonzero(sequences.targets["multiple_choice"][rows])[0]) for rows in groups]
 
@@ -115,7 +115,7 @@ def test_a_head_that_is_fitted_further_stays_near_what_it_was(tiny: Path, tmp_pa
     with torch.no_grad():
         head.weight.fill_(0.5)
         head.bias.fill_(3.0)
-    fit_head(model, states, sequences, has_prior=True)
+    fit_head(model, model.encoder.pool(states).detach(), sequences, has_prior=True)
     # A ridge regression of what the earlier weights leave.
     rest = sequences.targets["regression"] - features.sum(1) / 2
     oracle = Ridge(alpha=PENALTIES["regression"] / 2).fit(features, rest)

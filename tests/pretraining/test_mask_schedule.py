@@ -12,6 +12,7 @@ def test_the_rate_changes_at_its_fractions() -> None:
     assert [schedule.rate(at) for at in (0.0, 0.4999, 0.5, 0.7999, 0.8, 1.0)] == [0.3, 0.3, 0.2, 0.2, 0.15, 0.15]
     assert schedule.mean == pytest.approx(0.5 * 0.3 + 0.3 * 0.2 + 0.2 * 0.15)
     assert schedule.highest == 0.3
+    assert [schedule.rates_from(at) for at in (0.0, 0.5, 0.9)] == [[0.3, 0.2, 0.15], [0.2, 0.15], [0.15]]
 
 
 def test_without_a_schedule_the_rate_stays() -> None:

@@ -25,7 +25,7 @@ from openalbert.pretraining.settings import Pretrain
 from openalbert.settings import from_json
 from openalbert.text.normalization import Normalization
 from openalbert.text.tokenizer import Tokenizer
-from openalbert.train import loop
+from openalbert.train import checkpoint, loop
 from openalbert.train.device import Device, open_device
 from openalbert.train.estimate import DRY_STEPS
 from openalbert.train.loop import Step
@@ -235,6 +235,27 @@ def test_a_changed_masking_rate_resumes_to_the_bit(tmp_path: Path, easy_shards: 
         assert all(torch.equal(before[name], after[name]) for name in before)
         told = [[event["step"] for event in records(run, "event")] for run in (whole, broken)]
         assert told[0] == told[1] == [3, 5]
+
+
+def test_a_masking_rate_that_no_step_would_see_is_not_announced(tmp_path: Path, easy_shards: Path) -> None:
+    out = micro_run(easy_shards, tmp_path / "run", "--steps 4 --mask-schedule 0.3@0.9")
+    assert not [event for event in records(out, "event") if event["what"] == "masking_rate"]
+
+
+def test_a_checkpoint_of_another_version_is_refused_with_a_sentence(
+    tmp_path: Path, easy_shards: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = "--steps 4 --save-every 2"
+    out = micro_run(easy_shards, tmp_path / "run", words)
+    shutil.rmtree(out / "model")
+    shutil.rmtree(out / "checkpoints" / "step-00000004")
+    found, _ = checkpoint.latest(out / "checkpoints")
+    assert found is not None
+    tensors, state = found.read()
+    state["train_state"]["next_depth"] = state["train_state"].pop("next_progress")
+    checkpoint.save(out / "checkpoints", 2, tensors, state, keep_last=1, is_best=False)
+    said = refused(command(easy_shards, out, words), capsys)
+    assert "written by another version of openalbert (next_depth is not known)" in said
 
 
 def test_a_run_on_the_plateau_of_word_frequencies_reports_it_once(
@@ -567,6 +588,11 @@ def test_the_folder_of_another_run_is_refused_until_asked_to_start_over(
         ("--steps 5 --batch-size 0", "batch_size is 0", 1),
         ("--steps 5 --depth-schedule 1,3@0.5", "the model has 2 layers", 1),
         ("--steps 5 --mask-schedule 0.15", "'0.15' is not understood: write rates with the fraction", 1),
+        (
+            "--steps 5 --mask-schedule 0.3@0.5 --objective.masked-lm.max-predictions 2",
+            "at rate 0.3 an example has 2 predictions, as at rate 0.15",
+            1,
+        ),
         ("--steps 5 --model.vocab-size 200", "the shards have 300 pieces", 1),
         ("--steps 5 --speed.device tpu", "the device 'tpu' cannot be used", 1),
         ("--steps 5 --optimizer.momentum 0.9", "momentum belongs to muon but the optimizer is lamb", 1),

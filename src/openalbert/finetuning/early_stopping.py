@@ -8,7 +8,6 @@ from typing import Any
 from openalbert.finetuning.collapse_detection import (
     LEAST_EXAMPLES,
     LEAST_STEPS,
-    REHEARSAL,
     describe_collapse,
     describe_constant_predictions,
 )
@@ -156,15 +155,15 @@ class EarlyStopping:
         task, examples = self.task_data.task, self.data.examples
         return describe_collapse(task, self.baseline, train_state.recent, examples, predictions)
 
-    def describe_constant_predictions(self, evaluation: Evaluation, steps: int) -> str | None:
-        """How the predictions are all the same; None if they are not, or after a few steps of a trial run.
+    def describe_constant_predictions(self, evaluation: Evaluation, is_trial: bool) -> str | None:
+        """How the predictions are all the same; None if they are not, or after the few steps of a trial run.
 
-        A score that never rose above 0 is reported however few the steps were.
+        A score that never rose above 0 is reported of a trial run too.
         """
         task, examples = self.task_data.task, self.data.examples
         if len(examples) < LEAST_EXAMPLES:
             return None
-        same = describe_constant_predictions(task, examples, evaluation.predictions) if steps >= REHEARSAL else None
+        same = None if is_trial else describe_constant_predictions(task, examples, evaluation.predictions)
         metric, best = task.main_metric, self.history.best
         if same is None and metric != LOSS and best is not None and best <= 0:
             return f"{metric} on {self.split} never rose above 0"

@@ -47,6 +47,7 @@ class HeadRun(FinetuningRun):
 
     frozen: FrozenStates
     advice = "it may need weights of the encoder: give --trainable lora or all"
+    is_trial = False
 
     def log_done(self) -> None:
         """The last line of a run that was fitted just now: where its results are."""
@@ -94,7 +95,9 @@ class HeadRun(FinetuningRun):
         """Fit the head and evaluate it; it cannot collapse."""
         started = time.perf_counter()
         data = self.task_data
-        loss = fit_head(self.model, self._states, self.sequences, data.class_weights, data.has_known_head)
+        with self.device.autocast(), torch.no_grad():  # as predictions compute it
+            features = self.model.encoder.pool(self._states).float()
+        loss = fit_head(self.model, features, self.sequences, data.class_weights, data.has_known_head)
         state = self.train_state
         state.step, state.tokens = 1, len(self.sequences.ids)
         state.seconds = time.perf_counter() - started + self.frozen.seconds - self._encoded_before
@@ -110,12 +113,13 @@ class HeadRun(FinetuningRun):
 
 def fit_head(
     model: AlbertModel,
-    states: Float[Tensor, "sequences hidden"],
+    features: Float[Tensor, "sequences hidden"],
     sequences: Sequences,
     class_weights: Float64[np.ndarray, "classes"] | None = None,
     has_prior: bool = False,
 ) -> float:
-    """Set the model's classifier to the minimum of loss and penalty; returns the mean loss, without the penalty.
+    """Set the model's classifier to the minimum of loss and penalty, given what the pooler gave; returns the mean loss,
+    without the penalty.
 
     With `has_prior` it was fitted to other examples before, and what is penalized is how far it moves away from that.
     """
@@ -123,8 +127,8 @@ def fit_head(
 
     [kind] = (head.kind for head in model.head_list)
     head = cast(nn.Linear, model.heads[kind].dense)
-    features, batch = model.encoder.pool(states).detach(), without_tokens(sequences).to(states.device)
-    weights = None if class_weights is None else torch.from_numpy(class_weights).float().to(states.device)
+    batch = without_tokens(sequences).to(features.device)
+    weights = None if class_weights is None else torch.from_numpy(class_weights).float().to(features.device)
     # The loss of multi_label is the mean over its labels; each label is a classifier of its own.
     scale = len(head.weight) if kind == "multi_label" else 1
     prior = head.weight.detach().clone() if has_prior else torch.zeros_like(head.weight)

@@ -12,7 +12,7 @@ import torch
 from openalbert import atomic_io
 from openalbert.errors import UserError
 from openalbert.finetuning.batches import PackedBatch, Packing, num_units, tokens_in_memory
-from openalbert.finetuning.collapse_detection import FROM_PROGRESS, RATE_FACTOR, baseline_loss
+from openalbert.finetuning.collapse_detection import FROM_PROGRESS, RATE_FACTOR, REHEARSAL, baseline_loss
 from openalbert.finetuning.data import EncodedSplit, TaskData
 from openalbert.finetuning.early_stopping import EarlyStopping, EvaluationHistory
 from openalbert.finetuning.evaluation.baselines import gain_over, without_predictions
@@ -52,6 +52,11 @@ class FinetuningRun(TrainingRun[Finetune, PackedBatch]):
     batches: Packing
     advice = "train for longer, or raise --optimizer.learning-rate"
     """For a run that has hardly learned anything."""
+
+    @property
+    def is_trial(self) -> bool:
+        """Whether there were too few steps to learn anything."""
+        return self.train_state.step < REHEARSAL
 
     def __init__(
         self,
@@ -363,7 +368,7 @@ class FinetuningRun(TrainingRun[Finetune, PackedBatch]):
         }
         if collapsed is not None:
             self.log(f"this run collapsed, and its scores are no result: {collapsed}")
-        elif (same := self.early_stopping.describe_constant_predictions(kept, self.train_state.step)) is not None:
+        elif (same := self.early_stopping.describe_constant_predictions(kept, self.is_trial)) is not None:
             self.log(f"{same}: it has hardly learned anything; {self.advice}")
         for one in analyses:
             for sentence in describe_never_predicted(one.kind, one.never_predicted, one.num_examples):

@@ -164,7 +164,7 @@ class Batches:
         self._plans: dict[int, Pairs] = {}
         self._planning = threading.Lock()
         self._make = torch.compile(make_batch, dynamic=False) if compiled else make_batch
-        self._captured: dict[tuple[int, float], _CapturedMaker] = {}
+        self._captured: dict[int, _CapturedMaker] = {}
         self.examples_per_epoch = len(self.plan(0))
         if not self.examples_per_epoch:
             raise UserError(
@@ -178,7 +178,9 @@ class Batches:
 
     def set_masking_rate(self, rate: float) -> None:
         """Mask this fraction of the tokens in batches that are taken from here on."""
-        self.objective = replace(self.objective, masked_lm=replace(self.objective.masked_lm, rate=rate))
+        if rate != self.objective.masked_lm.rate:
+            self.objective = replace(self.objective, masked_lm=replace(self.objective.masked_lm, rate=rate))
+            self._captured.clear()  # and their memory with them
 
     def plan(self, epoch: int) -> Pairs:
         """Where the examples of an epoch lie; positions and sentences are counted over all shards."""
@@ -303,11 +305,10 @@ class Batches:
     def _finish(self, tokens: Int[Tensor, "tokens"], rows: Int64[Tensor, "batch 7"]) -> PretrainingBatch:
         if self.device.type != "cuda":
             return self._make(tokens, rows, self.word_starts, self.objective)
-        size = (len(rows), self.objective.masked_lm.rate)
-        if size not in self._captured:
+        if len(rows) not in self._captured:
             on_gpu = tokens.to(self.device), rows.to(self.device)
-            self._captured[size] = _CapturedMaker(self._make, *on_gpu, self.word_starts, self.objective)
-        return self._captured[size](tokens, rows)
+            self._captured[len(rows)] = _CapturedMaker(self._make, *on_gpu, self.word_starts, self.objective)
+        return self._captured[len(rows)](tokens, rows)
 
     def _pinned(self, tensor: Tensor) -> Tensor:
         return tensor.pin_memory() if self.device.type == "cuda" else tensor

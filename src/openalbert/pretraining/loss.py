@@ -205,7 +205,7 @@ class LossMonitor:
     is_growing: bool = False
     """Whether the depth grows: then growing it is no advice."""
     lowest: float = math.inf
-    """Of the means so far, at this depth."""
+    """Of the means so far, since the last restart."""
     depth: int = 0
     sum_of_losses: float = 0.0
     """Over the steps since the last mean was taken."""
@@ -217,9 +217,14 @@ class LossMonitor:
         """The kind and text of a warning, given the mean loss of the last so many steps; None if all is well."""
         return self._check_lost(loss, steps, depth) or self._check_plateau(loss, step, progress)
 
+    def restart(self) -> None:
+        """Forget the losses so far: from here on they are others."""
+        self.lowest, self.sum_of_losses, self.steps = math.inf, 0.0, 0
+
     def _check_lost(self, loss: float, steps: int, depth: int) -> tuple[str, str] | None:
         if self.depth != depth:  # with more layers it may go up at first
-            self.depth, self.lowest, self.sum_of_losses, self.steps = depth, math.inf, 0.0, 0
+            self.depth = depth
+            self.restart()
         self.sum_of_losses += loss * steps
         self.steps += steps
         if self.steps < LOST_STEPS:

@@ -47,6 +47,11 @@ class MaskSchedule:
         """The masking rate at this progress through the budget."""
         return self.stages[bisect_right(self.stages, progress, key=lambda stage: stage.start) - 1].rate
 
+    def rates_from(self, progress: float) -> list[float]:
+        """The distinct rates from this progress on, the current one first."""
+        later = [stage.rate for stage in self.stages if stage.start > progress]
+        return list(dict.fromkeys([self.rate(progress), *later]))
+
     @property
     def mean(self) -> float:
         """The mean rate over the budget."""

@@ -88,6 +88,8 @@ class PretrainingRun(TrainingRun[Pretrain, PretrainingBatch]):
         self.teacher = make_teacher(settings, shards, device)
         self.teacher_record = teacher_record(self.teacher, settings)
         self.masking_rates = settings.masking_rates
+        self.masking_rate = settings.objective.masked_lm.rate
+        """That of the last step; after one that was the last of its rate, of the next."""
         cost = partial(step_cost, settings, self.teacher_config, self.masking_rates.mean)
         super().__init__(
             settings,
@@ -134,18 +136,25 @@ class PretrainingRun(TrainingRun[Pretrain, PretrainingBatch]):
         self.loss_monitor: LossMonitor
 
     def _flops_per_token(self, depth: int) -> float:
-        """The model FLOPs of a step now."""
-        return step_cost(self.settings, self.teacher_config, self.batches.objective.masked_lm.rate, depth)
+        """The model FLOPs per token of a step like the last one."""
+        return step_cost(self.settings, self.teacher_config, self.masking_rate, depth)
 
     def before_batch(self, progress: float) -> None:
-        """Change the masking rate where its schedule says so."""
-        rate, before = self.masking_rates.rate(progress), self.batches.objective.masked_lm.rate
-        if rate != before:
-            self.batches.set_masking_rate(rate)
-            self.train_state.reset_window()  # another rate, another loss
-            text = f"from now on {percent(rate)} of the tokens are masked, up to here {percent(before)}"
-            # The step that is under way has its batch.
-            self.metrics_log.event(self.train_state.step + 2, "masking_rate", text)
+        """Set the masking rate."""
+        self.batches.set_masking_rate(self.masking_rates.rate(progress))
+
+    def _follow_masking_rate(self, step: Step) -> None:
+        """Report a change of the masking rate with the next step, whose batch has been made."""
+        assert self.train_state.next_progress is not None
+        rate = self.masking_rates.rate(self.train_state.next_progress)
+        if rate == self.masking_rate or self.train_state.next_progress >= 1:
+            return
+        text = f"from now on {percent(rate)} of the tokens are masked, up to here {percent(self.masking_rate)}"
+        self.metrics_log.event(step.number + 1, "masking_rate", text)
+        self.masking_rate = rate
+        # Another rate, another loss.
+        self.train_state.reset_window()
+        self.loss_monitor.restart()
 
     @property
     def teacher_config(self) -> AlbertConfig | None:
@@ -197,6 +206,7 @@ class PretrainingRun(TrainingRun[Pretrain, PretrainingBatch]):
                     self.metrics_log.write_window(step, self.train_state)
                 if self.heldout and step.every(settings.evaluate_every or settings.save_every):
                     self._evaluate(step.depth)
+                self._follow_masking_rate(step)
                 is_new_best = self.evaluated_at == step.number and self.is_best
                 if step.every(settings.save_every) or is_new_best or step.stop_asked:
                     self._save()
@@ -224,8 +234,7 @@ class PretrainingRun(TrainingRun[Pretrain, PretrainingBatch]):
             load_optimizer_tensors(self.optimizer, self.model, state, source.name)
         self.restore(found)
         events: dict[str, str] = {}
-        if self.train_state.next_progress is not None:
-            self.batches.set_masking_rate(self.masking_rates.rate(self.train_state.next_progress))
+        self.masking_rate = self.masking_rates.rate(self.train_state.next_progress or 0.0)
         if found:
             # A change of data after this checkpoint is undone with the steps that it lost.
             self.run_info |= {name: found.state[name] for name in DATA_KEYS}
@@ -275,16 +284,18 @@ class PretrainingRun(TrainingRun[Pretrain, PretrainingBatch]):
             self.log("no held-out text: prepare the shards with --heldout 0.01, or give --heldout FOLDER, to evaluate")
 
     def _compile(self) -> None:
-        """Run the first micro-batch once before the clock starts, so that everything is compiled."""
+        """Run a micro-batch of each size once before the clock starts, so that everything is compiled."""
         if self.compiled == "none":
             return
         started = time.perf_counter()
         state, device = self.train_state, self.device
-        micro_batch = self.batches.at(state.step, device.rank, device.world, 0, state.micro_batches)
         try:
-            with device.autocast():
-                scores = self.task.scores(micro_batch, self.settings.model.num_layers)
-            sum(score.mean for score in scores.values()).backward()  # type: ignore[union-attr]
+            for rate in self.masking_rates.rates_from(state.next_progress or 0.0):
+                self.batches.set_masking_rate(rate)
+                micro_batch = self.batches.at(state.step, device.rank, device.world, 0, state.micro_batches)
+                with device.autocast():
+                    scores = self.task.scores(micro_batch, self.settings.model.num_layers)
+                sum(score.mean for score in scores.values()).backward()  # type: ignore[union-attr]
         except torch.OutOfMemoryError:
             self.log("out of memory while compiling: the first step will take smaller micro-batches if it has to")
         self.optimizer.zero_grad()
@@ -479,14 +490,16 @@ def estimate_run(
     device: Device,
     teacher: AlbertConfig | None = None,
 ) -> Needs:
-    """The needs of a run, given the time and the tokens of one step at some depth."""
+    """The needs of a run, given the time and the tokens of one step at some depth and the first masking rate."""
     needed = step_memory(settings, micro_batch, device, teacher)
     weights = 4 * sum(parameters_by_component(settings.model).values())
+    cost = partial(step_cost, settings, teacher, settings.masking_rates.mean)
+    timed_cost = step_cost(settings, teacher, settings.objective.masked_lm.rate, depth)
     return estimate(
         settings.budget,
         settings.depths,
-        partial(step_cost, settings, teacher, settings.masking_rates.mean),
-        step_seconds=step_seconds,
+        cost,
+        step_seconds=step_seconds * cost(depth) / timed_cost,
         step_tokens=step_tokens,
         depth=depth,
         memory_bytes=device.memory_before + sum(one.total for one in needed),

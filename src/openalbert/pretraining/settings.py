@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated
 
@@ -131,7 +132,14 @@ class Pretrain:
             raise UserError("distillation has settings but no teacher: name one with --distill, or leave them out")
         self.budget  # noqa: B018 - raises if more than one is given
         self.depths  # noqa: B018 - raises if it cannot be parsed
-        self.masking_rates  # noqa: B018 - likewise
+        budgets = [replace(self.objective.masked_lm, rate=stage.rate) for stage in self.masking_rates.stages]
+        for before, after in pairwise(budgets):
+            if before.budget(self.objective.max_length) == (count := after.budget(self.objective.max_length)):
+                raise UserError(
+                    f"mask schedule '{self.mask_schedule}': at rate {after.rate:g} an example has {count} predictions, "
+                    f"as at rate {before.rate:g}: give rates that are further apart, or more "
+                    "--objective.masked-lm.max-predictions"
+                )
 
     @property
     def budget(self) -> Budget:

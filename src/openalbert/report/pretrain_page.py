@@ -37,6 +37,7 @@ EVENTS = {
     "no_graph": "no CUDA graph",
     "plateau": "plateau",
     "depth": "depth changed",
+    "masking_rate": "masking rate changed",
     "collapsed": "collapsed",
     "early_stop": "stopped early",
     "new_data": "new data",

@@ -273,7 +273,13 @@ class Checkpointer:
         where = str(saved.folder)
         load_weights(self.model, saved.tensors["model"], where)
         load_optimizer_tensors(self.optimizer, self.model, saved.tensors["optimizer"], where)
-        train_state = TrainState(**saved.state["train_state"])
+        known = saved.state["train_state"]
+        if unknown := known.keys() - vars(TrainState()).keys():
+            raise UserError(
+                f"{where}: written by another version of openalbert ({', '.join(sorted(unknown))} is not known): "
+                "go on with that version, or start over with --fresh"
+            )
+        train_state = TrainState(**known)
         if saved.state["split_for"] != self._split_for:
             train_state.micro_batches = micro_batches
         self.metrics_log.resume(saved.state["metrics_bytes"], saved.state["window"], train_state)
