@@ -1,6 +1,7 @@
 """What all tests stand on: shapes in signatures are checked; real data is used where it lies beside the checkout."""
 
 import os
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,10 @@ install_import_hook(
 settings.register_profile("same", derandomize=True)
 settings.register_profile("others", derandomize=False, print_blob=True)
 settings.load_profile("same")
+
+# A shell ignores SIGINT in the background jobs of a script, and so would every process that a test interrupts.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 REAL_DATA = ROOT.parent / "shared" / "data"
 
