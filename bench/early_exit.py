@@ -185,7 +185,7 @@ def score_pair(task_name: str, data: Path, runs: Path, seed: int, device: Device
 
 def choose_point(info: ExitInfo, drop: float | None) -> ExitPoint:
     """The rule with the fewest layers that costs so many points at most, by the examples held out; or the best one."""
-    return info.points[-1] if drop is None else info.cheapest(drop)
+    return info.highest if drop is None else info.cheapest(drop)
 
 
 def time_pair(

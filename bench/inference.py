@@ -1,7 +1,7 @@
 """Inference on a CPU: ALBERT-base and BERT-base by every route, each in a process of its own, in turn.
 
     python bench/inference.py [--rounds 3] [--threads 2 1] [--only ours-int8 ...] [--shapes 1x128 ...] [--work PATH]
-                              [--exits EXPORTED --texts sst2/dev.tsv]
+                              [--exits EXPORTED --texts sst2/dev.tsv --note "how it was trained, what it scores"]
 
 A round runs every contestant once; runs with the same --work add rounds to those that are there. Prints a table and
 writes results/inference-cpu/. The ALBERT is the bundled checkpoint, the BERT has random weights; both classify.
@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 from unittest import mock
 
@@ -392,10 +393,10 @@ def measure(names: list[str], threads: list[int], shapes: list[str], rounds: int
 # The report.
 
 
-def write_report(work: Path) -> None:
+def write_report(work: Path, note: str) -> None:
     """Write results/inference-cpu/ from all rounds."""
     rounds = [json.loads(line) for line in (work / "rounds.jsonl").read_text().splitlines()]
-    run = {"processor": _processor(), "versions": _versions(), "rounds": rounds}
+    run = {"processor": _processor(), "versions": _versions(), "note": note, "rounds": rounds}
     RESULTS.mkdir(parents=True, exist_ok=True)
     (RESULTS / "run.json").write_text(json.dumps(run, indent=1) + "\n")
     (RESULTS / "report.md").write_text(report(run))
@@ -412,7 +413,7 @@ def report(run: dict[str, Any]) -> str:
         processor=run["processor"],
         loads=f"{min(one['load'] for one in records):.1f} to {max(one['load'] for one in records):.1f}",
         rounds=", ".join(f"{len(_times(records, BASE, count)['1x128'])} with --threads {count}" for count in threads),
-        exits=_describe_exits(records),
+        exits=fill(f"{_describe_exits(records)} {run.get('note', '')}".strip(), 120, break_on_hyphens=False),
         **_differences(records),
     )
 
@@ -526,6 +527,7 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=Path("/tmp/inference"))
     parser.add_argument("--exits", type=Path)
     parser.add_argument("--texts", type=Path)
+    parser.add_argument("--note", default="", help="for the report: how EXPORTED was trained, and what it scores")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker == EXITS:
@@ -539,7 +541,7 @@ def main() -> None:
     more = ["--exits", str(arguments.exits), "--texts", str(arguments.texts)] if arguments.exits else []
     names = [name for name in arguments.only if more or name != EXITS]
     measure(names, arguments.threads, arguments.shapes, arguments.rounds, arguments.work, more)
-    write_report(arguments.work)
+    write_report(arguments.work, arguments.note)
 
 
 if __name__ == "__main__":

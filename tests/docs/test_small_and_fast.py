@@ -13,7 +13,7 @@ from openalbert.text.tokenizer import Tokenizer
 @pytest.fixture
 def mails(tmp_path: Path, small: Tokenizer) -> Path:
     made_model(tmp_path / "my-model", small)
-    train = lesson("classification", tmp_path / "made")
+    train = lesson("classification", tmp_path / "made", 1200)
     learn(tmp_path / "my-model", "classification", train, tmp_path / "runs" / "mails", "--steps 60")
     lesson("classification", tmp_path / "other", 60, seed=9).rename(tmp_path / "more-mails.csv")
     train.rename(tmp_path / "mails.csv")

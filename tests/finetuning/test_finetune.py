@@ -418,6 +418,8 @@ def test_from_scratch_begins_with_fresh_weights_of_the_seed(tiny: Path, tmp_path
     [
         ("--task sst3", "'sst3' is not a task: did you mean 'sst2'?"),
         ("--epochs 2", "the run's length is given in epochs and steps: give one of them"),
+        ("--exits --exit-drop 101", "exit_drop is 101.0: give the points that may be lost, from 0 to 100"),
+        ("--exit-drop 0.5", "--exit-drop is for --exits: give both, or none"),
         ("--seeds 0", "seeds is 0: it must be at least 1"),
         ("--dropout 1", "dropout is 1.0: it is a fraction"),
         ("--from x --from-scratch", "give one of them"),

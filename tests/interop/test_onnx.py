@@ -16,9 +16,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+import openalbert
+from openalbert import cli
 from openalbert.errors import UserError
 from openalbert.interop import huggingface
-from openalbert.interop.onnx import EXPORT, WHOLE, Manifest, read_manifest, size_of, write_export
+from openalbert.interop.huggingface import EXPORT, WHOLE_GRAPH
+from openalbert.interop.onnx import Manifest, read_manifest, size_of, write_export
 from openalbert.interop.onnx_graph import OPSET
 from openalbert.interop.onnx_runtime import ExportedModel
 from openalbert.interop.quantization import WEIGHTS_FILE, Part, check_quantized, quantize
@@ -79,7 +82,7 @@ def test_blocks_with_the_same_weights_are_stored_once(int8: bool, tmp_path: Path
     grown = (tmp_path / "more" / WEIGHTS_FILE).stat().st_size - (tmp_path / "shared" / WEIGHTS_FILE).stat().st_size
     assert grown < 1.2 * one_block * (1 if int8 else 4) + 1000
     ids, segments, mask = batch()
-    session = onnxruntime.InferenceSession(tmp_path / "more" / WHOLE)
+    session = onnxruntime.InferenceSession(tmp_path / "more" / WHOLE_GRAPH)
     (found,) = session.run(["classification"], {"input_ids": ids, "token_type_ids": segments, "attention_mask": mask})
     np.testing.assert_allclose(found, computed_by_torch(model)["classification"], atol=0.3 if int8 else 2e-5)
 
@@ -101,7 +104,7 @@ def computed_by_torch(model: AlbertModel, depth: int | None = None) -> dict[str,
 
 def test_the_whole_graph_computes_every_output_of_the_model(pair: tuple[AlbertModel, Path]) -> None:
     model, folder = pair
-    session = onnxruntime.InferenceSession(folder / WHOLE)
+    session = onnxruntime.InferenceSession(folder / WHOLE_GRAPH)
     ids, segments, mask = batch()
     names = [one.name for one in session.get_outputs()]
     found = session.run(None, {"input_ids": ids, "token_type_ids": segments, "attention_mask": mask})
@@ -213,7 +216,7 @@ def products_of(folder: Path, name: str) -> dict[str, int]:
 
 def test_onnx_runtime_computes_every_product_of_a_matrix_in_8_bits(int8_pair: tuple[AlbertModel, Path]) -> None:
     # Four products in the layer, the map of the embedding, the pooler, two in the masked-LM head, eight other heads.
-    found = products_of(int8_pair[1], WHOLE)
+    found = products_of(int8_pair[1], WHOLE_GRAPH)
     assert found["MatMul"] == found["Gemm"] == 0
     assert found["DynamicQuantizeMatMul"] + found["MatMulIntegerToFloat"] == 4 + 1 + 1 + 2 + 8
     layer = products_of(int8_pair[1], "layer-0-0.onnx")
@@ -227,7 +230,7 @@ def test_int8_is_near_fp32_and_the_same_in_pieces_and_whole(int8_pair: tuple[Alb
     hidden = exported.encode(ids, segments, mask)
     expected = computed_by_torch(model)["last_hidden_state"]
     assert np.corrcoef(hidden[real].ravel(), expected[real].ravel())[0, 1] > 0.998
-    session = onnxruntime.InferenceSession(folder / WHOLE)
+    session = onnxruntime.InferenceSession(folder / WHOLE_GRAPH)
     inputs = {"input_ids": ids, "token_type_ids": segments, "attention_mask": mask}
     np.testing.assert_array_equal(session.run(["last_hidden_state"], inputs)[0], hidden)
 
@@ -237,7 +240,7 @@ def test_a_part_can_stay_in_fp32(part: Part, tmp_path: Path) -> None:
     model = made_model(FORMS["ALBERT"])
     manifest = write_export(model, tmp_path / "export", source=tmp_path, int8=True, keep=(part,))
     assert manifest.kept == (part,)
-    graph = onnx.load(tmp_path / "export" / WHOLE, load_external_data=False)
+    graph = onnx.load(tmp_path / "export" / WHOLE_GRAPH, load_external_data=False)
     matrices = {one.name: one.data_type for one in graph.graph.initializer if len(one.dims) == 2}
     wide = {name for name, kind in matrices.items() if kind == onnx.TensorProto.FLOAT}
     start = {"embedding": "encoder.embedding.", "attention": "encoder.attention.", "heads": ("heads.", "encoder.pool")}
@@ -277,7 +280,25 @@ def test_a_folder_with_other_things_is_not_replaced(tiny: Path, tmp_path: Path) 
     assert (tmp_path / "notes.txt").read_text() == "mine"
 
 
-def test_an_exported_folder_is_refused_where_weights_are_needed(tiny: Path, tmp_path: Path) -> None:
+def test_an_exported_folder_is_refused_where_weights_are_needed(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     write_export(huggingface.load(tiny), tmp_path / "export", source=tiny, int8=True)
-    with pytest.raises(UserError, match="is an exported model, for `openalbert predict`"):
+    message = "is an exported model, for `openalbert predict`"
+    with pytest.raises(UserError, match=message):
         huggingface.load(tmp_path / "export")
+    with pytest.raises(SystemExit):
+        cli.main(
+            ["finetune", str(tmp_path / "export"), "--task", "classification", "--train", "any.csv", "--out", "run"]
+        )
+    assert message in capsys.readouterr().err
+    (tmp_path / "export" / EXPORT).unlink()
+    with pytest.raises(UserError, match=r"export\.json is missing, which an exported model needs: copy the whole"):
+        openalbert.load(tmp_path / "export")
+
+
+def test_the_parameters_of_a_manifest_are_the_models_own(tiny: Path, tmp_path: Path) -> None:
+    model = huggingface.load(tiny)
+    for int8 in (False, True):
+        manifest = write_export(model, tmp_path / f"int8-{int8}", source=tiny, int8=int8)
+        assert manifest.num_parameters == model.num_parameters()

@@ -9,6 +9,7 @@ from pathlib import Path
 import onnx
 import pytest
 
+import openalbert
 from openalbert.errors import UserError
 from openalbert.interop import huggingface
 from openalbert.interop.onnx import EMBEDDING, EXPORT, _sha256, write_export
@@ -65,6 +66,20 @@ def too_new(folder: Path) -> None:
     graph = onnx.load(folder / EMBEDDING, load_external_data=False)
     graph.opset_import[0].version = 999
     (folder / EMBEDDING).write_bytes(graph.SerializeToString())
+
+
+def test_a_graph_of_another_part_is_refused_when_it_is_run(export: Path) -> None:
+    shutil.copyfile(export / "layer-0-0.onnx", export / EMBEDDING)
+    sign_again(export)
+    with pytest.raises(UserError, match=r"embedding\.onnx: not the graph that belongs here .*: copy the whole folder"):
+        openalbert.load(export).embed("a text")
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"precision": "int4"}'])
+def test_a_damaged_manifest_is_refused_with_what_to_do(export: Path, content: str) -> None:
+    (export / EXPORT).write_text(content)
+    with pytest.raises(UserError, match=r"export\.json.*: copy the whole folder again, or export the model again"):
+        openalbert.load(export)
 
 
 @pytest.mark.parametrize("damage", [foreign, cut_graph, too_new])

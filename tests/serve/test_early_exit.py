@@ -115,6 +115,21 @@ def test_a_deadline_lets_sequences_leave_with_the_depth_they_have() -> None:
     assert 1 <= out.depths.max() < 5
 
 
+def test_with_a_deadline_each_sequence_is_computed_alone() -> None:
+    seen = []
+
+    class Watched(TorchPool):
+        def run_layer(self, depths: np.ndarray) -> np.ndarray:
+            seen.append(len(depths))
+            return super().run_layer(depths)
+
+    out = run_with_exits(Watched(random_model(), CPU), random_sequences(LENGTHS), Leaving(RULES[1], deadline=1e9))
+    together = run_with_exits(TorchPool(random_model(), CPU), random_sequences(LENGTHS), Leaving(RULES[1]))
+    assert set(seen) == {1}
+    np.testing.assert_allclose(out.logits, together.logits, atol=1e-5)
+    assert out.depths.tolist() == together.depths.tolist()
+
+
 def test_a_depth_that_the_model_does_not_have_is_refused() -> None:
     with pytest.raises(UserError, match="from 1 to 5"):
         run_with_exits(TorchPool(random_model(), CPU), random_sequences([5]), Leaving(max_depth=6))

@@ -1,6 +1,8 @@
 """`openalbert export` writes a model as ONNX, and says what the export is worth."""
 
+import csv
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -8,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.finetuning.made_lessons import learn, lesson, made_model
 from tests.text.varied_lines import plain_lines
 
 import openalbert
@@ -16,15 +19,22 @@ from openalbert.finetuning.evaluation.evaluate import Evaluate, score_models
 from openalbert.interop import huggingface
 from openalbert.interop.onnx_runtime import ExportedModel
 from openalbert.serve import export as module
-from openalbert.serve.export import Export, export, export_model
+from openalbert.serve.export import Export, export, export_model, print_report
 from openalbert.serve.export_scores import as_sequences, largest_differences
 from openalbert.serve.onnx_backend import OnnxBackend
 from openalbert.tasks.registry import TaskSource
+from openalbert.text.tokenizer import Tokenizer
 
 
 def dev_of(run: Path) -> Path:
     """The labelled file next to a run."""
     return next(path for path in sorted((run.parent / "data").iterdir()) if path.is_file())
+
+
+def lines_of(path: Path) -> list[str]:
+    """The texts of a made file."""
+    with path.open(newline="") as file:
+        return [row["text"] for row in csv.DictReader(file)]
 
 
 def test_int8_is_reported_next_to_fp32_with_the_scores_before_and_after(
@@ -52,34 +62,39 @@ def test_an_fp32_export_scores_as_its_model(kind: str, quick_runs: dict[str, Pat
     assert max(gap for gap, _ in report.differences.values()) < 1e-4
 
 
-def test_a_score_that_drops_too_much_is_a_warning_that_offers_a_mixed_form(
-    quick_runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = quick_runs["classification"]
-    monkeypatch.setattr(module, "MOST_LOST", -101.0)
-    settings = Export(str(run), tmp_path / "export", int8=True, keep_fp32=("down",), source=TaskSource(dev=dev_of(run)))
-    export(settings)
-    printed = capsys.readouterr().out
-    assert "WARNING: classification dev, accuracy drops by" in printed
-    assert "--keep-fp32 down " in printed
-    assert "int8, down in fp32" in printed
-
-
-def test_the_part_whose_logits_suffer_most_is_the_one_to_keep(
-    quick_runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A pooler that scales small differences up, as one that was trained alone does, loses most by 8 bits."""
-    run = tmp_path / "model"
+@pytest.fixture
+def fragile(quick_runs: dict[str, Path], tmp_path: Path) -> Path:
+    """A model whose pooler scales small differences up, as one that was trained alone does: 8 bits cost it most."""
     model = openalbert.load(quick_runs["classification"])
     pooler = model.module.encoder.pooler
     pooler.weight.data[:, 0] = 0
     pooler.weight.data *= 40
     model.module.encoder.ffn[0].norm.bias.data[0] = 60
-    model.save(run)
-    monkeypatch.setattr(module, "MOST_LOST", -101.0)
+    model.save(tmp_path / "fragile")
+    return tmp_path / "fragile"
+
+
+def test_a_score_that_drops_too_much_is_a_warning_that_names_the_part_to_keep(
+    fragile: Path, quick_runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     dev = TaskSource(dev=dev_of(quick_runs["classification"]))
-    report = export_model(Export(str(run), tmp_path / "export", int8=True, source=dev))
-    assert report.advice.endswith("--keep-fp32 heads")
+    export(Export(str(fragile), tmp_path / "int8", int8=True, source=dev))
+    printed = capsys.readouterr().out
+    assert "WARNING: classification dev, accuracy drops by" in printed
+    assert "with --keep-fp32 heads by 0.0" in printed
+    export(Export(str(fragile), tmp_path / "mixed", int8=True, keep_fp32=("heads",), source=dev))
+    printed = capsys.readouterr().out
+    assert "WARNING" not in printed
+    assert "int8, heads in fp32" in printed
+
+
+def test_int8_is_advised_against_where_no_part_in_fp32_helps(
+    quick_runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = quick_runs["classification"]
+    monkeypatch.setattr(module, "MOST_LOST", -101.0)
+    report = export_model(Export(str(run), tmp_path / "int8", int8=True, source=TaskSource(dev=dev_of(run))))
+    assert report.advice.endswith("no part of it in fp32 alone makes that better: leave out --int8")
 
 
 def test_a_pretrained_model_is_scored_by_its_mlm_accuracy(tiny: Path, tmp_path: Path) -> None:
@@ -99,11 +114,14 @@ def test_what_cannot_be_scored_is_refused_before_anything_is_written(
     short.write_text("too short")
     binary.write_bytes(b"\xff\xfe\x00")
     bare.write_text("text\na text without a label\n")
+    long = tmp_path / "long.txt"
+    long.write_text("\n".join(plain_lines(400)))
     tuned = quick_runs["classification"]
     for model, task, source, message in (
         (tiny, "", TaskSource(dev=short), "are needed to measure MLM accuracy"),
         (tiny, "", TaskSource(dev=binary), "cannot be read as a UTF-8 text"),
         (tiny, "", TaskSource(dev=tmp_path / "absent.txt"), "cannot be read as a UTF-8 text"),
+        (tiny, "sst2", TaskSource(dev=long), "is not fine-tuned, so it has no --task"),
         (tiny, "", TaskSource(data=tmp_path), "has no head for a task: give a text file with --dev"),
         (tuned, "", TaskSource(dev=tmp_path / "absent.csv"), "absent.csv"),
         (tuned, "", TaskSource(dev=bare), "label"),
@@ -144,6 +162,45 @@ def test_the_card_of_an_export_states_what_it_is_and_its_code_runs_in_the_folder
     card = (tmp_path / "fp32" / "README.md").read_text(encoding="utf-8")
     assert "All weights are in fp32." in card
     assert "| score | not measured |" in card
+
+
+def test_the_card_has_the_license_and_the_parameters_of_the_original(
+    quick_runs: dict[str, Path], tmp_path: Path
+) -> None:
+    shutil.copytree(quick_runs["classification"] / "model", tmp_path / "model")
+    card = tmp_path / "model" / "README.md"
+    card.write_text(re.sub(r"^license: .*$", "license: apache-2.0", card.read_text(), flags=re.MULTILINE))
+    export_model(Export(str(tmp_path / "model"), tmp_path / "export"))
+    text = (tmp_path / "export" / "README.md").read_text()
+    assert "\nlicense: apache-2.0\n" in text
+    assert f"{huggingface.load(tmp_path / 'model').num_parameters():,} parameters" in text
+
+
+def test_the_score_by_early_exit_is_shown_next_to_that_of_full_depth(
+    quick_runs: dict[str, Path], small: Tokenizer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    start, train = made_model(tmp_path / "start", small), lesson("classification", tmp_path / "made", 1200)
+    learn(start, "classification", train, tmp_path / "run", "--exits --exit-drop 5 --steps 200")
+    dev = dev_of(quick_runs["classification"])
+    report = export_model(Export(str(tmp_path / "run"), tmp_path / "export", source=TaskSource(dev=dev)))
+    full, early = report.scores
+    assert (full.name, full.layers) == ("classification dev, accuracy", None)
+    assert early.name == "classification dev, accuracy, early exit"
+    assert early.before == early.after
+    found = openalbert.load(tmp_path / "export").predict(lines_of(dev))
+    assert early.layers == pytest.approx(np.mean([one.depth for one in found]))
+    print_report(report)
+    assert f"{early.layers:.1f} layers on average)" in capsys.readouterr().out
+
+
+def test_an_interrupted_export_leaves_nothing(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, "time_models", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        export_model(Export(str(tiny), tmp_path / "export"))
+    assert not (tmp_path / "export").exists()
 
 
 def test_the_report_is_json_for_programs(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -26,7 +26,8 @@ def run(tmp_path_factory: pytest.TempPathFactory, small: Tokenizer) -> Path:
     config = AlbertConfig(small.vocab_size, 32, 64, 4, 2, 128, max_positions=64, initializer_range=0.1)
     folder = tmp_path_factory.mktemp("exits")
     huggingface.save(AlbertModel(config), folder / "start", small)
-    learn(folder / "start", "classification", lesson("classification", folder), folder / "run", "--exits --steps 100")
+    file = lesson("classification", folder, 1200)
+    learn(folder / "start", "classification", file, folder / "run", "--exits --exit-drop 0.5 --steps 300")
     return folder / "run"
 
 
@@ -42,6 +43,7 @@ def test_inputs_leave_at_the_depth_that_they_need(run: Path) -> None:
     found = model.predict(TEXTS)
     assert model.exits is not None
     rule = model.exits.chosen.rule
+    assert model.exits.chosen.mean_depth < 4
     assert all(1 <= one.depth <= 4 for one in found)
     if rule.kind == "confidence":
         assert all(one.probability >= rule.threshold or one.depth == 4 for one in found)
@@ -81,6 +83,16 @@ def test_the_shell_logs_how_many_layers_were_computed(run: Path, capsys: pytest.
 
 def test_a_deadline_of_nothing_computes_one_layer(run: Path) -> None:
     assert {one.depth for one in openalbert.load(run).predict(TEXTS, deadline_ms=0.0)} == {1}
+
+
+def test_a_depth_of_a_model_without_exits_is_computed_with_a_notice(
+    run: Path, quick_runs: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words, is_noted in ((["--depth", "1"], True), (["--depth", "2"], False), (["--deadline-ms", "9000"], True)):
+        cli.main(["predict", str(quick_runs["classification"]), "the war", *words])
+        assert ("was fine-tuned without --exits" in capsys.readouterr().err) == is_noted
+    cli.main(["predict", str(run), "the war", "--depth", "1"])
+    assert "without --exits" not in capsys.readouterr().err
 
 
 def test_a_saved_model_keeps_its_exits(run: Path, tmp_path: Path) -> None:

@@ -395,6 +395,7 @@ def _start_folder(settings: Finetune) -> Path:
     if not settings.model and not settings.start:
         raise UserError("name the model right after the verb: `openalbert finetune MODEL --task …`")
     named = huggingface.find_folder(settings.start or settings.model)
+    huggingface.refuse_exported(named)
     if not (settings.model and settings.start):
         return named
     other = huggingface.find_folder(settings.model)

@@ -4,7 +4,7 @@ The exits are trained together with the head (PABEE, arXiv 2006.04152). Examples
 whichever computes fewer layers for the same score on training examples held out.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -24,6 +24,7 @@ from openalbert.finetuning.predict import (
     sigmoid,
     softmax,
 )
+from openalbert.formatting import counted
 from openalbert.interop.exits import ExitInfo, ExitPoint, ExitRule
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import HeadKind
@@ -33,6 +34,7 @@ from openalbert.train.device import Device
 Logits: TypeAlias = Float32[np.ndarray, "examples outputs"]
 NEVER = ExitRule("confidence", threshold=2.0)  # no probability is above 1
 QUANTILES = 40  # thresholds that are tried
+LEAST_EXAMPLES = 100  # held out: on fewer, luck chooses the rule
 MAX_PATIENCE_FOR_VALUES = 3
 
 
@@ -95,24 +97,39 @@ class FittedExits:
     """The fitted rule, and what it gives on the splits that a run is scored on."""
 
     info: ExitInfo
+    max_drop: float
+    """The points that it was to lose at most."""
     scores: dict[str, dict[str, float]]
     """By split: the mean depth, the score, and the score at full depth."""
 
-    def sentence(self) -> str:
+    def sentences(self) -> Iterator[str]:
         """The result, for the user to read."""
-        layers, rule = self.info.num_layers, self.info.chosen.rule
+        info, point = self.info, self.info.chosen
+        held_out = f"{counted(info.num_examples, 'held-out training example')}"
+        if point.rule == NEVER:
+            why = f"{held_out} are too few to fit its rule" if is_too_few(info.num_examples) else "no rule is as good"
+            yield f"early exit: all layers are computed, {why}; `predict --speedup` or `--depth` computes fewer"
+            return
         parts = [
-            f"{split} {self.info.metric} {one['score']:.1f} at {one['mean_depth']:.1f} of {layers} layers "
+            f"{split} {info.metric} {one['score']:.1f} at {one['mean_depth']:.1f} of {info.num_layers} layers "
             f"(full depth: {one['full_score']:.1f})"
             for split, one in self.scores.items()
         ]
-        if not parts:
-            point = self.info.chosen
-            parts = [
-                f"{self.info.metric} {point.score:.1f} at {point.mean_depth:.1f} of {layers} layers on held-out "
-                "training examples"
-            ]
-        return f"early exit at {rule}: " + "; ".join(parts)
+        parts.append(
+            f"{held_out} {point.score:.1f} +- {point.error:.1f} at {point.mean_depth:.1f} (full depth: "
+            f"{info.full_score:.1f})"
+        )
+        yield f"early exit at {point.rule}: {'; '.join(parts)}"
+        if info.loss(point) > self.max_drop:
+            yield (
+                f"no rule is sure to lose at most {self.max_drop:g} points on so few examples: it is the one with the "
+                "highest score there"
+            )
+
+
+def is_too_few(num_examples: int) -> bool:
+    """Whether so many examples held out are too few to fit a rule on."""
+    return num_examples < LEAST_EXAMPLES
 
 
 def fit_and_score(
@@ -130,17 +147,20 @@ def fit_and_score(
         by_depth = predict_depths(model, split.encoding.sequences, device)
         early, full = (measure_rule(task, split, info.head, rule, by_depth) for rule in (info.chosen.rule, NEVER))
         scores[name] = {"mean_depth": early.mean_depth, "score": early.score, "full_score": full.score}
-    return FittedExits(info, scores)
+    return FittedExits(info, max_drop, scores)
 
 
 def fit_exits(model: AlbertModel, task: Task, held_out: EncodedSplit, device: Device, max_drop: float) -> ExitInfo:
-    """Measure all rules, keep those that none beats, and choose one of them (`ExitInfo.cheapest`)."""
+    """Measure all rules, keep the best for each depth, and choose one of them (`ExitInfo.cheapest`).
+
+    Of too few examples none is chosen: all layers are computed.
+    """
     head = model.head_list[0].kind
     by_depth = predict_depths(model, held_out.encoding.sequences, device)
     full, at_full_depth = _measure(task, held_out, head, NEVER, by_depth)
     points = [measure_rule(task, held_out, head, rule, by_depth) for rule in candidate_rules(head, by_depth)]
     best = []
-    for point in pareto([*points, full]):
+    for point in best_by_depth([full, *points]):
         _, predictions = _measure(task, held_out, head, point.rule, by_depth)
         error = paired_error(task, held_out.examples, predictions, at_full_depth, task.main_metric)
         best.append(replace(point, error=error))
@@ -153,7 +173,7 @@ def fit_exits(model: AlbertModel, task: Task, held_out: EncodedSplit, device: De
         chosen=full,
         points=tuple(best),
     )
-    return replace(info, chosen=info.cheapest(max_drop))
+    return info if is_too_few(info.num_examples) else replace(info, chosen=info.cheapest(max_drop))
 
 
 def measure_rule(task: Task, data: EncodedSplit, head: HeadKind, rule: ExitRule, by_depth: np.ndarray) -> ExitPoint:
@@ -189,10 +209,18 @@ def candidate_rules(head: HeadKind, by_depth: np.ndarray) -> Iterator[ExitRule]:
         yield ExitRule("patience", patience=patience)
 
 
-def pareto(points: Sequence[ExitPoint]) -> Iterator[ExitPoint]:
-    """The points that no other one beats in both depth and score, shallow first."""
+def best_by_depth(points: Sequence[ExitPoint]) -> list[ExitPoint]:
+    """The points that no shallower one equals, up to the best of them, then those that no deeper one equals."""
+    rising = list(_rising(sorted(points, key=lambda one: (one.mean_depth, -one.score))))
+    deeper = [one for one in points if one.mean_depth > rising[-1].mean_depth]
+    falling = list(_rising(sorted(deeper, key=lambda one: (-one.mean_depth, -one.score))))
+    return rising + falling[::-1]
+
+
+def _rising(points: Iterable[ExitPoint]) -> Iterator[ExitPoint]:
+    """Those with a higher score than all before them."""
     best = -np.inf
-    for point in sorted(points, key=lambda one: (one.mean_depth, -one.score)):
+    for point in points:
         if point.score > best:
             best = point.score
             yield point

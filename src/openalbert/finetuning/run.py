@@ -381,7 +381,8 @@ class FinetuningRun(TrainingRun[Finetune, PackedBatch]):
             self._write_model(scores, analyses)
             if exits is not None:
                 write_exit_info(self.folder / MODEL, exits.info)
-                self.log(exits.sentence())
+                for sentence in exits.sentences():
+                    self.log(sentence)
             self.write_actual()
             write_report([self.folder], self.folder / REPORT)
             self.log_actual()

@@ -117,7 +117,8 @@ class Finetune:
     """Train a small head after every layer too, so that easy examples can leave early when predicting.
     For classification, regression and multi_label. The rule is fitted on training examples held out."""
     exit_drop: float = 0.0
-    """How many points of the metric the fitted rule may lose on those, its standard error included."""
+    """How many points of the metric the fitted rule may lose on those, its standard error included.
+    Where no rule is as sure, it is the one with the highest score."""
     seed: int = 1
     """Seed of everything random: the head's first weights, the order of examples, dropout."""
     seeds: int = 1
@@ -182,8 +183,10 @@ class Finetune:
             raise UserError(
                 "--exits allows a drop in points of a metric in percent, not of the loss: choose another --metric"
             )
-        if self.exit_drop < 0:
-            raise UserError(f"exit_drop is {self.exit_drop}: give the points that may be lost, 0 or more")
+        if not 0 <= self.exit_drop <= 100:
+            raise UserError(f"exit_drop is {self.exit_drop}: give the points that may be lost, from 0 to 100")
+        if self.exit_drop and not self.exits:
+            raise UserError("--exit-drop is for --exits: give both, or none")
         given = [name for name in ("epochs", "steps", "minutes") if getattr(self, name) is not None]
         if len(given) > 1:
             raise UserError(f"the run's length is given in {' and '.join(given)}: give one of them")

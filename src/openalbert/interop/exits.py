@@ -3,6 +3,7 @@
 They are files of their own, so that the rest of the folder stays a model that everybody loads.
 """
 
+import math
 import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -34,6 +35,10 @@ class ExitRule:
     """Of confidence: the least probability. Of patience, for values: the largest change that counts as none."""
     patience: int = 1
     """The number of layers in a row."""
+
+    def __post_init__(self) -> None:
+        if self.patience < 1 or not math.isfinite(self.threshold):
+            raise UserError(f"no rule of early exit has a patience of {self.patience}, a threshold of {self.threshold}")
 
     def __str__(self) -> str:
         rows = "1 layer" if self.patience == 1 else f"{self.patience} layers in a row"
@@ -71,26 +76,42 @@ class ExitInfo:
     """The metric there at full depth."""
     chosen: ExitPoint
     points: tuple[ExitPoint, ...]
-    """The best score for each mean depth, shallow first."""
+    """The best rules for each mean depth, shallow first; the last one is full depth."""
     weights: str = ""
     """Checksums of the weights that it was fitted for."""
+
+    @property
+    def highest(self) -> ExitPoint:
+        """The rule with the highest score."""
+        return max(self.points, key=lambda point: point.score)
 
     def cheapest(self, max_drop: float) -> ExitPoint:
         """The rule with the fewest layers whose loss plus its standard error is at most `max_drop` points.
 
-        A rule that was lucky on few examples loses more on others. Where no rule is as sure, it is the one with the
-        highest score, which no other depth exceeded.
+        A rule that was lucky on few examples loses more on others. Where none is as sure, it is the one with the
+        highest score.
         """
-        sure = [point for point in self.points if self.full_score - point.score + point.error <= max_drop]
-        return min(sure, key=lambda point: point.mean_depth, default=self.points[-1])
+        sure = [point for point in self.points[:-1] if self.loss(point) <= max_drop]
+        return min(sure, key=lambda point: point.mean_depth, default=self.highest)
+
+    def loss(self, point: ExitPoint) -> float:
+        """The points that a rule may lose: what it lost on the examples held out, and one standard error."""
+        return self.full_score - point.score + point.error
 
     def at_speedup(self, speedup: float) -> ExitPoint:
-        """The best rule that computes at most 1 / speedup of the layers."""
+        """The deepest rule that computes at most 1 / speedup of the layers and is as good as any of these.
+
+        As good: within a standard error. Deeper rules differ less from full depth.
+        """
         fast = [point for point in self.points if point.mean_depth <= self.num_layers / speedup]
         if not fast:
             fastest = self.num_layers / min(point.mean_depth for point in self.points)
-            raise UserError(f"a speed-up of {speedup:g} is not reached: the fastest rule gives {fastest:.2f}")
-        return max(fast, key=lambda point: point.score)
+            raise UserError(
+                f"a speed-up of {speedup:g} is not reached: the fastest rule gives {fastest:.2f}; a depth is as fast "
+                "as you like, at a score of its own"
+            )
+        best = max(fast, key=lambda point: point.score)
+        return max((one for one in fast if one.score >= best.score - best.error), key=lambda one: one.mean_depth)
 
 
 def write_exit_heads(folder: Path, model: AlbertModel, dtype: torch.dtype) -> None:
@@ -145,8 +166,13 @@ def read_exit_info(folder: Path) -> ExitInfo | None:
     """The content of exits.json; None where the model has no exits. A rule of other weights is refused."""
     path = folder / RULE
     if not path.is_file():
+        if (folder / HEADS).is_file():
+            raise UserError(f"{path} is missing, the rule for {HEADS}: copy the folder again, or remove {HEADS} too")
         return None
-    info = from_json(path.read_bytes(), ExitInfo, str(path))
+    try:
+        info = from_json(path.read_bytes(), ExitInfo, str(path))
+    except UserError as error:
+        raise UserError(f"{error}: copy the folder again, or remove {RULE} and {HEADS}") from None
     if info.weights != _weights_of(folder):
         raise UserError(f"{path}: the rule was fitted for other weights: copy the folder again, or remove the file")
     return info

@@ -29,7 +29,7 @@ from openalbert.text.tokenizer import Tokenizer
 
 CONFIG = "config.json"
 TASK = "task.json"  # the task of a fine-tuned model
-EXPORT = "export.json"  # of a folder that holds ONNX graphs instead of weights
+WHOLE_GRAPH, EXPORT = "model.onnx", "export.json"  # of a folder that holds ONNX graphs instead of weights
 MOST_NAMED = 5  # neighbours of a missing folder that an error lists
 NEARLY_THE_SAME = 0.7  # similarity; with less, names of two or three letters match by chance
 Precision = Literal["float32", "bfloat16", "float16"]
@@ -158,16 +158,26 @@ def _download(name: str) -> Path:
 
 def read_model(folder: Path) -> tuple[AlbertModel, TensorReport]:
     """Read a model folder, openalbert's or Hugging Face's, with a report on its tensors."""
-    if (folder / EXPORT).is_file():
-        raise UserError(
-            f"{folder} is an exported model, for `openalbert predict`, `embed`, `search` and `serve`: here the "
-            "model is needed that it was made of"
-        )
+    refuse_exported(folder)
     values = _read_config_file(folder)
     weights = folder / (WEIGHTS if (folder / WEIGHTS).exists() else INDEX)
     model, report = build(values, read_folder_tensors(folder), str(folder / CONFIG), str(weights))
     read_exit_heads(folder, model)
     return model, report
+
+
+def refuse_exported(folder: Path) -> None:
+    """Refuse the folder of an exported model."""
+    if (folder / EXPORT).is_file():
+        raise UserError(
+            f"{folder} is an exported model, for `openalbert predict`, `embed`, `search` and `serve`: here the "
+            "model is needed that it was made of (`openalbert export MODEL --dev FILE` scores the export too)"
+        )
+    if (folder / WHOLE_GRAPH).is_file() and not any((folder / name).is_file() for name in (WEIGHTS, INDEX)):
+        raise UserError(
+            f"{folder}: {EXPORT} is missing, which an exported model needs: copy the whole folder again, or export "
+            "the model again"
+        )
 
 
 def read_folder_config(folder: Path) -> AlbertConfig:

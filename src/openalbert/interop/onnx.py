@@ -16,7 +16,7 @@ from openalbert.atomic_io import new_folder
 from openalbert.errors import UserError, explain_full_disk
 from openalbert.interop.config_json import write_config
 from openalbert.interop.exits import copy_exits
-from openalbert.interop.huggingface import CONFIG, EXPORT
+from openalbert.interop.huggingface import CONFIG, EXPORT, WHOLE_GRAPH
 from openalbert.interop.onnx_graph import (
     OPSET,
     blocks_of,
@@ -34,7 +34,7 @@ from openalbert.model.config import AlbertConfig, Head
 from openalbert.settings import from_json, to_json
 from openalbert.version import __version__
 
-WHOLE, EMBEDDING, POOLER = "model.onnx", "embedding.onnx", "pooler.onnx"
+EMBEDDING, POOLER = "embedding.onnx", "pooler.onnx"
 Precision = Literal["fp32", "int8"]
 COPIED = ("spiece.model", "normalization.json", "tokenizer.json", "tokenizer_config.json", "task.json")
 """The files of a model folder that an export needs too."""
@@ -54,6 +54,8 @@ class Manifest:
     """The graph of each layer; layers with the same weights have the same one."""
     files: dict[str, str] = field(default_factory=dict)
     """The SHA-256 of every file."""
+    num_parameters: int = 0
+    """Those of equal layers count once."""
     opset: int = OPSET
     openalbert: str = __version__
 
@@ -83,7 +85,7 @@ def write_export(model: AlbertModel, folder: Path, *, source: Path, int8: bool, 
     config, heads = model.config, model.head_list
     parameters = {name: parameter.detach().float().cpu().numpy() for name, parameter in model.named_parameters()}
     weights, blocks = Weights(parameters, int8, keep), blocks_of(config, parameters)
-    graphs = {WHOLE: whole_graph(weights, config, heads, blocks), EMBEDDING: embedding_graph(weights, config)}
+    graphs = {WHOLE_GRAPH: whole_graph(weights, config, heads, blocks), EMBEDDING: embedding_graph(weights, config)}
     layers = []
     for attention, ffn in blocks:
         name = f"layer-{attention}-{ffn}.onnx"
@@ -108,7 +110,8 @@ def write_export(model: AlbertModel, folder: Path, *, source: Path, int8: bool, 
             shutil.copyfile(source / "README.md", aside / ORIGINAL_CARD)
         copy_exits(source, aside)
         sums = {path.name: _sha256(path) for path in sorted(aside.iterdir())}
-        manifest = Manifest("int8" if int8 else "fp32", tuple(keep), config, heads, tuple(layers), sums)
+        precision: Precision = "int8" if int8 else "fp32"
+        manifest = Manifest(precision, tuple(keep), config, heads, tuple(layers), sums, weights.num_parameters)
         (aside / EXPORT).write_text(to_json(manifest), encoding="utf-8")
     return manifest
 
@@ -124,7 +127,10 @@ def check_replaceable(target: Path) -> None:
 def read_manifest(folder: Path) -> Manifest:
     """The manifest of an exported folder, whose files are checked against it."""
     path = folder / EXPORT
-    manifest = from_json(path.read_bytes(), Manifest, str(path))
+    try:
+        manifest = from_json(path.read_bytes(), Manifest, str(path))
+    except UserError as error:
+        raise UserError(f"{error}: copy the whole folder again, or export the model again") from None
     for name, expected in manifest.files.items():
         file = folder / name
         if not file.is_file():
@@ -139,7 +145,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 def size_of(folder: Path) -> int:
     """The bytes that loading the model reads: the weights and the whole graph."""
-    return sum((folder / name).stat().st_size for name in (WHOLE, WEIGHTS_FILE))
+    return sum((folder / name).stat().st_size for name in (WHOLE_GRAPH, WEIGHTS_FILE))
 
 
 def _sha256(path: Path) -> str:

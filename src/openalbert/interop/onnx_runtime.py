@@ -111,7 +111,16 @@ class ExportedModel:
                 self._session(name)
 
     def _run(self, name: str, inputs: dict[str, np.ndarray]) -> np.ndarray:
-        output: np.ndarray = self._session(name).run(None, inputs)[0]
+        session = self._session(name)
+        from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument
+
+        try:
+            output: np.ndarray = session.run(None, inputs)[0]
+        except (InvalidArgument, ValueError) as error:  # other inputs than those of this graph
+            raise UserError(
+                f"{self.folder / name}: not the graph that belongs here ({str(error).splitlines()[0]}): copy the whole "
+                "folder again, or export the model again"
+            ) from None
         return output
 
     def _session(self, name: str) -> "InferenceSession":

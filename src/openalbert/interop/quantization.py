@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto, TensorProto
 
 WEIGHTS_FILE = "weights.bin"
+SCALE = ".scale"  # after the name of a matrix
 ALIGNMENT = 64  # bytes: weights are used where they lie in the mapped file
 Part = Literal["embedding", "attention", "up", "down", "heads"]
 PARTS: tuple[Part, ...] = ("embedding", "attention", "up", "down", "heads")
@@ -54,7 +55,12 @@ class Weights:
     def quantized(self, name: str, *, transposed: bool = False) -> tuple["TensorProto", "TensorProto"]:
         """A matrix in 8 bits with the scales of its rows, which are the outputs of a linear map."""
         numbers, scale = quantize(self._parameters[name])
-        return self._stored(name, numbers.T if transposed else numbers), self._stored(f"{name}.scale", scale)
+        return self._stored(name, numbers.T if transposed else numbers), self._stored(name + SCALE, scale)
+
+    @property
+    def num_parameters(self) -> int:
+        """How many parameters are stored; those of equal layers count once."""
+        return sum(array.size for name, array in self._arrays.items() if not name.endswith(SCALE))
 
     def content(self) -> bytes:
         """The content of the file."""

@@ -5,6 +5,7 @@ The text of the cards is in templates/. The card of a model without a run is wri
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
@@ -27,6 +28,7 @@ from openalbert.formatting import (
 from openalbert.interop.huggingface import NOT_IN_TRANSFORMERS, size_table
 from openalbert.interop.names import family_of
 from openalbert.model.albert import AlbertModel
+from openalbert.model.config import AlbertConfig
 from openalbert.model.presets import PAPER_TOKENS
 from openalbert.optim.settings import OPTIMIZER_NAMES, scaled_learning_rate
 from openalbert.report.error_analysis import ErrorAnalysis, never_predicted_sentences
@@ -56,6 +58,7 @@ from openalbert.text.shards import read_manifest
 from openalbert.version import __version__
 
 USAGE = "## Usage"
+LICENSE = re.compile(r"^license: ([\w.-]+)$", re.MULTILINE)
 MOST_INPUTS, MOST_LABELS = 8, 12  # named in a sentence
 SENTENCE_OBJECTIVES = {
     "sop": "sentence order (are the two segments swapped?)",
@@ -382,34 +385,39 @@ def finetuned_card(
 
 
 def exported_card(
-    model: AlbertModel,
+    config: AlbertConfig,
     name: str,
     *,
+    num_parameters: int,
     precision: str,
     kept: Sequence[str],
-    original: str | None,
+    original: Path | None,
     measured: Sequence[tuple[str, str]],
     is_fine_tuned: bool,
 ) -> str:
-    """README.md of an exported model; `original` is the file of the original's card, `measured` rows of a table."""
+    """README.md of an exported model; `original` is the original's card, `measured` rows of a table."""
     stored = "All weights are in fp32."
     if precision == "int8":
         rest = f"; those of {' and '.join(kept)} stay in fp32" if kept else ""
         stored = f"Matrices are stored as 8-bit integers, and multiplied as such{rest}."
     masked = '"She opened the [MASK] and went in."'
     command = f"openalbert predict . {'examples.jsonl --out predictions.jsonl' if is_fine_tuned else masked}"
-    family = family_of(model.config)
+    family = family_of(config)
     tags = json.dumps([family or "albert", "openalbert", "onnx", precision])
+    found = LICENSE.search(original.read_text(encoding="utf-8")) if original is not None else None
+    license_name = found[1] if found is not None else "unknown"
     return _fill(
         "exported",
-        front_matter=f"---\nlibrary_name: onnx\nlicense: unknown\ntags: {tags}\n---",
+        front_matter=f"---\nlibrary_name: onnx\nlicense: {license_name}\ntags: {tags}\n---",
         name=one_line(name),
         precision=precision,
         kind="A BERT" if family == "bert" else "An ALBERT",
-        parameters=f"{model.num_parameters():,}",
+        parameters=f"{num_parameters:,}",
         version=__version__,
         stored=stored,
-        original=f" Training, data and limits are in [the original's card]({original})." if original else "",
+        original=""
+        if original is None
+        else f" Training, data and limits are in [the original's card]({original.name}).",
         measured=_table(measured),
         command=command,
     )

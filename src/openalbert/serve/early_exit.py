@@ -33,7 +33,7 @@ class Leaving:
     max_depth: int | None = None
     """The layers computed at most; None: all."""
     deadline: float | None = None
-    """Seconds after which an example leaves with what it has, once it has joined a batch; None: never."""
+    """Seconds after which an example leaves with what it has, once it is computed; None: never."""
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,10 @@ def run_with_exits(
     advance: Callable[[float], None] = lambda tokens: None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Left:
-    """Compute every sequence until it leaves, in their order; `advance` is called with the tokens that have left."""
+    """Compute every sequence until it leaves, in their order; `advance` is called with the tokens that have left.
+
+    With a deadline each is computed alone: together, every one would wait for the others.
+    """
     count, lengths = len(sequences.example), sequences.lengths
     out = Left(np.arange(count), np.zeros((count, pool.num_outputs), np.float32), np.zeros(count, np.int64))
     batch = DepthMixedBatch(pool, leaving.rule, clock)
@@ -173,6 +176,8 @@ def run_with_exits(
     while len(waiting) or batch.num_tokens:
         if len(waiting) and batch.can_join:
             fits = int(np.searchsorted(np.cumsum(lengths[waiting]), tokens_at_a_time - batch.num_tokens, side="right"))
+            if leaving.deadline is not None:
+                fits = 0
             new, waiting = np.split(waiting, [max(fits, int(not batch.num_tokens))])
             if len(new):
                 batch.join(sequences, new, new, leaving.max_depth, leaving.deadline)

@@ -1,6 +1,7 @@
 """`openalbert export`: a model as ONNX, in fp32 or int8, compared with the original before anybody relies on it."""
 
 import json as json_text
+import shutil
 import statistics
 import tempfile
 import time
@@ -23,11 +24,10 @@ from openalbert.interop.onnx_runtime import ExportedModel
 from openalbert.interop.quantization import PARTS, Part
 from openalbert.interop.task_json import read_task_info
 from openalbert.model.albert import AlbertModel
-from openalbert.progress import plain_console
+from openalbert.progress import log, plain_console
 from openalbert.report.model_card import exported_card
 from openalbert.run_files import model_name
 from openalbert.serve.export_scores import (
-    HIDDEN_STATES,
     Comparison,
     Score,
     compare_on_task,
@@ -85,6 +85,8 @@ class Report:
     differences: dict[str, tuple[float, float]]
     """The largest difference from the original and the largest value there: hidden states, logits of each head."""
     scores: list[Score]
+    timed_tokens: int
+    """The length of that input."""
     advice: str = ""
     """What to do where a score drops too much."""
 
@@ -99,7 +101,7 @@ def export(settings: Export) -> None:
 
 
 def export_model(settings: Export) -> Report:
-    """Write the export and compare it with the original."""
+    """Write the export and compare it with the original. If it is interrupted, nothing is left."""
     if settings.out.exists() and not settings.fresh:
         raise UserError(f"{settings.out} exists already: give another name, or --fresh to replace it")
     check_replaceable(settings.out)
@@ -107,14 +109,26 @@ def export_model(settings: Export) -> Report:
     model = huggingface.load(folder)
     compare = _comparison(settings, model, folder)
     manifest = write_export(model, settings.out, source=folder, int8=settings.int8, keep=settings.keep_fp32)
+    try:
+        return _compare(settings, model, folder, manifest, compare)
+    except BaseException:
+        shutil.rmtree(settings.out, ignore_errors=True)
+        raise
+
+
+def _compare(
+    settings: Export, model: AlbertModel, folder: Path, manifest: Manifest, compare: Comparison | None
+) -> Report:
+    """Measure the export next to the original, and write its card."""
     exported = OnnxBackend(ExportedModel(settings.out))
     models = {describe(manifest): exported}
+    length = min(TIMED_LENGTH, model.config.max_positions)
     with tempfile.TemporaryDirectory() as temporary:
         if settings.int8:
             write_export(model, Path(temporary, "fp32"), source=folder, int8=False)
             models = {"fp32": OnnxBackend(ExportedModel(Path(temporary, "fp32"))), **models}
         sizes = {name: size_of(one.model.folder) for name, one in models.items()}
-        milliseconds = time_models([one.model for one in models.values()])
+        milliseconds = time_models([one.model for one in models.values()], length)
     sample = sample_sequences(folder, model.config)
     scores = compare(exported) if compare is not None else []
     report = Report(
@@ -123,16 +137,19 @@ def export_model(settings: Export) -> Report:
         kept=manifest.kept,
         sizes=sizes,
         milliseconds=dict(zip(models, milliseconds, strict=True)),
+        timed_tokens=length,
         differences=largest_differences(model, exported, sample),
         scores=scores,
-        advice=_advice(settings, model, folder, scores),
+        advice="" if compare is None else _advice(settings, model, folder, compare, scores),
     )
+    original = settings.out / ORIGINAL_CARD
     card = exported_card(
-        model,
+        model.config,
         model_name(folder),
+        num_parameters=manifest.num_parameters,
         precision=manifest.precision,
         kept=manifest.kept,
-        original=ORIGINAL_CARD if (settings.out / ORIGINAL_CARD).is_file() else None,
+        original=original if original.is_file() else None,
         measured=_measured(report),
         is_fine_tuned=_is_fine_tuned(model, folder),
     )
@@ -147,10 +164,7 @@ def _measured(report: Report) -> list[tuple[str, str]]:
         (f"largest difference of {name}", f"{gap:.2g} (largest value: {size:.2g})")
         for name, (gap, size) in report.differences.items()
     ]
-    rows += [
-        (score.name, f"{score.before:.2f} before, {score.after:.2f} after ({_examples(score)})")
-        for score in report.scores
-    ]
+    rows += [(score.name, _describe_score(score)) for score in report.scores]
     return rows if report.scores else [*rows, ("score", "not measured")]
 
 
@@ -173,14 +187,15 @@ def _comparison(settings: Export, model: AlbertModel, folder: Path) -> Compariso
         return None
     if _is_fine_tuned(model, folder):
         return compare_on_task(model, folder, settings.task, settings.source)
+    if settings.task:
+        raise UserError(f"{settings.model} is not fine-tuned, so it has no --task: leave it out, and give a text file")
     if settings.source.dev is None or "masked_lm" not in model.heads:
         raise UserError(f"{settings.model} has no head for a task: give a text file with --dev, for MLM accuracy")
     return compare_on_text(model, folder, settings.source.dev)
 
 
-def time_models(models: Sequence[ExportedModel]) -> list[float]:
-    """The median milliseconds for one input of 128 tokens, the models in turn."""
-    length = min(TIMED_LENGTH, models[0].config.max_positions)
+def time_models(models: Sequence[ExportedModel], length: int) -> list[float]:
+    """The median milliseconds for one input of so many tokens, the models in turn."""
     ids, ones = np.full((1, length), 5, np.int64), np.ones((1, length), np.int64)
     first = np.zeros((1, 1), np.int64)
     times: list[list[float]] = [[] for _ in models]
@@ -193,30 +208,28 @@ def time_models(models: Sequence[ExportedModel]) -> list[float]:
     return [statistics.median(mine) for mine in times]
 
 
-def _advice(settings: Export, model: AlbertModel, folder: Path, scores: Sequence[Score]) -> str:
-    """A warning where a score drops too much, with the part that is best kept in fp32."""
-    worst = max(scores, key=lambda score: score.drop, default=None)
-    if worst is None or worst.drop <= MOST_LOST:
+def _advice(settings: Export, model: AlbertModel, folder: Path, compare: Comparison, scores: Sequence[Score]) -> str:
+    """A warning where a score drops too much, with the part to keep in fp32: tried, on the same examples."""
+    worst = max(scores, key=lambda score: score.drop)
+    if worst.drop <= MOST_LOST:
         return ""
     lost = f"{worst.name} drops by {worst.drop:.1f} points, more than {MOST_LOST}"
     rest = [part for part in PARTS if part not in settings.keep_fp32]
     if not settings.int8 or not rest:
         return f"{lost}: use the model as it is"
-    sample = sample_sequences(folder, model.config)
-    errors: dict[Part, float] = {}
+    log(f"{lost}: trying which part of the model is best kept in fp32")
+    drops: dict[Part, float] = {}
     with tempfile.TemporaryDirectory() as temporary:
         for part in rest:
             out = Path(temporary, part)
             write_export(model, out, source=folder, int8=True, keep=(*settings.keep_fp32, part))
-            errors[part] = _relative_error(largest_differences(model, OnnxBackend(ExportedModel(out)), sample))
-    best = min(errors, key=lambda part: errors[part])
-    return f"{lost}: keep the part that matters most in fp32, --keep-fp32 {' '.join((*settings.keep_fp32, best))}"
-
-
-def _relative_error(differences: dict[str, tuple[float, float]]) -> float:
-    """That of the logits, which decide; of the hidden states where there are none."""
-    of_heads = {name: found for name, found in differences.items() if name != HIDDEN_STATES} or differences
-    return max(gap / max(size, 1e-9) for gap, size in of_heads.values())
+            drops[part] = max(score.drop for score in compare(OnnxBackend(ExportedModel(out))))
+    best = min(drops, key=lambda part: drops[part])
+    words = f"--keep-fp32 {' '.join((*settings.keep_fp32, best))}"
+    if drops[best] >= worst.drop:
+        return f"{lost}, and no part of it in fp32 alone makes that better: leave out --int8"
+    enough = "" if drops[best] <= MOST_LOST else f", still more than {MOST_LOST}: leave out --int8 if that is too much"
+    return f"{lost}; with {words} by {max(0.0, drops[best]):.1f}{enough}"
 
 
 def print_report(report: Report) -> None:
@@ -225,18 +238,24 @@ def print_report(report: Report) -> None:
     for column in table.columns[1:]:
         column.justify = "right"
     table.add_row("size", *(f"{size / 1e6:.1f} MB" for size in report.sizes.values()))
-    table.add_row(f"{TIMED_LENGTH} tokens take", *(f"{value:.0f} ms" for value in report.milliseconds.values()))
+    table.add_row(f"{report.timed_tokens} tokens take", *map(_describe_time, report.milliseconds.values()))
     print(f"{report.out}: model.onnx, and its pieces, in {next(reversed(report.sizes))}")
     plain_console().print(table)
     parts = ", ".join(f"{name} {gap:.2g} of {size:.2g}" for name, (gap, size) in report.differences.items())
     print(f"largest difference from the original: {parts}")
     for score in report.scores:
-        print(f"{score.name}: {score.before:.2f} before, {score.after:.2f} after ({_examples(score)})")
+        print(f"{score.name}: {_describe_score(score)}")
     if not report.scores:
         print("not scored: give labelled examples with --dev or --data to see what the export costs in accuracy")
     if report.advice:
         print(f"WARNING: {report.advice}")
 
 
-def _examples(score: Score) -> str:
-    return counted(score.num_examples, "masked token" if score.name.endswith("MLM accuracy") else "example")
+def _describe_score(score: Score) -> str:
+    counts = [counted(score.num_examples, "masked token" if score.name.endswith("MLM accuracy") else "example")]
+    counts += [] if score.layers is None else [f"{score.layers:.1f} layers on average"]
+    return f"{score.before:.2f} before, {score.after:.2f} after ({', '.join(counts)})"
+
+
+def _describe_time(milliseconds: float) -> str:
+    return f"{milliseconds:.0f} ms" if milliseconds >= 10 else f"{milliseconds:.2g} ms"

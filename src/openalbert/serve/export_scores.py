@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -11,13 +12,16 @@ from openalbert.errors import UserError
 from openalbert.finetuning.data import EncodedSplit, encode_split
 from openalbert.finetuning.evaluation.evaluate import Evaluate, open_for, resolve_options, with_trained_metric
 from openalbert.finetuning.evaluation.split import evaluate_outputs
+from openalbert.finetuning.exit_rules import NEVER
 from openalbert.finetuning.predict import Ensemble, Outputs, task_heads
+from openalbert.interop.exits import read_exit_info
 from openalbert.interop.onnx_graph import SCORE_TOKENS
 from openalbert.interop.task_json import read_task_info
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import AlbertConfig
 from openalbert.objectives.keyed_random import below, bits
-from openalbert.serve.backend import Backend, TorchBackend
+from openalbert.serve.backend import Backend, Computation, TorchBackend
+from openalbert.serve.early_exit import Leaving
 from openalbert.serve.onnx_backend import OnnxBackend
 from openalbert.tasks.registry import TaskSource
 from openalbert.tasks.task import Sequences
@@ -48,6 +52,8 @@ class Score:
     num_examples: int
     before: float
     after: float
+    layers: float | None = None
+    """By early exit: how many the export computed on average."""
 
     @property
     def drop(self) -> float:
@@ -121,24 +127,33 @@ def compare_on_task(model: AlbertModel, folder: Path, task_name: str, source: Ta
         for split in task.splits
     ]
 
-    def metric_of(backend: Backend, data: EncodedSplit) -> float:
-        sequences = data.encoding.sequences
+    exits = read_exit_info(folder)
+    ways: dict[str, Leaving | None] = {"": None}  # how inputs leave, by what is added to the name of the score
+    if exits is not None and exits.chosen.rule != NEVER:
+        ways[", early exit"] = Leaving(exits.chosen.rule)
+
+    def measure(backend: Backend, data: EncodedSplit, leaving: Leaving | None) -> tuple[float, float | None]:
+        """The metric, and the mean depth by early exit."""
+        computation, sequences = Computation(backend, leaving=leaving), data.encoding.sequences
         if task.kind == "similarity":
-            outputs = Outputs({"similarity": backend.embed(sequences)})
+            outputs = Outputs({"similarity": computation.embed(sequences)})
         else:
-            outputs = backend.logits(sequences, kinds)
-        return evaluate_outputs(task, data, outputs, null_threshold=options.null_threshold).metrics[task.main_metric]
+            outputs = computation.logits(sequences, kinds)
+        found = evaluate_outputs(task, data, outputs, null_threshold=options.null_threshold).metrics[task.main_metric]
+        return found, None if outputs.depths is None else float(outputs.depths.mean())
+
+    @cache
+    def before(split: int, way: str) -> float:
+        return measure(TorchBackend(model, cpu()), splits[split], ways[way])[0]
 
     def compare(export: OnnxBackend) -> list[Score]:
-        return [
-            Score(
-                f"{task.name} {data.name}, {task.main_metric}",
-                len(data.examples),
-                metric_of(TorchBackend(model, cpu()), data),
-                metric_of(export, data),
-            )
-            for data in splits
-        ]
+        scores = []
+        for number, data in enumerate(splits):
+            for way, leaving in ways.items():
+                name = f"{task.name} {data.name}, {task.main_metric}{way}"
+                after, layers = measure(export, data, leaving)
+                scores.append(Score(name, len(data.examples), before(number, way), after, layers))
+        return scores
 
     return compare
 
@@ -168,9 +183,12 @@ def compare_on_text(model: AlbertModel, folder: Path, text: Path) -> Comparison:
         found = backend.masked_pieces(hidden, masks, 1, tokenizer.vocab_size)
         return 100 * float((found.ids[:, 0] == expected[masks]).mean())
 
+    @cache
+    def before() -> float:
+        return accuracy(TorchBackend(model, cpu()))
+
     def compare(export: OnnxBackend) -> list[Score]:
-        before = accuracy(TorchBackend(model, cpu()))
-        return [Score(f"{text.name}, MLM accuracy", len(masks), before, accuracy(export))]
+        return [Score(f"{text.name}, MLM accuracy", len(masks), before(), accuracy(export))]
 
     return compare
 

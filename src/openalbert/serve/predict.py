@@ -12,6 +12,7 @@ from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from openalbert.errors import UserError
 from openalbert.finetuning.predict import TOKENS_AT_A_TIME
+from openalbert.model.heads import EXIT_KINDS
 from openalbert.progress import log
 from openalbert.serve.files.roles import InputColumns, RowReader, find_roles, lines_for, words_for
 from openalbert.serve.files.row_writers import Cells, open_writer
@@ -67,9 +68,11 @@ class Predict:
     """How many layers are computed, for all inputs. Not given: all, or as many as each input needs where the model
     was fine-tuned with --exits."""
     speedup: float | None = None
-    """With --exits: compute at most 1 / SPEEDUP of the layers on average. Not given: as fitted in fine-tuning."""
+    """With --exits: the best rule that computed so many times fewer layers where it was fitted. Not given: the one
+    chosen in fine-tuning."""
     deadline_ms: float | None = None
-    """An input leaves with what it has after so many milliseconds of computing."""
+    """An input leaves with what it has after so many milliseconds. Each is computed alone, so that the time is its
+    own."""
     speed: Speed = field(default_factory=Speed)
     """How fast it goes."""
 
@@ -120,6 +123,12 @@ class _RowPredictor:
     def __init__(self, model: Predictor, settings: Predict, reader: RowReader, added: Mapping[str, CellKind]) -> None:
         self.model, self.settings, self.reader, self.added = model, settings, reader, added
         self.leaving = model.leaving(depth=settings.depth, speedup=settings.speedup, deadline_ms=settings.deadline_ms)
+        is_cut = settings.deadline_ms is not None or (settings.depth or math.inf) < model.config.num_layers
+        if is_cut and model.exits is None and model.kind in EXIT_KINDS:
+            log(
+                f"{model.name} was fine-tuned without --exits: its head did not learn to decide after fewer layers, so "
+                "early predictions may be far worse"
+            )
         self.count = RowCount()
         self.num_predicted = self.num_layers = 0
         self._predict([])  # refuses settings that do not fit the model before anything is written

@@ -245,6 +245,12 @@ def test_a_taken_port_a_bad_key_and_equal_names_are_refused_in_a_sentence(
         serve(Serve((str(tiny),), port=0, api_key_file=tmp_path / "key"))
     with pytest.raises(UserError, match="two of the models are called"):
         serve(Serve((str(tiny), str(tiny)), port=0))
+    threads = set(threading.enumerate())
+    shutil.copytree(tiny, tmp_path / "damaged")
+    (tmp_path / "damaged" / "model.safetensors").write_bytes(b"cut")
+    with pytest.raises(UserError, match="not a whole safetensors file"):
+        serve(Serve((str(tiny), str(tmp_path / "damaged")), port=0))
+    assert set(threading.enumerate()) <= threads  # those of the first model have ended
     with pytest.raises(UserError, match="no model is named"):
         Serve(())
     with pytest.raises(UserError, match="port is 70000"):

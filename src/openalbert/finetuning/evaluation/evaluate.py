@@ -13,14 +13,17 @@ from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from openalbert import atomic_io
 from openalbert.errors import UserError
-from openalbert.finetuning.data import describe_windows, encode_split
+from openalbert.finetuning.data import EncodedSplit, describe_windows, encode_split
 from openalbert.finetuning.encode import STRIDE
 from openalbert.finetuning.evaluation.error_analysis import analyze_errors
 from openalbert.finetuning.evaluation.split import Evaluation, evaluate_split
 from openalbert.finetuning.evaluation.submission import write_files
+from openalbert.finetuning.exit_rules import NEVER, measure_rule, predict_depths
 from openalbert.finetuning.predict import DEFAULT_MAX_LENGTH, TOKENS_AT_A_TIME, Ensemble, load_models, task_heads
 from openalbert.finetuning.question_answering.span_decoding import N_BEST
 from openalbert.formatting import aligned, counted, percent_of, were
+from openalbert.interop.exits import ExitPoint, read_exit_info
+from openalbert.interop.huggingface import find_folder
 from openalbert.interop.task_json import TaskInfo
 from openalbert.progress import Work, log
 from openalbert.report.error_analysis import ErrorAnalysis
@@ -148,7 +151,7 @@ def _evaluate_split(
     )
     total = float(len(ensemble.models) * len(data.encoding.sequences.ids))
     with Work(f"{task.name} {split}", total=total, unit="k tokens", scale=1e3) as work:
-        return evaluate_split(
+        evaluation = evaluate_split(
             ensemble.models,
             task,
             data,
@@ -158,6 +161,22 @@ def _evaluate_split(
             tokens_at_a_time=settings.tokens_at_a_time,
             advance=work.advance,
         )
+    return replace(evaluation, early_exit=_by_rule(settings, ensemble, task, data, device))
+
+
+def _by_rule(
+    settings: Evaluate, ensemble: Ensemble, task: Task, data: EncodedSplit, device: Device
+) -> ExitPoint | None:
+    """The score of a single model by its rule of early exit, as `predict` computes it; None where it has none."""
+    model, sequences = ensemble.models[0], data.encoding.sequences
+    is_one_each = len(sequences.example) == sequences.num_examples
+    if len(ensemble.models) > 1 or model.exits is None or not sequences.targets or not is_one_each:
+        return None
+    info = read_exit_info(find_folder(ensemble.names[0]))
+    if info is None or info.chosen.rule == NEVER:
+        return None
+    by_depth = predict_depths(model, sequences, device, tokens_at_a_time=settings.tokens_at_a_time)
+    return measure_rule(task, data, info.head, info.chosen.rule, by_depth)
 
 
 def _log_split(evaluation: Evaluation, analysis: ErrorAnalysis | None) -> None:
@@ -178,6 +197,9 @@ def _log_split(evaluation: Evaluation, analysis: ErrorAnalysis | None) -> None:
         log(f"{split}: {windows}")
     if analysis is None:
         return
+    if (early := evaluation.early_exit) is not None:
+        metric = f"{evaluation.task.main_metric} {early.score:.2f} after {early.mean_depth:.1f} layers on average"
+        log(f"{split}: by its rule of early exit, which `predict` follows: {metric}; all else is of full depth")
     if analysis.null_threshold:
         log(f"{split}: null threshold: {analysis.null_threshold}")
     if analysis.intervals:
@@ -220,6 +242,8 @@ def as_json(ensemble: Ensemble, task: Task, results: Sequence[Result]) -> str:
         }
         if analysis is not None:
             values |= {"intervals": analysis.intervals, "never_predicted": analysis.never_predicted}
+        if (early := evaluation.early_exit) is not None:
+            values["early_exit"] = {task.main_metric: early.score, "mean_depth": early.mean_depth}
         if task.may_have_no_answer:
             values["null_threshold"] = evaluation.null_threshold
         splits[evaluation.split] = values

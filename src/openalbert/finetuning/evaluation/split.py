@@ -25,6 +25,7 @@ from openalbert.finetuning.question_answering.null_threshold import (
 )
 from openalbert.finetuning.question_answering.span_decoding import N_BEST, Answers, best_answers
 from openalbert.formatting import counted
+from openalbert.interop.exits import ExitPoint
 from openalbert.model.albert import AlbertModel
 from openalbert.tasks.data.row_files import check_no_rows_excluded
 from openalbert.tasks.metrics import LOSS
@@ -54,6 +55,8 @@ class Evaluation:
     """How the threshold was found, as a clause."""
     threshold_note: str
     """The threshold or thresholds that were used, for the reader."""
+    early_exit: ExitPoint | None = None
+    """What a model's rule of early exit gives on this split, where it was measured; all else is of full depth."""
 
     @property
     def split(self) -> str:

@@ -45,7 +45,8 @@ class Serve:
     limits: Annotated[Limits, OmitArgPrefixes] = field(default_factory=Limits)
     """How much may be asked for."""
     speedup: float | None = None
-    """For models with exits: compute at most 1 / SPEEDUP of the layers on average. Not given: as fitted."""
+    """For models with exits: the best rule that computed so many times fewer layers where it was fitted. Not given:
+    the one chosen in fine-tuning."""
     tokens_at_a_time: int = TOKENS_AT_A_TIME
     """How many tokens are computed together."""
     api_key_file: Path | None = None
@@ -75,13 +76,13 @@ def serve(settings: Serve) -> None:
             raise
         raise UserError("serving needs more packages: pip install 'openalbert[serve]'") from None
     key = _read_key(settings.api_key_file)
+    names = [model_name(find_folder(name)) for name in settings.models]
+    if len(set(names)) < len(names):
+        raise UserError(f"two of the models are called {max(names, key=names.count)}: rename the folder of one")
     opened = bind(settings.host, settings.port)
     allow_many_connections()
     with opened, open_device(settings.speed) as device:
-        models = [load_model(name, settings, device) for name in settings.models]
-        names = [model.name for model in models]
-        if len(set(names)) < len(names):
-            raise UserError(f"two of the models are called {max(names, key=names.count)}: rename the folder of one")
+        models = load_models(settings, device)
         app = make_app(models, settings.limits, key=key, cors=settings.cors, log_texts=settings.log_texts)
         if settings.host not in LOOPBACK and not key:
             _log_safely(f"everybody who reaches {settings.host} can ask: --api-key-file asks for a key")
@@ -115,6 +116,19 @@ def _end_at_once(reason: str) -> NoReturn:
     _log_safely(f"error: {reason}")
     sys.stdout.flush()
     os._exit(1)
+
+
+def load_models(settings: Serve, device: Device) -> "list[ServedModel]":
+    """All models; where one cannot be loaded, the threads of those before it are ended."""
+    models: list[ServedModel] = []
+    try:
+        for name in settings.models:
+            models.append(load_model(name, settings, device))
+    except BaseException:
+        for model in models:
+            model.batcher.close()
+        raise
+    return models
 
 
 def load_model(name: str, settings: Serve, device: Device) -> "ServedModel":
