@@ -264,7 +264,7 @@ PAGES: dict[str, Page] = {
             "max-length": "",
             "tokens-at-a-time": "",
             "depth": "How many layers are computed; not given: all, or with exits as many as each input needs.",
-            "speedup": "With exits: compute at most 1 / FLOAT of the layers on average.",
+            "speedup": "With exits: a rule that computed so many times fewer layers where it was fitted.",
             "deadline-ms": "",
             "speed.device": "auto (a GPU if there is one), cpu, cuda, cuda:1 or mps.",
         },

@@ -13,7 +13,7 @@ from tests.finetuning.made_lessons import command, learn, lesson
 import openalbert
 from openalbert import cli
 from openalbert.errors import UserError
-from openalbert.finetuning.exit_rules import NEVER, best_by_depth, confidence, exit_depths, is_settled
+from openalbert.finetuning.exit_rules import NEVER, best_by_depth, candidate_rules, confidence, exit_depths, is_settled
 from openalbert.finetuning.losses import combine_depths
 from openalbert.interop import huggingface
 from openalbert.interop.exits import ExitInfo, ExitPoint, ExitRule, read_exit_info
@@ -70,7 +70,10 @@ def test_too_few_examples_fit_no_rule_and_a_speed_up_still_works(
     info = read_exit_info(tmp_path / "run" / "model")
     assert info is not None
     assert info.chosen == info.points[-1] == ExitPoint(NEVER, 4.0, info.full_score)
-    assert "all layers are computed, 36 held-out training examples are too few" in capsys.readouterr().err
+    assert (
+        "all layers are computed (36 held-out training examples: 100 are needed to fit a rule)"
+        in capsys.readouterr().err
+    )
     model = openalbert.load(tmp_path / "run")
     assert model.predict("good").depth == 4
     assert model.predict("good", speedup=2.0).depth < 4
@@ -220,6 +223,23 @@ def test_a_rule_that_was_lucky_on_few_examples_is_not_chosen() -> None:
     assert dataclasses.replace(info, points=points[-1:]).cheapest(0.0).mean_depth == 12.0
 
 
+def test_of_rules_with_the_same_score_the_sure_one_is_chosen() -> None:
+    numbers = ((1.3, 95.0, 1.6), (2.0, 95.0, 0.9), (3.0, 95.0, 0.0), (4.0, 95.0, 0.0))
+    points = [ExitPoint(NEVER, depth, score, error) for depth, score, error in numbers]
+    kept = best_by_depth(points)
+    info = ExitInfo("classification", 4, "accuracy", 100, 95.0, kept[-1], tuple(kept))
+    assert kept == points
+    assert info.cheapest(0.0) == points[2]
+    assert info.cheapest(1.0) == points[1]
+    assert dataclasses.replace(info, points=(points[0], points[-1])).cheapest(0.0) == points[-1]
+
+
+def test_a_run_that_diverged_has_no_rules() -> None:
+    by_depth = np.full((4, 5, 2), np.nan, np.float32)
+    assert {rule.kind for rule in candidate_rules("classification", by_depth)} == {"patience"}
+    assert not list(candidate_rules("regression", by_depth[..., :1]))
+
+
 def test_a_speed_up_takes_the_deepest_rule_that_is_as_good_as_any() -> None:
     numbers = ((2.0, 79.0, 1.0), (3.0, 80.6, 0.7), (5.0, 80.2, 0.4), (6.0, 79.7, 0.2), (12.0, 79.0, 0.0))
     points = tuple(ExitPoint(NEVER, depth, score, error) for depth, score, error in numbers)
@@ -250,7 +270,7 @@ def test_a_missing_damaged_or_edited_rule_is_refused_in_a_sentence(deeper: Path,
             openalbert.load(tmp_path / "run")
     path.write_text("")
     with pytest.raises(
-        UserError, match=r"not JSON.*copy the folder again, or remove exits\.json and exits\.safetensors"
+        UserError, match=r"not JSON.*copy the folder again, or remove exits\.safetensors and exits\.json"
     ):
         openalbert.load(tmp_path / "run")
     path.unlink()

@@ -20,8 +20,7 @@ import openalbert
 from openalbert import cli
 from openalbert.errors import UserError
 from openalbert.interop import huggingface
-from openalbert.interop.huggingface import EXPORT, WHOLE_GRAPH
-from openalbert.interop.onnx import Manifest, read_manifest, size_of, write_export
+from openalbert.interop.onnx import EXPORT, WHOLE_GRAPH, Manifest, read_manifest, size_of, write_export
 from openalbert.interop.onnx_graph import OPSET
 from openalbert.interop.onnx_runtime import ExportedModel
 from openalbert.interop.quantization import WEIGHTS_FILE, Part, check_quantized, quantize

@@ -169,10 +169,18 @@ def test_the_card_has_the_license_and_the_parameters_of_the_original(
 ) -> None:
     shutil.copytree(quick_runs["classification"] / "model", tmp_path / "model")
     card = tmp_path / "model" / "README.md"
-    card.write_text(re.sub(r"^license: .*$", "license: apache-2.0", card.read_text(), flags=re.MULTILINE))
-    export_model(Export(str(tmp_path / "model"), tmp_path / "export"))
-    text = (tmp_path / "export" / "README.md").read_text()
-    assert "\nlicense: apache-2.0\n" in text
+    text = card.read_text()
+    for line, expected in (
+        ("license: apache-2.0", "apache-2.0"),
+        ('license: "mit" # as its data', "mit"),
+        ("tags: [x]", "unknown"),
+    ):
+        changed = re.sub(r"^license: .*$", line, text, flags=re.MULTILINE) + "\nlicense: gpl-3.0\n"
+        card.write_bytes(changed.encode() + b"\xff")
+        export_model(Export(str(tmp_path / "model"), tmp_path / "export", fresh=True))
+        text_of_export = (tmp_path / "export" / "README.md").read_text()
+        assert f"\nlicense: {expected}\n" in text_of_export
+    text = text_of_export
     assert f"{huggingface.load(tmp_path / 'model').num_parameters():,} parameters" in text
 
 
@@ -193,14 +201,26 @@ def test_the_score_by_early_exit_is_shown_next_to_that_of_full_depth(
     assert f"{early.layers:.1f} layers on average)" in capsys.readouterr().out
 
 
-def test_an_interrupted_export_leaves_nothing(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
+def interrupted(*_: object) -> None:
+    raise KeyboardInterrupt
 
+
+def test_an_interrupted_export_leaves_nothing(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "time_models", interrupted)
     with pytest.raises(KeyboardInterrupt):
         export_model(Export(str(tiny), tmp_path / "export"))
-    assert not (tmp_path / "export").exists()
+    assert not any(tmp_path.iterdir())
+
+
+def test_an_interrupted_export_leaves_the_one_that_it_would_have_replaced(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    export_model(Export(str(tiny), tmp_path / "export"))
+    monkeypatch.setattr(module, "time_models", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        export_model(Export(str(tiny), tmp_path / "export", int8=True, fresh=True))
+    assert ExportedModel(tmp_path / "export", 1).manifest.precision == "fp32"
+    assert [path.name for path in tmp_path.iterdir()] == ["export"]
 
 
 def test_the_report_is_json_for_programs(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,7 @@ from openalbert import cli
 from openalbert.errors import UserError
 from openalbert.interop import huggingface
 from openalbert.model.albert import AlbertModel
-from openalbert.model.config import AlbertConfig
+from openalbert.model.config import PRETRAINING_HEADS, AlbertConfig
 from openalbert.text.tokenizer import Tokenizer
 
 TEXTS = ["the good people of the time", "the war of the people", "water", "a great day at school was good"] * 5
@@ -100,6 +100,11 @@ def test_a_saved_model_keeps_its_exits(run: Path, tmp_path: Path) -> None:
     model.save(tmp_path / "copy")
     again = openalbert.load(tmp_path / "copy")
     assert [one.depth for one in again.predict(TEXTS)] == [one.depth for one in model.predict(TEXTS)]
+
+
+def test_a_model_that_is_loaded_with_other_heads_has_no_exits(run: Path) -> None:
+    model = openalbert.load(run, PRETRAINING_HEADS)
+    assert model.exits is None
 
 
 def test_wishes_that_a_model_cannot_meet_are_refused(run: Path, quick_runs: dict[str, Path]) -> None:

@@ -4,7 +4,7 @@ The exits are trained together with the head (PABEE, arXiv 2006.04152). Examples
 whichever computes fewer layers for the same score on training examples held out.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -76,9 +76,14 @@ def exit_depths(
 
 
 def predict_depths(
-    model: AlbertModel, sequences: Sequences, device: Device, *, tokens_at_a_time: int = TOKENS_AT_A_TIME
+    model: AlbertModel,
+    sequences: Sequences,
+    device: Device,
+    *,
+    tokens_at_a_time: int = TOKENS_AT_A_TIME,
+    advance: Callable[[float], None] = lambda tokens: None,
 ) -> Float32[np.ndarray, "layers examples outputs"]:
-    """The logits of every depth, for examples of one sequence each."""
+    """The logits of every depth, for examples of one sequence each; `advance` is called with the tokens computed."""
     assert model.exits is not None
     head, num_layers = model.head_list[0], model.config.num_layers
     logits = np.zeros((num_layers, len(sequences.example), head.num_outputs), np.float32)
@@ -89,6 +94,7 @@ def predict_depths(
                 encoded = model.encode_packed(packed.ids, packed.lengths, packed.segments, all_states=True)
                 found = model.depth_scores(encoded)
             logits[:, chosen] = torch.stack(found).float().cpu().numpy()
+            advance(float(sequences.lengths[chosen].sum()))
     return logits
 
 
@@ -105,10 +111,14 @@ class FittedExits:
     def sentences(self) -> Iterator[str]:
         """The result, for the user to read."""
         info, point = self.info, self.info.chosen
-        held_out = f"{counted(info.num_examples, 'held-out training example')}"
+        held_out = counted(info.num_examples, "held-out training example")
         if point.rule == NEVER:
-            why = f"{held_out} are too few to fit its rule" if is_too_few(info.num_examples) else "no rule is as good"
-            yield f"early exit: all layers are computed, {why}; `predict --speedup` or `--depth` computes fewer"
+            is_few = info.num_examples < LEAST_EXAMPLES
+            why = f"{LEAST_EXAMPLES} are needed to fit a rule" if is_few else "no rule is as good"
+            yield (
+                f"early exit: all layers are computed ({held_out}: {why}); `predict --speedup` or `--depth` computes "
+                "fewer"
+            )
             return
         parts = [
             f"{split} {info.metric} {one['score']:.1f} at {one['mean_depth']:.1f} of {info.num_layers} layers "
@@ -122,14 +132,9 @@ class FittedExits:
         yield f"early exit at {point.rule}: {'; '.join(parts)}"
         if info.loss(point) > self.max_drop:
             yield (
-                f"no rule is sure to lose at most {self.max_drop:g} points on so few examples: it is the one with the "
-                "highest score there"
+                f"no rule is sure to lose at most {self.max_drop:g} points, one standard error included: this is the "
+                "one with the highest score there"
             )
-
-
-def is_too_few(num_examples: int) -> bool:
-    """Whether so many examples held out are too few to fit a rule on."""
-    return num_examples < LEAST_EXAMPLES
 
 
 def fit_and_score(
@@ -158,12 +163,11 @@ def fit_exits(model: AlbertModel, task: Task, held_out: EncodedSplit, device: De
     head = model.head_list[0].kind
     by_depth = predict_depths(model, held_out.encoding.sequences, device)
     full, at_full_depth = _measure(task, held_out, head, NEVER, by_depth)
-    points = [measure_rule(task, held_out, head, rule, by_depth) for rule in candidate_rules(head, by_depth)]
-    best = []
-    for point in best_by_depth([full, *points]):
-        _, predictions = _measure(task, held_out, head, point.rule, by_depth)
+    points = [full]
+    for rule in candidate_rules(head, by_depth):
+        point, predictions = _measure(task, held_out, head, rule, by_depth)
         error = paired_error(task, held_out.examples, predictions, at_full_depth, task.main_metric)
-        best.append(replace(point, error=error))
+        points.append(replace(point, error=error))
     info = ExitInfo(
         head=head,
         num_layers=len(by_depth),
@@ -171,9 +175,9 @@ def fit_exits(model: AlbertModel, task: Task, held_out: EncodedSplit, device: De
         num_examples=len(held_out.examples),
         full_score=full.score,
         chosen=full,
-        points=tuple(best),
+        points=tuple(best_by_depth(points)),
     )
-    return info if is_too_few(info.num_examples) else replace(info, chosen=info.cheapest(max_drop))
+    return info if info.num_examples < LEAST_EXAMPLES else replace(info, chosen=info.cheapest(max_drop))
 
 
 def measure_rule(task: Task, data: EncodedSplit, head: HeadKind, rule: ExitRule, by_depth: np.ndarray) -> ExitPoint:
@@ -195,32 +199,46 @@ def _measure(
 def candidate_rules(head: HeadKind, by_depth: np.ndarray) -> Iterator[ExitRule]:
     """The rules that are tried: by confidence and by patience; for values, by patience alone."""
     num_layers = len(by_depth)
-    steps = np.linspace(0, 1, QUANTILES + 1)
     if head == "regression":
         changes = np.abs(np.diff(by_depth[:, :, 0], axis=0))
         for patience in range(1, min(MAX_PATIENCE_FOR_VALUES, num_layers - 1) + 1):
-            for threshold in np.unique(np.quantile(changes, steps)):
-                yield ExitRule("patience", float(threshold), patience)
+            for threshold in _quantiles(changes):
+                yield ExitRule("patience", threshold, patience)
         return
     all_confidence = np.concatenate([confidence(head, logits) for logits in by_depth])
-    for threshold in np.unique(np.quantile(all_confidence, steps)):
-        yield ExitRule("confidence", float(threshold))
+    for threshold in _quantiles(all_confidence):
+        yield ExitRule("confidence", threshold)
     for patience in range(1, num_layers):
         yield ExitRule("patience", patience=patience)
 
 
+def _quantiles(values: np.ndarray) -> Iterator[float]:
+    """Those that are different and finite: a run that diverged has none."""
+    for value in np.unique(np.quantile(values, np.linspace(0, 1, QUANTILES + 1))):
+        if np.isfinite(value):
+            yield float(value)
+
+
 def best_by_depth(points: Sequence[ExitPoint]) -> list[ExitPoint]:
-    """The points that no shallower one equals, up to the best of them, then those that no deeper one equals."""
-    rising = list(_rising(sorted(points, key=lambda one: (one.mean_depth, -one.score))))
-    deeper = [one for one in points if one.mean_depth > rising[-1].mean_depth]
-    falling = list(_rising(sorted(deeper, key=lambda one: (-one.mean_depth, -one.score))))
-    return rising + falling[::-1]
+    """The points that can be chosen, shallow first.
+
+    Those whose score no shallower one equals; those whose score less its standard error no shallower one equals; and
+    those whose score no deeper one equals.
+    """
+    deeper = sorted(points, key=lambda one: (one.mean_depth, -one.score, one.error))
+    shallower = sorted(points, key=lambda one: (-one.mean_depth, -one.score, one.error))
+    kept = {
+        *_rising(deeper, lambda one: one.score),
+        *_rising(deeper, lambda one: one.score - one.error),
+        *_rising(shallower, lambda one: one.score),
+    }
+    return sorted(kept, key=lambda one: (one.mean_depth, one.score))
 
 
-def _rising(points: Iterable[ExitPoint]) -> Iterator[ExitPoint]:
-    """Those with a higher score than all before them."""
+def _rising(points: Iterable[ExitPoint], value: Callable[[ExitPoint], float]) -> Iterator[ExitPoint]:
+    """Those with a higher value than all before them."""
     best = -np.inf
     for point in points:
-        if point.score > best:
-            best = point.score
+        if value(point) > best:
+            best = value(point)
             yield point

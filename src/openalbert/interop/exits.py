@@ -82,8 +82,8 @@ class ExitInfo:
 
     @property
     def highest(self) -> ExitPoint:
-        """The rule with the highest score."""
-        return max(self.points, key=lambda point: point.score)
+        """The rule with the highest score; of several the one that is surest of it."""
+        return max(self.points, key=lambda point: (point.score, -point.error, point.mean_depth))
 
     def cheapest(self, max_drop: float) -> ExitPoint:
         """The rule with the fewest layers whose loss plus its standard error is at most `max_drop` points.
@@ -121,18 +121,24 @@ def write_exit_heads(folder: Path, model: AlbertModel, dtype: torch.dtype) -> No
 
 
 def read_exit_heads(folder: Path, model: AlbertModel) -> None:
-    """Add the heads of every depth to a model, where its folder has them."""
+    """Add the heads of every depth to a model, where its folder has them and a rule that belongs to them."""
     path = folder / HEADS
     if not path.is_file():
         return
     tensors = read_tensors(path)
     task_heads = [head for head in model.head_list if head.kind not in ("masked_lm", "sentence_order")]
     if not task_heads:
-        raise UserError(f"{path}: heads for early exit, but the model has no head for a task: remove the file")
+        raise UserError(f"{path}: heads for early exit, but the model has no head for a task: {_remedy(folder)}")
     model.exits = make_exits(task_heads[0], model.config)
     own = dict(model.exits.named_parameters())
     if own.keys() != tensors.keys() or any(own[name].shape != tensors[name].shape for name in own):
-        raise UserError(f"{path}: heads for early exit of another model: copy the folder again, or remove the file")
+        raise UserError(f"{path}: heads for early exit of another model: {_remedy(folder)}")
+    info, head, num_layers = read_exit_info(folder), task_heads[0].kind, model.config.num_layers
+    if info is not None and (info.head, info.num_layers) != (head, num_layers):
+        raise UserError(
+            f"{folder / RULE} is for a {info.head} head and {info.num_layers} layers, but the model has {head} and "
+            f"{num_layers} layers: {_remedy(folder)}"
+        )
     with torch.no_grad():
         for name, parameter in own.items():
             parameter.copy_(tensors[name])
@@ -167,15 +173,20 @@ def read_exit_info(folder: Path) -> ExitInfo | None:
     path = folder / RULE
     if not path.is_file():
         if (folder / HEADS).is_file():
-            raise UserError(f"{path} is missing, the rule for {HEADS}: copy the folder again, or remove {HEADS} too")
+            raise UserError(f"{path} is missing, the rule for {HEADS}: {_remedy(folder)}")
         return None
     try:
         info = from_json(path.read_bytes(), ExitInfo, str(path))
     except UserError as error:
-        raise UserError(f"{error}: copy the folder again, or remove {RULE} and {HEADS}") from None
+        raise UserError(f"{error}: {_remedy(folder)}") from None
     if info.weights != _weights_of(folder):
-        raise UserError(f"{path}: the rule was fitted for other weights: copy the folder again, or remove the file")
+        raise UserError(f"{path}: the rule was fitted for other weights: {_remedy(folder)}")
     return info
+
+
+def _remedy(folder: Path) -> str:
+    files = " and ".join(name for name in (HEADS, RULE) if (folder / name).is_file())
+    return f"copy the folder again, or remove {files}"
 
 
 def _weights_of(folder: Path) -> str:

@@ -18,6 +18,7 @@ from openalbert.interop.config_json import OWN_SECTION, read_config, read_heads,
 from openalbert.interop.exits import read_exit_heads, write_exit_heads
 from openalbert.interop.names import BUFFERS, EMBEDDING_MAP, TIED, Family, Pair, family_of, name_pairs
 from openalbert.interop.pretraining_json import Pretraining, write_pretraining
+from openalbert.interop.quantization import WEIGHTS_FILE
 from openalbert.interop.tokenizer_json import write_tokenizer_files
 from openalbert.interop.weights import INDEX, WEIGHTS, read_folder_tensors, read_tensor_names, write_tensors
 from openalbert.model.albert import AlbertModel, initialize
@@ -29,7 +30,7 @@ from openalbert.text.tokenizer import Tokenizer
 
 CONFIG = "config.json"
 TASK = "task.json"  # the task of a fine-tuned model
-WHOLE_GRAPH, EXPORT = "model.onnx", "export.json"  # of a folder that holds ONNX graphs instead of weights
+EXPORT = "export.json"  # of a folder that holds ONNX graphs instead of weights
 MOST_NAMED = 5  # neighbours of a missing folder that an error lists
 NEARLY_THE_SAME = 0.7  # similarity; with less, names of two or three letters match by chance
 Precision = Literal["float32", "bfloat16", "float16"]
@@ -173,7 +174,7 @@ def refuse_exported(folder: Path) -> None:
             f"{folder} is an exported model, for `openalbert predict`, `embed`, `search` and `serve`: here the "
             "model is needed that it was made of (`openalbert export MODEL --dev FILE` scores the export too)"
         )
-    if (folder / WHOLE_GRAPH).is_file() and not any((folder / name).is_file() for name in (WEIGHTS, INDEX)):
+    if (folder / WEIGHTS_FILE).is_file():
         raise UserError(
             f"{folder}: {EXPORT} is missing, which an exported model needs: copy the whole folder again, or export "
             "the model again"
@@ -187,8 +188,7 @@ def read_folder_config(folder: Path) -> AlbertConfig:
 
 def read_folder_heads(folder: Path) -> tuple[Head, ...]:
     """The heads of a model folder by the names of its tensors; the pretraining heads where it has no weights."""
-    if (folder / EXPORT).is_file():
-        raise UserError(f"{folder} is an exported model: name the model that it was made of")
+    refuse_exported(folder)
     values, names = _read_config_file(folder), read_tensor_names(folder)
     if not names and OWN_SECTION not in values:
         return PRETRAINING_HEADS

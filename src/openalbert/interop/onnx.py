@@ -16,7 +16,7 @@ from openalbert.atomic_io import new_folder
 from openalbert.errors import UserError, explain_full_disk
 from openalbert.interop.config_json import write_config
 from openalbert.interop.exits import copy_exits
-from openalbert.interop.huggingface import CONFIG, EXPORT, WHOLE_GRAPH
+from openalbert.interop.huggingface import CONFIG, EXPORT
 from openalbert.interop.onnx_graph import (
     OPSET,
     blocks_of,
@@ -34,7 +34,7 @@ from openalbert.model.config import AlbertConfig, Head
 from openalbert.settings import from_json, to_json
 from openalbert.version import __version__
 
-EMBEDDING, POOLER = "embedding.onnx", "pooler.onnx"
+WHOLE_GRAPH, EMBEDDING, POOLER = "model.onnx", "embedding.onnx", "pooler.onnx"
 Precision = Literal["fp32", "int8"]
 COPIED = ("spiece.model", "normalization.json", "tokenizer.json", "tokenizer_config.json", "task.json")
 """The files of a model folder that an export needs too."""

@@ -112,15 +112,12 @@ class ExportedModel:
 
     def _run(self, name: str, inputs: dict[str, np.ndarray]) -> np.ndarray:
         session = self._session(name)
-        from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument
-
-        try:
-            output: np.ndarray = session.run(None, inputs)[0]
-        except (InvalidArgument, ValueError) as error:  # other inputs than those of this graph
+        if (found := {one.name for one in session.get_inputs()}) != set(inputs):
             raise UserError(
-                f"{self.folder / name}: not the graph that belongs here ({str(error).splitlines()[0]}): copy the whole "
-                "folder again, or export the model again"
-            ) from None
+                f"{self.folder / name} takes {', '.join(sorted(found))} and not {', '.join(inputs)}, so it is another "
+                "graph: copy the whole folder again, or export the model again"
+            )
+        output: np.ndarray = session.run(None, inputs)[0]
         return output
 
     def _session(self, name: str) -> "InferenceSession":

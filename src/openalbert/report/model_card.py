@@ -58,7 +58,8 @@ from openalbert.text.shards import read_manifest
 from openalbert.version import __version__
 
 USAGE = "## Usage"
-LICENSE = re.compile(r"^license: ([\w.-]+)$", re.MULTILINE)
+FRONT_MATTER = re.compile(r"---\n(.*?)\n---\n", re.DOTALL)
+LICENSE = re.compile(r"""^license:\s*["']?([\w.-]+)["']?\s*(#.*)?$""", re.MULTILINE)
 MOST_INPUTS, MOST_LABELS = 8, 12  # named in a sentence
 SENTENCE_OBJECTIVES = {
     "sop": "sentence order (are the two segments swapped?)",
@@ -404,11 +405,9 @@ def exported_card(
     command = f"openalbert predict . {'examples.jsonl --out predictions.jsonl' if is_fine_tuned else masked}"
     family = family_of(config)
     tags = json.dumps([family or "albert", "openalbert", "onnx", precision])
-    found = LICENSE.search(original.read_text(encoding="utf-8")) if original is not None else None
-    license_name = found[1] if found is not None else "unknown"
     return _fill(
         "exported",
-        front_matter=f"---\nlibrary_name: onnx\nlicense: {license_name}\ntags: {tags}\n---",
+        front_matter=f"---\nlibrary_name: onnx\nlicense: {_license_of(original)}\ntags: {tags}\n---",
         name=one_line(name),
         precision=precision,
         kind="A BERT" if family == "bert" else "An ALBERT",
@@ -421,6 +420,14 @@ def exported_card(
         measured=_table(measured),
         command=command,
     )
+
+
+def _license_of(card: Path | None) -> str:
+    """The license in the front matter of a model card."""
+    text = "" if card is None else card.read_text(encoding="utf-8", errors="replace")
+    front = FRONT_MATTER.match(text)
+    found = None if front is None else LICENSE.search(front[1])
+    return "unknown" if found is None else found[1]
 
 
 def with_seeds(card: str, median: str, seed: int) -> str:

@@ -33,7 +33,7 @@ class Leaving:
     max_depth: int | None = None
     """The layers computed at most; None: all."""
     deadline: float | None = None
-    """Seconds after which an example leaves with what it has, once it is computed; None: never."""
+    """Seconds from its beginning after which an example leaves with what it has; None: never."""
 
 
 @dataclass(frozen=True)
@@ -148,10 +148,11 @@ class DepthMixedBatch:
         active.in_a_row = np.where(settled, active.in_a_row + 1, 0)
         active.logits = logits
         leaves = (active.in_a_row >= self.rule.patience) | (active.depths >= active.last)
-        leaves |= self.clock() + self.step_seconds > active.until
+        now = self.clock()
+        self.step_seconds = now - started
+        leaves |= now + self.step_seconds > active.until
         self.pool.keep(~leaves)
         left, self.active = active[leaves], active[~leaves]
-        self.step_seconds = self.clock() - started
         return Left(left.numbers, left.logits, left.depths)
 
 

@@ -1,7 +1,6 @@
 """`openalbert export`: a model as ONNX, in fp32 or int8, compared with the original before anybody relies on it."""
 
 import json as json_text
-import shutil
 import statistics
 import tempfile
 import time
@@ -15,7 +14,7 @@ from rich.table import Table
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from openalbert import atomic_io
-from openalbert.errors import UserError
+from openalbert.errors import UserError, explain_full_disk
 from openalbert.finetuning.predict import is_for_similarity, task_heads
 from openalbert.formatting import counted
 from openalbert.interop import huggingface
@@ -81,12 +80,11 @@ class Report:
     sizes: dict[str, int]
     """Bytes of the weights and the whole graph, by precision."""
     milliseconds: dict[str, float]
-    """The median time of one input, by precision."""
+    """The median time of one input of `timed_tokens`, by precision."""
+    timed_tokens: int
     differences: dict[str, tuple[float, float]]
     """The largest difference from the original and the largest value there: hidden states, logits of each head."""
     scores: list[Score]
-    timed_tokens: int
-    """The length of that input."""
     advice: str = ""
     """What to do where a score drops too much."""
 
@@ -101,26 +99,28 @@ def export(settings: Export) -> None:
 
 
 def export_model(settings: Export) -> Report:
-    """Write the export and compare it with the original. If it is interrupted, nothing is left."""
+    """Write the export and compare it with the original.
+
+    The folder appears, or an existing export is replaced, when everything is done.
+    """
     if settings.out.exists() and not settings.fresh:
         raise UserError(f"{settings.out} exists already: give another name, or --fresh to replace it")
     check_replaceable(settings.out)
     folder = huggingface.find_folder(settings.model)
     model = huggingface.load(folder)
     compare = _comparison(settings, model, folder)
-    manifest = write_export(model, settings.out, source=folder, int8=settings.int8, keep=settings.keep_fp32)
-    try:
-        return _compare(settings, model, folder, manifest, compare)
-    except BaseException:
-        shutil.rmtree(settings.out, ignore_errors=True)
-        raise
+    with explain_full_disk(settings.out, "nothing is left of it"), atomic_io.new_folder(settings.out) as aside:
+        manifest = write_export(model, aside, source=folder, int8=settings.int8, keep=settings.keep_fp32)
+        report = _compare(settings, model, folder, aside, manifest, compare)
+        _write_card(aside, model, folder, manifest, report)
+    return report
 
 
 def _compare(
-    settings: Export, model: AlbertModel, folder: Path, manifest: Manifest, compare: Comparison | None
+    settings: Export, model: AlbertModel, folder: Path, out: Path, manifest: Manifest, compare: Comparison | None
 ) -> Report:
-    """Measure the export next to the original, and write its card."""
-    exported = OnnxBackend(ExportedModel(settings.out))
+    """Measure the export in `out` next to the original."""
+    exported = OnnxBackend(ExportedModel(out))
     models = {describe(manifest): exported}
     length = min(TIMED_LENGTH, model.config.max_positions)
     with tempfile.TemporaryDirectory() as temporary:
@@ -131,7 +131,7 @@ def _compare(
         milliseconds = time_models([one.model for one in models.values()], length)
     sample = sample_sequences(folder, model.config)
     scores = compare(exported) if compare is not None else []
-    report = Report(
+    return Report(
         out=str(settings.out),
         precision=manifest.precision,
         kept=manifest.kept,
@@ -142,7 +142,11 @@ def _compare(
         scores=scores,
         advice="" if compare is None else _advice(settings, model, folder, compare, scores),
     )
-    original = settings.out / ORIGINAL_CARD
+
+
+def _write_card(out: Path, model: AlbertModel, folder: Path, manifest: Manifest, report: Report) -> None:
+    """The export's README.md."""
+    original = out / ORIGINAL_CARD
     card = exported_card(
         model.config,
         model_name(folder),
@@ -153,8 +157,7 @@ def _compare(
         measured=_measured(report),
         is_fine_tuned=_is_fine_tuned(model, folder),
     )
-    atomic_io.write_text(settings.out / "README.md", card)
-    return report
+    (out / "README.md").write_text(card, encoding="utf-8")
 
 
 def _measured(report: Report) -> list[tuple[str, str]]:

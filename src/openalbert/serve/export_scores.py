@@ -129,7 +129,7 @@ def compare_on_task(model: AlbertModel, folder: Path, task_name: str, source: Ta
 
     exits = read_exit_info(folder)
     ways: dict[str, Leaving | None] = {"": None}  # how inputs leave, by what is added to the name of the score
-    if exits is not None and exits.chosen.rule != NEVER:
+    if exits is not None and exits.chosen.rule != NEVER and task.kind != "similarity":
         ways[", early exit"] = Leaving(exits.chosen.rule)
 
     def measure(backend: Backend, data: EncodedSplit, leaving: Leaving | None) -> tuple[float, float | None]:

@@ -68,8 +68,8 @@ class Predict:
     """How many layers are computed, for all inputs. Not given: all, or as many as each input needs where the model
     was fine-tuned with --exits."""
     speedup: float | None = None
-    """With --exits: the best rule that computed so many times fewer layers where it was fitted. Not given: the one
-    chosen in fine-tuning."""
+    """With --exits: the deepest rule that is as good as any with so many times fewer layers where it was fitted. Not
+    given: the one chosen in fine-tuning."""
     deadline_ms: float | None = None
     """An input leaves with what it has after so many milliseconds. Each is computed alone, so that the time is its
     own."""

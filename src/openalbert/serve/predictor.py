@@ -79,8 +79,8 @@ class Predictor(TrainedModel):
         input without text has the prediction None, with a warning.
 
         With exits (`finetune --exits`), each input leaves at the depth that it needs, by the rule that was fitted;
-        `speedup` chooses a faster or a better one. `depth` is the number of layers for all inputs. `deadline_ms` lets
-        an input leave with what it has, counted from when its batch was begun.
+        `speedup` chooses a faster or a better one. `depth` is the number of layers for all inputs. With
+        `deadline_ms` each input is computed alone, and leaves with what it has then.
         """
         inputs = as_inputs(texts, self.kind)
         found = self.predict_inputs(

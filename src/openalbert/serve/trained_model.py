@@ -12,7 +12,7 @@ from torch import Tensor
 from openalbert.errors import UserError
 from openalbert.finetuning.predict import DEFAULT_MAX_LENGTH, PRETRAINING
 from openalbert.interop import huggingface
-from openalbert.interop.exits import RULE, ExitInfo, read_exit_info, write_exit_info
+from openalbert.interop.exits import ExitInfo, read_exit_info, write_exit_info
 from openalbert.interop.onnx import is_exported
 from openalbert.interop.onnx_runtime import ExportedModel
 from openalbert.interop.pretraining_json import Pretraining, read_pretraining
@@ -79,17 +79,11 @@ class TrainedModel:
             backend = OnnxBackend(ExportedModel(folder))
         else:
             backend = TorchBackend(huggingface.load(folder, heads), device)
-        exits, kinds = read_exit_info(folder), [head.kind for head in backend.heads]
-        if exits is not None and (exits.head not in kinds or exits.num_layers != backend.config.num_layers):
-            raise UserError(
-                f"{folder / RULE} is for a {exits.head} head and {exits.num_layers} layers, but the model has "
-                f"{' and '.join(kinds) or 'no head'} and {backend.config.num_layers} layers: copy the folder again"
-            )
         return cls(
             backend,
             Tokenizer.load(folder) if (folder / MODEL_FILE).is_file() else None,
             read_task_info(folder),
-            exits,
+            read_exit_info(folder) if heads is None else None,
             name=name,
             pretraining=read_pretraining(folder),
             card=card.read_text(encoding="utf-8") if heads is None and card.is_file() else None,

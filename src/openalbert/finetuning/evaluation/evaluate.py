@@ -175,7 +175,12 @@ def _by_rule(
     info = read_exit_info(find_folder(ensemble.names[0]))
     if info is None or info.chosen.rule == NEVER:
         return None
-    by_depth = predict_depths(model, sequences, device, tokens_at_a_time=settings.tokens_at_a_time)
+    with Work(
+        f"{task.name} {data.name}, early exit", total=float(len(sequences.ids)), unit="k tokens", scale=1e3
+    ) as work:
+        by_depth = predict_depths(
+            model, sequences, device, tokens_at_a_time=settings.tokens_at_a_time, advance=work.advance
+        )
     return measure_rule(task, data, info.head, info.chosen.rule, by_depth)
 
 

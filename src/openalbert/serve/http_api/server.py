@@ -45,8 +45,8 @@ class Serve:
     limits: Annotated[Limits, OmitArgPrefixes] = field(default_factory=Limits)
     """How much may be asked for."""
     speedup: float | None = None
-    """For models with exits: the best rule that computed so many times fewer layers where it was fitted. Not given:
-    the one chosen in fine-tuning."""
+    """For models with exits: the deepest rule that is as good as any with so many times fewer layers where it was
+    fitted. Not given: the one chosen in fine-tuning."""
     tokens_at_a_time: int = TOKENS_AT_A_TIME
     """How many tokens are computed together."""
     api_key_file: Path | None = None
