@@ -413,7 +413,10 @@ def report(run: dict[str, Any]) -> str:
         processor=run["processor"],
         loads=f"{min(one['load'] for one in records):.1f} to {max(one['load'] for one in records):.1f}",
         rounds=", ".join(f"{len(_times(records, BASE, count)['1x128'])} with --threads {count}" for count in threads),
-        exits=fill(f"{_describe_exits(records)} {run.get('note', '')}".strip(), 120, break_on_hyphens=False),
+        exits="\n\n".join(
+            fill(paragraph, 120, break_on_hyphens=False)
+            for paragraph in f"{_describe_exits(records)} {run['note']}".strip().split("\n\n")
+        ),
         **_differences(records),
     )
 
