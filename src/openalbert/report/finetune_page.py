@@ -40,7 +40,7 @@ def finetuning_page(folders: Sequence[Path], now: datetime) -> str:
     sections = [
         *([_baselines_section(runs, folders[0])] if is_one_folder else []),
         *([_paper_section(runs, folders[0])] if is_one_folder else []),
-        curves_section(runs, figures),
+        *([curves_section(runs, figures)] if any(map(_has_curves, runs)) else []),
         *map(error_section, analyses),
         *([] if is_one_folder else [differences(runs)]),
         *(about(run, is_one_run, _data(run), _remarks(run)) for run in _first_of_each(runs)),
@@ -57,6 +57,11 @@ def _first_of_each(runs: Sequence[RunRecord]) -> list[RunRecord]:
         folder = run.folder.parent if is_one_of_several else run.folder
         first.setdefault(str(folder), run)
     return list(first.values())
+
+
+def _has_curves(run: RunRecord) -> bool:
+    """Whether there is a line to draw: a head that was fitted at once is a single point."""
+    return not run.is_finished or len(run.train) > 1 or len(run.evaluation) > 1
 
 
 def _best(runs: Sequence[RunRecord]) -> RunRecord | None:
@@ -82,7 +87,7 @@ def _headline(run: RunRecord, now: datetime) -> list[Markup]:
     if run.by_split:
         main_metric, intervals = str(run.scores.get("main_metric")), run.scores.get("intervals", {})
         scores = [tiles(run.task, run.shape, run.by_split, main_metric, intervals)]
-        if (step := present(run.scores.get("step"))) is not None:
+        if (step := present(run.scores.get("step"))) is not None and _has_curves(run):
             scores.append(element("p", f"The model folder has the weights of step {step:,.0f}.", class_="remark"))
         for split, early in (run.scores.get("exits") or {}).items():
             sentence_on_exits = (
