@@ -20,6 +20,7 @@ from openalbert.model.cost import (
     memory,
     training_flops_per_token,
 )
+from openalbert.model.kernels import cpu_linear
 from openalbert.model.presets import preset
 from openalbert.pretraining.batches import Objective, PretrainingBatch
 from openalbert.pretraining.loss import pretraining_scores
@@ -113,9 +114,14 @@ def small(sharing: Sharing) -> AlbertConfig:
 
 
 def counted_flops(loss: Callable[[], Tensor]) -> int:
-    """What torch's own counter sees of a forward and a backward pass; attention as plain matrix products."""
-    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
-        loss().backward()
+    """What torch's own counter sees of a forward and a backward pass; attention as plain matrix products.
+
+    It does not know oneDNN's products, so torch's own are taken on every processor.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cpu_linear, "prefers_onednn", lambda: False)
+        with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
+            loss().backward()
     return counter.get_total_flops()
 
 

@@ -11,6 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 from openalbert.errors import UserError
 from openalbert.model.config import AlbertConfig, block_of_layer
+from openalbert.model.kernels.cpu_linear import Linear
 from openalbert.model.layer import Attention, Bf16Copies, FeedForward
 from openalbert.model.packing import Layout, Rows
 
@@ -44,7 +45,7 @@ class FactorizedEmbedding(nn.Module):
         self.norm = nn.LayerNorm(config.embedding_size, eps=config.layer_norm_epsilon)
         # As in Google's code, dropout comes before the map, and there is none after it.
         self.dropout = nn.Dropout(config.hidden_dropout)
-        self.map = nn.Linear(config.embedding_size, config.hidden_size) if config.maps_embedding else nn.Identity()
+        self.map = Linear(config.embedding_size, config.hidden_size) if config.maps_embedding else nn.Identity()
 
     def forward(
         self, ids: Int[Tensor, "*tokens"], segments: Int[Tensor, "*tokens"], positions: Int[Tensor, "*#tokens"]

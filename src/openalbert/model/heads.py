@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from openalbert.errors import UserError
 from openalbert.model.config import AlbertConfig, Head, HeadKind
 from openalbert.model.encoder import Encoded
+from openalbert.model.kernels.cpu_linear import Linear, apply_linear
 from openalbert.model.layer import activate
 
 EXIT_KINDS: tuple[HeadKind, ...] = ("classification", "regression", "multi_label")
@@ -22,7 +23,7 @@ class MaskedLm(nn.Module):
     def __init__(self, config: AlbertConfig) -> None:
         super().__init__()
         self.activation = config.activation
-        self.dense = nn.Linear(config.hidden_size, config.embedding_size)
+        self.dense = Linear(config.hidden_size, config.embedding_size)
         self.norm = nn.LayerNorm(config.embedding_size, eps=config.layer_norm_epsilon)
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
 
@@ -34,7 +35,7 @@ class MaskedLm(nn.Module):
         if torch.compiler.is_dynamo_compiling() and torch.is_grad_enabled():
             # Here the bias is fused into the loss; within the product it costs two passes over all logits.
             return F.linear(normed, words).to(self.bias.dtype) + self.bias
-        return F.linear(normed, words, self.bias)
+        return apply_linear(normed, words, self.bias)
 
 
 class OfSequence(nn.Module):

@@ -8,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from openalbert.model.config import Activation, AlbertConfig
+from openalbert.model.kernels.cpu_linear import Linear, apply_linear
 from openalbert.model.kernels.fused_linear import gelu_by_sigmoid, linear, linear_attend, linear_gelu
 from openalbert.model.packing import Layout, Padded, Rows
 
@@ -50,7 +51,7 @@ def add_and_norm(x: Tensor, added: Tensor, norm: nn.Module) -> Tensor:
     return normed.to(added.dtype)
 
 
-class StackedLinear(nn.Linear):
+class StackedLinear(Linear):
     """Several linear maps of one input as one matrix product.
 
     The optimizer treats them as separate: as in Google's code, LAMB scales each matrix by its own norm. It reads their
@@ -68,7 +69,7 @@ class StackedLinear(nn.Linear):
         if (first, last) == (0, None):  # without slices, whose backward passes would copy the gradient
             return super().forward(x)
         rows = self._rows(first, last)
-        return F.linear(x, self.weight[rows], self.bias[rows])
+        return apply_linear(x, self.weight[rows], self.bias[rows])
 
     def _rows(self, first: int, last: int | None) -> slice:
         """The rows of the matrix that belong to some of the maps."""
@@ -84,7 +85,7 @@ class Attention(nn.Module):
         self.num_heads, self.head_size = config.num_heads, config.head_size
         self.attention_dropout, self.hidden_dropout = config.attention_dropout, config.hidden_dropout
         self.qkv = StackedLinear(3, config.hidden_size, config.hidden_size)
-        self.output = nn.Linear(config.hidden_size, config.hidden_size)
+        self.output = Linear(config.hidden_size, config.hidden_size)
         self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_epsilon)
 
     def forward(
@@ -125,8 +126,8 @@ class FeedForward(nn.Module):
     def __init__(self, config: AlbertConfig) -> None:
         super().__init__()
         self.activation, self.hidden_dropout = config.activation, config.hidden_dropout
-        self.up = nn.Linear(config.hidden_size, config.ffn_size)
-        self.down = nn.Linear(config.ffn_size, config.hidden_size)
+        self.up = Linear(config.hidden_size, config.ffn_size)
+        self.down = Linear(config.ffn_size, config.hidden_size)
         self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_epsilon)
 
     def forward(

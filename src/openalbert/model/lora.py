@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from openalbert.model.encoder import AlbertEncoder
+from openalbert.model.kernels.cpu_linear import Linear
 from openalbert.model.layer import StackedLinear
 
 SCALE = 2.0  # of the update, as in LoRA's alpha / rank; it only rescales the learning rate of the adapters
@@ -49,7 +50,7 @@ class AdaptedLinear(StackedLinear):
         linear = (
             StackedLinear(self.stacked, self.in_features, self.out_features // self.stacked)
             if self.stacked > 1
-            else nn.Linear(self.in_features, self.out_features)
+            else Linear(self.in_features, self.out_features)
         ).to(self.weight)
         linear.weight.copy_(self.weight + SCALE * self.lora_up @ self.lora_down)
         linear.bias.copy_(self.bias)

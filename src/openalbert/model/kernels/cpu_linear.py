@@ -1,0 +1,84 @@
+"""Linear maps in fp32 on a CPU, by oneDNN where torch's own choice, MKL, is slow.
+
+On processors of other makers than Intel MKL leaves AVX-512 unused, and takes two to three times as long
+(results/cpu-linear). oneDNN comes with torch too. Which of both computes depends on the processor alone and not on
+a measurement, so that equal runs on one machine give equal weights.
+"""
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+PROCESSOR = Path("/proc/cpuinfo")
+
+
+class Linear(nn.Linear):
+    """A linear map by the faster library."""
+
+    def forward(self, x: Float[Tensor, "*tokens inputs"]) -> Float[Tensor, "*tokens outputs"]:
+        """Apply the map."""
+        return apply_linear(x, self.weight, self.bias)
+
+
+def apply_linear(
+    x: Float[Tensor, "*tokens inputs"],
+    weight: Float[Tensor, "outputs inputs"],
+    bias: Float[Tensor, " outputs"] | None = None,
+) -> Float[Tensor, "*tokens outputs"]:
+    """As `F.linear`, forward and backward."""
+    is_for_onednn = (
+        x.device.type == "cpu"
+        and x.dtype == weight.dtype == torch.float32
+        and x.numel() > 0
+        and not torch.compiler.is_compiling()
+        and not torch.is_autocast_enabled("cpu")
+        and prefers_onednn()
+    )
+    if not is_for_onednn:
+        return F.linear(x, weight, bias)
+    result: Tensor = _OneDnnLinear.apply(x, weight, bias)  # type: ignore[no-untyped-call]
+    return result
+
+
+@functools.cache
+def prefers_onednn() -> bool:
+    """Whether this processor has AVX-512 and is not Intel's, and this torch has both libraries."""
+    has_both = torch.backends.mkl.is_available() and torch.backends.mkldnn.is_available()
+    if not has_both or not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
+        return False
+    if "AVX512" not in torch.backends.cpu.get_cpu_capability() or not PROCESSOR.exists():
+        return False
+    return "GenuineIntel" not in PROCESSOR.read_text(encoding="utf-8", errors="replace")
+
+
+def _multiply(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x times the transpose of the weights, by oneDNN; strides are free."""
+    result: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+    return result
+
+
+class _OneDnnLinear(torch.autograd.Function):
+    """Three matrix products: one forward, two backward."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return _multiply(x, weight, bias)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        x, weight = ctx.saved_tensors
+        of_x, of_weight, of_bias = ctx.needs_input_grad
+        rows = gradient.reshape(-1, gradient.shape[-1])
+        return (
+            _multiply(gradient, weight.t()) if of_x else None,
+            _multiply(rows.t(), x.reshape(-1, x.shape[-1]).t()) if of_weight else None,
+            rows.sum(0) if of_bias else None,
+        )
