@@ -259,6 +259,7 @@ def test_a_missing_damaged_or_edited_rule_is_refused_in_a_sentence(deeper: Path,
             "is for a regression head and 4 layers, but the model has classification and 4 layers",
         ),
         ({"num_layers": 12}, "and 12 layers, but the model has"),
+        ({"points": []}, "there are no points"),
         ({"chosen": {**whole["chosen"], "rule": {"kind": "patience", "patience": -3}}}, "patience of -3"),
         (
             {"chosen": {**whole["chosen"], "rule": {"kind": "confidence", "threshold": float("nan")}}},

@@ -15,6 +15,7 @@ from openalbert.interop import huggingface
 from openalbert.interop.onnx import EMBEDDING, EXPORT, _sha256, write_export
 from openalbert.interop.onnx_runtime import ExportedModel
 from openalbert.interop.quantization import WEIGHTS_FILE
+from openalbert.model.config import Head
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +83,32 @@ def test_a_damaged_manifest_is_refused_with_what_to_do(export: Path, content: st
     (export / EXPORT).write_text(content)
     with pytest.raises(UserError, match=r"export\.json.*: copy the whole folder again, or export the model again"):
         openalbert.load(export)
+
+
+@pytest.mark.parametrize(
+    ("layers", "labels", "message"),
+    [
+        ([], ("a", "b"), r"0 graphs of layers, but the model has 2 layers: copy the whole folder again"),
+        (["layer-0-0.onnx"], ("a", "b"), r"1 graphs of layers, but the model has 2 layers"),
+        (
+            None,
+            ("a", "b", "c"),
+            r"has 3 outputs for head-classification\.onnx, which has 2: copy the whole folder again",
+        ),
+    ],
+)
+def test_a_manifest_that_does_not_fit_its_graphs_is_refused(
+    layers: list[str] | None, labels: tuple[str, ...], message: str, tiny: Path, tmp_path: Path
+) -> None:
+    model = huggingface.load(tiny, [Head("classification", ("a", "b"))])
+    write_export(model, tmp_path / "export", source=tiny, int8=True)
+    path = tmp_path / "export" / EXPORT
+    values = json.loads(path.read_text())
+    values["layers"] = values["layers"] if layers is None else layers
+    values["heads"][0]["labels"] = labels
+    path.write_text(json.dumps(values))
+    with pytest.raises(UserError, match=message):
+        openalbert.load(tmp_path / "export").predict("a text")
 
 
 @pytest.mark.parametrize("damage", [foreign, cut_graph, too_new])

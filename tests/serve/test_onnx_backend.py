@@ -11,7 +11,7 @@ import openalbert
 from openalbert import cli
 from openalbert.errors import UserError
 from openalbert.finetuning.predict import Embedding
-from openalbert.interop import huggingface
+from openalbert.interop import huggingface, onnx_runtime
 from openalbert.interop.onnx import write_export
 from openalbert.interop.onnx_runtime import ExportedModel
 from openalbert.model.config import Head
@@ -19,6 +19,8 @@ from openalbert.serve.backend import Backend, TorchBackend
 from openalbert.serve.early_exit import Leaving, run_with_exits
 from openalbert.serve.export_scores import as_sequences, cpu
 from openalbert.serve.onnx_backend import MOST_PADDING, OnnxBackend, alike, padded_batches
+from openalbert.serve.row_verbs import open_model
+from openalbert.train.device import Speed
 
 KINDS = (
     "classification",
@@ -134,3 +136,26 @@ def test_a_long_sequence_pads_no_short_ones_where_each_leaves_at_its_own_depth(
     np.testing.assert_allclose(
         left.logits, OnnxBackend(exported).logits(sequences, ["classification"]).logits["classification"], atol=1e-5
     )
+
+
+def test_the_graphs_of_the_exit_loop_are_loaded_before_a_deadline_runs(
+    quick_runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = huggingface.find_folder(str(quick_runs["classification"]))
+    write_export(huggingface.load(folder), tmp_path / "export", source=folder, int8=False)
+    pool = OnnxBackend(ExportedModel(tmp_path / "export", 1)).pool()
+
+    def load_late(path: Path, threads: int) -> None:
+        raise AssertionError(f"{path} is loaded in the loop")
+
+    monkeypatch.setattr(onnx_runtime, "open_session", load_late)
+    assert len(run_with_exits(pool, SEQUENCES, Leaving(deadline=60.0)).depths) == 7
+
+
+def test_an_export_computes_with_the_threads_that_predict_is_given(tiny: Path, tmp_path: Path) -> None:
+    write_export(huggingface.load(tiny), tmp_path / "export", source=tiny, int8=False)
+    usual = torch.get_num_threads()
+    with open_model(str(tmp_path / "export"), Speed(threads=3)) as model:
+        assert isinstance(model.backend, OnnxBackend)
+        assert model.backend.model.threads == 3
+    torch.set_num_threads(usual)

@@ -80,6 +80,10 @@ class ExitInfo:
     weights: str = ""
     """Checksums of the weights that it was fitted for."""
 
+    def __post_init__(self) -> None:
+        if not self.points:
+            raise UserError("there are no points, of which the last one is full depth")
+
     @property
     def highest(self) -> ExitPoint:
         """The rule with the highest score; of several the one that is surest of it."""

@@ -59,6 +59,10 @@ class Manifest:
     opset: int = OPSET
     openalbert: str = __version__
 
+    def __post_init__(self) -> None:
+        if len(self.layers) != self.config.num_layers:
+            raise UserError(f"{len(self.layers)} graphs of layers, but the model has {self.config.num_layers} layers")
+
 
 def rows_graph_of(layer: str) -> str:
     """The file of a layer's graph for some rows only."""

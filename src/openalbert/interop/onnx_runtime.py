@@ -1,14 +1,15 @@
-"""Runs exported models with ONNX Runtime, without torch: the loop over layers is here, so depth is a plain number."""
+"""Runs exported models with ONNX Runtime: the loop over layers is here, so depth is a plain number."""
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 from jaxtyping import Float32, Int64
 
 from openalbert.errors import UserError
 from openalbert.interop.exits import read_exit_arrays
+from openalbert.interop.huggingface import EXPORT
 from openalbert.interop.onnx import EMBEDDING, POOLER, head_file, read_manifest, rows_graph_of
 from openalbert.interop.onnx_graph import IDS, MASK, SCORE_TOKENS, SEGMENTS
 from openalbert.model.config import AlbertConfig, Head, HeadKind
@@ -21,11 +22,12 @@ class ExportedModel:
     """An exported folder, ready to run. Graphs are loaded when they are first needed."""
 
     def __init__(self, folder: Path, threads: int | None = None) -> None:
-        """`threads` are those of one run; by default OMP_NUM_THREADS, else one for each core."""
+        """`threads` are those of one run; by default torch's, which follow --speed.threads and OMP_NUM_THREADS."""
         self.folder = folder
         self.manifest = read_manifest(folder)
-        self.threads = threads or int(os.environ.get("OMP_NUM_THREADS") or 0)
+        self.threads = threads or torch.get_num_threads()
         self._exits = read_exit_arrays(folder)
+        self._widths = {head_file(head.kind): head.num_outputs for head in self.heads if head.kind != "masked_lm"}
         self._sessions: dict[str, InferenceSession] = {}
         self._session(EMBEDDING)  # a runtime that cannot read these graphs shows it at once
 
@@ -104,6 +106,11 @@ class ExportedModel:
         found: np.ndarray = np.where((depths > len(weight))[:, None], own, early)
         return found
 
+    def load_for_exits(self, kind: HeadKind) -> None:
+        """Load the graphs of the exit loop now, before a deadline runs."""
+        for name in (*self.manifest.layers, POOLER, head_file(kind)):
+            self._session(name)
+
     def load_all(self) -> None:
         """Load every graph now: the folder is not needed any more."""
         for name in self.manifest.files:
@@ -117,6 +124,12 @@ class ExportedModel:
                 f"{self.folder / name} takes {', '.join(sorted(found))} and not {', '.join(inputs)}, so it is another "
                 "graph: copy the whole folder again, or export the model again"
             )
+        width = session.get_outputs()[0].shape[-1]
+        if (expected := self._widths.get(name, width)) != width:
+            raise UserError(
+                f"{self.folder / EXPORT} has {expected} outputs for {name}, which has {width}: copy the whole folder "
+                "again, or export the model again"
+            )
         output: np.ndarray = session.run(None, inputs)[0]
         return output
 
@@ -127,7 +140,7 @@ class ExportedModel:
 
 
 def open_session(path: Path, threads: int) -> "InferenceSession":
-    """An ONNX Runtime session on the CPU; 0 threads mean one for each core."""
+    """An ONNX Runtime session on the CPU."""
     try:
         import onnxruntime
     except ImportError:

@@ -78,6 +78,7 @@ class OnnxPool:
         self.model, self.head, self.num_outputs = model, head.kind, head.num_outputs
         self.num_layers = model.config.num_layers
         self.mixes_depths = len(set(model.manifest.layers)) == 1
+        model.load_for_exits(head.kind)
         self.clear()
 
     def clear(self) -> None:
