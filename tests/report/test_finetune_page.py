@@ -54,6 +54,13 @@ def test_a_run_of_every_kind_ends_with_a_page_of_its_scores(
     assert page_of(run, out=tmp_path / "again.html").text.split("Written by")[0] == page.text.split("Written by")[0]
 
 
+def test_the_page_of_a_head_that_was_fitted_at_once_has_no_steps(tiny: Path, tmp_path: Path) -> None:
+    learn(tiny, "classification", lesson("classification", tmp_path, 60), tmp_path / "run", "--trainable head")
+    headline = Page((tmp_path / "run" / "report.html").read_text(encoding="utf-8")).text.split("Curves")[0]
+    assert "on 54 examples: " in headline
+    assert " step" not in headline
+
+
 def test_the_row_of_a_mistake_is_the_one_that_a_spreadsheet_shows(quick_runs: dict[str, Path], tmp_path: Path) -> None:
     """A quoted text of two lines and a blank line are in the way of whoever counts lines."""
     file = tmp_path / "own.csv"

@@ -70,9 +70,11 @@ def _headline(run: RunRecord, now: datetime) -> list[Markup]:
     what = f"{parameters:,.0f} parameters, " if parameters is not None else ""
     examples = run.info("data", "train_examples")
     state = "finished" if run.is_finished else "unfinished"
+    has_steps = run.settings.get("trainable") != "head"  # which is fitted at once
+    steps = f"{counted(last_step(run), 'step')}, " if has_steps else ""
     sentence = (
         f" {what}fine-tuned from {initialized_from(run) or 'weights drawn at random'} on "
-        f"{count(examples)} example{'' if examples == 1 else 's'}: {counted(last_step(run), 'step')}, "
+        f"{count(examples)} example{'' if examples == 1 else 's'}: {steps}"
         f"{count(tokens_seen(run))} tokens in {duration(training_seconds(run))} of training, on {hardware(run)}. "
         f"Before that it was {pretraining_of(run)}."
     )
@@ -82,7 +84,7 @@ def _headline(run: RunRecord, now: datetime) -> list[Markup]:
     if run.by_split:
         main_metric, intervals = str(run.scores.get("main_metric")), run.scores.get("intervals", {})
         scores = [tiles(run.task, run.shape, run.by_split, main_metric, intervals)]
-        if (step := present(run.scores.get("step"))) is not None:
+        if has_steps and (step := present(run.scores.get("step"))) is not None:
             scores.append(element("p", f"The model folder has the weights of step {step:,.0f}.", class_="remark"))
         for split, early in (run.scores.get("exits") or {}).items():
             sentence_on_exits = (
