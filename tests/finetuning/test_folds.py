@@ -175,7 +175,9 @@ def test_cross_validation_that_was_stopped_is_resumed_where_it_was(
 def test_a_dry_run_of_folds_leaves_nothing(tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = lesson("classification", tmp_path, 60)
     cli.main(command(tiny, "classification", file, tmp_path / "run", f"{QUICK} --dry-run"))
-    assert "this is one of 4 runs: 3 folds, and a last one on all examples" in capsys.readouterr().err
+    assert "this is one of 4 runs: 3 folds, and a last one on all examples\n" in capsys.readouterr().err
+    cli.main(command(tiny, "classification", file, tmp_path / "run", "--trainable head --folds 3 --dry-run"))
+    assert "a last one on all examples, which share the encoder's pass over the texts\n" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 
 

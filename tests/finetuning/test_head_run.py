@@ -13,6 +13,7 @@ from scipy.special import logsumexp
 from sklearn.linear_model import LogisticRegression, Ridge
 from tests.finetuning.made_lessons import command, imbalanced, learn, lesson, records, weights
 from tests.finetuning.test_trainable import HEAD, ON_CPU, data_of
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from openalbert import cli
 from openalbert.finetuning.data import TaskData
@@ -124,6 +125,25 @@ def test_a_head_that_is_fitted_further_stays_near_what_it_was(tiny: Path, tmp_pa
     np.testing.assert_allclose(bias[0], oracle.intercept_, atol=2e-3)
 
 
+class NoDouble(TorchDispatchMode):
+    """A device without fp64, as MPS is one: such numbers are copied, but nothing is computed with them."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        is_double = isinstance(found, torch.Tensor) and found.dtype == torch.float64
+        aten = torch.ops.aten
+        assert not is_double or func.overloadpacket in (aten.lift_fresh, aten._to_copy, aten.detach), func
+        return found
+
+
+@pytest.mark.parametrize("kind", ["classification", "regression"])
+def test_nothing_is_computed_in_fp64_on_the_device(kind: str, tiny: Path, tmp_path: Path) -> None:
+    data, model, states, _ = prepared(kind, tiny, tmp_path)
+    features = model.encoder.pool(states).detach()
+    with NoDouble():
+        assert fit_head(model, features, data.train.encoding.sequences) > 0
+
+
 def test_the_same_command_gives_the_same_bits_and_reports_that_it_is_done(
     tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -143,7 +163,7 @@ def test_the_same_command_gives_the_same_bits_and_reports_that_it_is_done(
 
 
 def test_a_run_that_was_stopped_while_it_encoded_starts_over(
-    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = lesson("classification", tmp_path)
     whole = learn(tiny, "classification", file, tmp_path / "whole", HEAD)
@@ -152,6 +172,7 @@ def test_a_run_that_was_stopped_while_it_encoded_starts_over(
         with pytest.raises(SystemExit) as end:
             cli.main(command(tiny, "classification", file, tmp_path / "run", HEAD))
     assert end.value.code == 143
+    assert "stopped while encoding train; the same command starts over" in capsys.readouterr().err
     assert not (tmp_path / "run" / "model").exists()
     assert learn(tiny, "classification", file, tmp_path / "run", HEAD) == whole
 

@@ -99,7 +99,9 @@ def test_a_dry_run_encodes_a_few_examples_and_estimates_the_rest(
     file = lesson("classification", tmp_path)
     cli.main(command(tiny, "classification", file, tmp_path / "run", HEAD + " --dry-run"))
     assert not (tmp_path / "run").exists()
-    shown = capsys.readouterr().out
+    shown, said = capsys.readouterr()
+    assert "encoding train" in said
+    assert "encoding dev" in said  # which takes time, too
     assert "--trainable head, 130 parameters (as given)" in shown
     assert re.search(r"steps +1\n", shown)
 

@@ -54,12 +54,14 @@ def test_a_run_of_every_kind_ends_with_a_page_of_its_scores(
     assert page_of(run, out=tmp_path / "again.html").text.split("Written by")[0] == page.text.split("Written by")[0]
 
 
-def test_the_page_of_a_head_that_was_fitted_at_once_draws_no_curve_of_one_point(tiny: Path, tmp_path: Path) -> None:
-    learn(tiny, "classification", lesson("classification", tmp_path), tmp_path / "run", "--trainable head")
-    page = Page((tmp_path / "run" / "report.html").read_text(encoding="utf-8"))
-    assert "Error analysis: dev" in page.text
-    assert "Curves" not in page.text
-    assert "The model folder has the weights of step" not in page.text
+def test_the_page_of_a_head_that_was_fitted_at_once_has_no_steps_and_no_curves(tiny: Path, tmp_path: Path) -> None:
+    learn(tiny, "classification", lesson("classification", tmp_path, 60), tmp_path / "run", "--trainable head")
+    text = Page((tmp_path / "run" / "report.html").read_text(encoding="utf-8")).text
+    headline, analysis = text.split("Compared with baselines")
+    assert "on 54 examples: " in headline
+    assert " step" not in headline
+    assert "Error analysis: dev" in analysis
+    assert "Curves" not in text
 
 
 def test_the_row_of_a_mistake_is_the_one_that_a_spreadsheet_shows(quick_runs: dict[str, Path], tmp_path: Path) -> None:

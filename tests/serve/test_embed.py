@@ -2,6 +2,8 @@
 
 import json
 import math
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -88,6 +90,12 @@ def test_texts_come_as_a_string_a_list_or_a_series(model: Predictor) -> None:
     np.testing.assert_array_equal(model.embed(pandas.Series(TEXTS, index=[9, 7, 5, 3])), rows)
     np.testing.assert_allclose(model.embed(TEXTS[1]), rows[1], atol=1e-6)
     assert model.embed([]).shape == (0, 64)
+
+
+def test_a_pooling_that_is_not_known_is_refused(tiny: Path) -> None:
+    code = f"import openalbert; openalbert.load({str(tiny)!r}).embed('the war', pooling='max')"  # types are not checked
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "UserError: pooling is 'max': give one of mean, weighted, cls" in done.stderr
 
 
 def test_empty_texts_are_zeros_in_their_place(model: Predictor) -> None:

@@ -16,6 +16,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
@@ -26,6 +27,7 @@ from tests.finetuning.made_lessons import learn, lesson
 import openalbert
 from openalbert import cli
 from openalbert.serve.files.row_writers import DelimitedRows
+from openalbert.serve.files.rows import TextLines, open_rows
 from openalbert.serve.predictor import Predictor
 
 
@@ -173,6 +175,21 @@ def test_parquet_stays_parquet_with_its_types(quick_runs: dict[str, Path], tmp_p
     assert found["probability_war"].to_pylist()[0] < 1
     out, _, _ = predict(quick_runs["classification"], tmp_path / "a.parquet")
     assert [json.loads(line)["when"] for line in out.splitlines()] == ["1970-01-01", "1970-01-02", "1970-01-03"]
+
+
+def test_parquet_of_one_large_group_of_rows_is_read_piece_by_piece(tmp_path: Path) -> None:
+    dice = np.random.default_rng(0)
+    texts = [dice.bytes(1000).hex() for _ in range(20_000)]  # which cannot be compressed
+    pyarrow.parquet.write_table(pyarrow.table({"text": texts}), tmp_path / "a.parquet", use_dictionary=False)
+    assert pyarrow.parquet.ParquetFile(tmp_path / "a.parquet").num_row_groups == 1
+    before = pyarrow.total_allocated_bytes()
+    rows = open_rows(tmp_path / "a.parquet", TextLines(("text",), lambda line: {"text": line}))
+    most, read = 0, 0
+    for chunk in rows.chunks:
+        most = max(most, pyarrow.total_allocated_bytes() - before)
+        read += len(chunk.records)
+    assert read == len(texts)
+    assert most < (tmp_path / "a.parquet").stat().st_size / 2
 
 
 def test_two_columns_of_parquet_with_one_name_are_refused(quick_runs: dict[str, Path], tmp_path: Path) -> None:

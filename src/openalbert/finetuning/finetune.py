@@ -182,7 +182,9 @@ def _finetune_folds(settings: Finetune, device: Device, stop: Stop) -> None:
     if settings.dry_run:
         one = of_fold(settings, 1)
         _run_class(one)(one, load(one), device, reason=reason, frozen=frozen).dry_run()
-        _log(device, f"this is one of {len(folds) + 1} runs: {len(folds)} folds, and a last one on all examples")
+        shared = ", which share the encoder's pass over the texts" if settings.trainable == "head" else ""
+        runs = f"{len(folds) + 1} runs: {len(folds)} folds, and a last one on all examples"
+        _log(device, f"this is one of {runs}{shared}")
         return
     claim_folder(settings, device, FREE_TO_CHANGE, RESULTS)
     peak = measure_matmul_peak(device) if device.is_cuda else None

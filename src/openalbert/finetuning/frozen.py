@@ -23,7 +23,7 @@ from openalbert.finetuning.predict import (
 )
 from openalbert.model.albert import AlbertModel
 from openalbert.model.encoder import Encoded
-from openalbert.progress import Work
+from openalbert.progress import Work, log
 from openalbert.tasks.task import Sequences
 from openalbert.train.device import Device
 from openalbert.train.run import Stop
@@ -76,6 +76,8 @@ class FrozenStates:
                 done += int(lengths[chosen].sum())
                 work.advance(float(lengths[chosen].sum()))
                 if self.stop is not None and self.stop.asked():
+                    if self.device.is_main:
+                        log(f"stopped while encoding {name}; the same command starts over")
                     sys.exit(self.stop.exit_code)
                 if self.is_dry and done >= DRY_TOKENS:
                     break

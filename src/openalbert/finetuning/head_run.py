@@ -58,6 +58,8 @@ class HeadRun(FinetuningRun):
         """Encode a few examples, and log what the whole run would take; nothing is written."""
         self._build()
         self._introduce()
+        for name, split in self.task_data.scored.items():
+            self.frozen.of(name, split.encoding.sequences)
         weights = 4 * self.model.num_parameters()
         tokens, hours = len(self.sequences.ids), self.frozen.seconds / 3600
         self.log(estimate_table(Needs(1, tokens, hours, self.device.peak_memory(), weights).as_dict()))
@@ -136,17 +138,18 @@ def fit_head(
     penalty = PENALTIES[kind]
 
     def objective(values: Float64[np.ndarray, "parameters"]) -> tuple[float, Float64[np.ndarray, "parameters"]]:
-        given = torch.from_numpy(values).to(start).requires_grad_(True)
+        given = torch.from_numpy(values).float().to(start.device).requires_grad_(True)
         weight, bias = given[: prior.numel()].view_as(prior), given[prior.numel() :]
         loss = scale * head_loss(kind, nn.functional.linear(features, weight, bias), batch, weights).loss_sum
-        total = loss.double() + penalty / 2 * (weight - prior).square().sum()
-        [gradient] = torch.autograd.grad(total, given)
-        return total.item(), gradient.double().cpu().numpy()
+        squares = (weight - prior).square().sum()
+        [gradient] = torch.autograd.grad(loss + penalty / 2 * squares, given)
+        # In fp64 on the host: MPS has none.
+        return loss.item() + penalty / 2 * squares.item(), gradient.cpu().double().numpy()
 
     bounds = {"maxiter": MOST_ITERATIONS, "maxfun": 2 * MOST_ITERATIONS, "ftol": TOLERANCE}
-    found = minimize(objective, start.double().cpu().numpy(), jac=True, method="L-BFGS-B", options=bounds)
+    found = minimize(objective, start.cpu().double().numpy(), jac=True, method="L-BFGS-B", options=bounds)
     with torch.no_grad():
-        best = torch.from_numpy(found.x).to(start)
+        best = torch.from_numpy(found.x).float().to(start.device)
         head.weight.copy_(best[: prior.numel()].view_as(prior))
         head.bias.copy_(best[prior.numel() :])
         score = head_loss(kind, head(features), batch, weights)

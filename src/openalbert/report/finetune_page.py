@@ -40,7 +40,7 @@ def finetuning_page(folders: Sequence[Path], now: datetime) -> str:
     sections = [
         *([_baselines_section(runs, folders[0])] if is_one_folder else []),
         *([_paper_section(runs, folders[0])] if is_one_folder else []),
-        *([curves_section(runs, figures)] if any(map(_has_curves, runs)) else []),
+        *([curves_section(runs, figures)] if any(map(_has_steps, runs)) else []),
         *map(error_section, analyses),
         *([] if is_one_folder else [differences(runs)]),
         *(about(run, is_one_run, _data(run), _remarks(run)) for run in _first_of_each(runs)),
@@ -59,9 +59,9 @@ def _first_of_each(runs: Sequence[RunRecord]) -> list[RunRecord]:
     return list(first.values())
 
 
-def _has_curves(run: RunRecord) -> bool:
-    """Whether there is a line to draw: a head that was fitted at once is a single point."""
-    return not run.is_finished or len(run.train) > 1 or len(run.evaluation) > 1
+def _has_steps(run: RunRecord) -> bool:
+    """Whether it was trained step by step: a head alone is fitted at once, and there is no curve to draw."""
+    return run.settings.get("trainable") != "head"
 
 
 def _best(runs: Sequence[RunRecord]) -> RunRecord | None:
@@ -75,9 +75,10 @@ def _headline(run: RunRecord, now: datetime) -> list[Markup]:
     what = f"{parameters:,.0f} parameters, " if parameters is not None else ""
     examples = run.info("data", "train_examples")
     state = "finished" if run.is_finished else "unfinished"
+    steps = f"{counted(last_step(run), 'step')}, " if _has_steps(run) else ""
     sentence = (
         f" {what}fine-tuned from {initialized_from(run) or 'weights drawn at random'} on "
-        f"{count(examples)} example{'' if examples == 1 else 's'}: {counted(last_step(run), 'step')}, "
+        f"{count(examples)} example{'' if examples == 1 else 's'}: {steps}"
         f"{count(tokens_seen(run))} tokens in {duration(training_seconds(run))} of training, on {hardware(run)}. "
         f"Before that it was {pretraining_of(run)}."
     )
@@ -87,7 +88,7 @@ def _headline(run: RunRecord, now: datetime) -> list[Markup]:
     if run.by_split:
         main_metric, intervals = str(run.scores.get("main_metric")), run.scores.get("intervals", {})
         scores = [tiles(run.task, run.shape, run.by_split, main_metric, intervals)]
-        if (step := present(run.scores.get("step"))) is not None and _has_curves(run):
+        if _has_steps(run) and (step := present(run.scores.get("step"))) is not None:
             scores.append(element("p", f"The model folder has the weights of step {step:,.0f}.", class_="remark"))
         for split, early in (run.scores.get("exits") or {}).items():
             sentence_on_exits = (

@@ -95,4 +95,5 @@ def describe_gain(gain: Mapping[str, Any]) -> str:
     if interval is not None and interval[1] > 0:
         return f"{where} the model is not measurably better than {over}: {difference}; {examples} cannot show a gain"
     verdict = f"is worse than {over}" if points < 0 else f"is no better than {over}"
-    return f"{where} the model {verdict}: {difference}; on these {examples} it buys nothing"
+    these = "this" if gain["num_examples"] == 1 else "these"
+    return f"{where} the model {verdict}: {difference}; on {these} {examples} it buys nothing"

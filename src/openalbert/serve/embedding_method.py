@@ -1,6 +1,7 @@
 """How a model embeds texts: which layer and pooling it takes, and the weights of words."""
 
 from dataclasses import dataclass
+from typing import get_args
 
 import numpy as np
 from jaxtyping import Float32
@@ -38,6 +39,8 @@ def choose_method(
             f"layer is {layer}, but the model has {config.num_layers} layers: give 1 to {config.num_layers}"
         )
     is_untrained = kind != "similarity"
+    if pooling not in (None, *get_args(Pooling)):
+        raise UserError(f"pooling is {pooling!r}: give one of {', '.join(get_args(Pooling))}, or none")
     if pooling is None and layer is None and is_untrained:
         return EmbeddingMethod("weighted", max(1, config.num_layers // DEFAULT_FRACTION))
     return EmbeddingMethod(pooling or ("weighted" if is_untrained else "mean"), layer or config.num_layers)

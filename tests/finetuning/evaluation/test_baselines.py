@@ -99,6 +99,9 @@ def gain(points: float, interval: tuple[float, float] | None, split: str = "dev"
 def test_what_a_model_buys_is_said_plainly(found: dict[str, Any], is_worth: bool, said: str) -> None:
     assert is_worth_it(found) == is_worth
     assert said.format("the baseline majority", "on these 40 examples it buys nothing") in describe_gain(found)
+    assert "on this 1 example it buys nothing" in describe_gain(
+        {**found, "num_examples": 1, "interval": None, "points": 0.0}
+    )
 
 
 def test_the_interval_of_a_gain_is_of_pairs_and_narrower_than_that_of_independent_scores() -> None:

@@ -45,6 +45,7 @@ ENDINGS: dict[str, Format] = {
 }
 ROWS_AT_ONCE = 1024
 CHARACTERS_AT_ONCE = 1 << 22  # with more, a chunk ends: a row may hold a book
+PARQUET_BUFFER = 1 << 20  # bytes of each column that are read at a time
 
 
 @dataclass(frozen=True)
@@ -429,7 +430,8 @@ def _parquet_rows(path: Path) -> Rows:
             raise explained(error) from None
 
     try:
-        file = pyarrow.parquet.ParquetFile(path)
+        # By default a whole group of rows is read at once: often a million of them.
+        file = pyarrow.parquet.ParquetFile(path, buffer_size=PARQUET_BUFFER, pre_buffer=False)
     except problems as error:
         raise explained(error) from None
     schema = file.schema_arrow
