@@ -63,6 +63,7 @@ def test_resamples_draw_every_example_equally_often() -> None:
     assert scipy.stats.chisquare(counts).pvalue > 1e-3
     assert (strata[rows].sum(1) == strata.sum()).all()
     assert not np.array_equal(rows, resample("another", strata))
+    assert np.array_equal(rows[:100], resample("task", strata, 100))
 
 
 def test_a_rare_class_is_in_every_resample() -> None:

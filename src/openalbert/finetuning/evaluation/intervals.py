@@ -71,7 +71,7 @@ def _differences(
 ) -> list[float]:
     """Of each resample the difference in the metric."""
     differences = []
-    for row in resample(task.name, _strata(task, examples))[:num_resamples].tolist():
+    for row in resample(task.name, _strata(task, examples), num_resamples).tolist():
         drawn = [examples[one] for one in row]
         one, other = (task.measure(drawn, [given[place] for place in row])[metric] for given in (predictions, others))
         differences.append(one - other)
@@ -119,12 +119,17 @@ def _strata(task: Task, examples: Sequence[Example]) -> Int64[np.ndarray, "examp
     return np.array([example.label for example in examples if isinstance(example, TextExample)], np.int64)
 
 
-def resample(key: str, strata: Int64[np.ndarray, "examples"]) -> Int64[np.ndarray, "resamples examples"]:
-    """The numbers of the examples of each resample, drawn with replacement within each stratum."""
+def resample(
+    key: str, strata: Int64[np.ndarray, "examples"], num_resamples: int = RESAMPLES
+) -> Int64[np.ndarray, "resamples examples"]:
+    """The numbers of the examples of each resample, drawn with replacement within each stratum.
+
+    The first ones are the same whatever their number.
+    """
     number = int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "little", signed=True)
     order = np.argsort(strata, kind="stable")
     _, first, count = np.unique(strata[order], return_index=True, return_counts=True)
-    drawn = bits(number, np.arange(RESAMPLES * len(strata), dtype=np.int64)).reshape(RESAMPLES, -1)
+    drawn = bits(number, np.arange(num_resamples * len(strata), dtype=np.int64)).reshape(num_resamples, -1)
     columns = [start + below(drawn[:, start : start + size], size) for start, size in zip(first, count, strict=True)]
     found: Int64[np.ndarray, "resamples examples"] = order[np.concatenate(columns, axis=1)]
     return found
