@@ -43,8 +43,7 @@ def test_the_wheel_works_where_only_it_and_its_dependencies_are(tmp_path: Path) 
     (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
     assert str(home) in run([python, "-c", "import openalbert; print(openalbert.__file__)"], tmp_path)
     openalbert = home / "bin" / "openalbert"
-    help_page = run([openalbert, "--help"], tmp_path)
-    assert "finetune" in help_page
+    assert "finetune" in run([openalbert, "--help"], tmp_path)
     assert "albert-base-wikibooks" in run([openalbert, "models"], tmp_path)
     text = "She opened the [MASK] and walked into the room."
     found = json.loads(run([openalbert, "fill", "albert-base-wikibooks", text, "--json"], tmp_path).splitlines()[-1])
@@ -56,8 +55,7 @@ def test_the_wheel_works_where_only_it_and_its_dependencies_are(tmp_path: Path) 
     run([openalbert, *words.split()], tmp_path)
     assert (tmp_path / "run" / "report.html").exists()
     assert "accuracy" in run([openalbert, "evaluate", "run", "--dev", "rows.csv"], tmp_path)
-    if "predict" in help_page.split():
-        assert run([openalbert, "predict", "run", "a good text"], tmp_path)
+    assert run([openalbert, "predict", "run", "a good text"], tmp_path)
 
 
 @pytest.mark.slow

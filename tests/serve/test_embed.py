@@ -17,6 +17,7 @@ from openalbert.serve.embedding_method import SMOOTHING, choose_method, piece_we
 from openalbert.serve.predictor import Predictor
 from openalbert.text.tokenizer import Tokenizer
 
+is_cut = pytest.mark.filterwarnings("ignore:1 input was too long")
 TEXTS = ["the people of the time", "War!", "school " * 100, "a man and a woman went home again, it was late"]
 
 
@@ -25,6 +26,7 @@ def model(tiny: Path) -> Predictor:
     return openalbert.load(tiny)
 
 
+@is_cut
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
 def test_embeddings_are_those_of_sentence_transformers(tiny: Path, model: Predictor, pooling: str) -> None:
     from sentence_transformers import SentenceTransformer
@@ -82,6 +84,7 @@ def test_the_default_is_what_a_model_was_trained_for(model: Predictor) -> None:
         choose_method(None, config, "mean", 13)
 
 
+@is_cut
 def test_texts_come_as_a_string_a_list_or_a_series(model: Predictor) -> None:
     pandas = pytest.importorskip("pandas")
     rows = model.embed(TEXTS)

@@ -163,6 +163,15 @@ def test_inputs_without_text_are_predicted_as_none_with_a_warning(quick_runs: di
     assert found[0].probability == pytest.approx(model.predict("good").probability, abs=1e-6)
 
 
+def test_inputs_that_are_too_long_are_cut_with_a_warning(quick_runs: dict[str, Path]) -> None:
+    model = loaded(quick_runs["classification"])
+    texts = ["good", "the " * 100, "the water " * 100]
+    with pytest.warns(InputWarning, match="2 inputs were too long, and cut to 64 tokens"):
+        assert len(model.predict(texts)) == 3
+    with pytest.warns(InputWarning, match="1 input was too long, and cut to 12 tokens"):
+        model.embed(texts[1], max_length=12)
+
+
 REFUSED: dict[str, tuple[str, Any, str]] = {
     "an empty text": (
         "classification",

@@ -11,7 +11,7 @@ import torch
 from tests.pretraining.micro_runs import command, curve, micro_run, weights
 
 from openalbert.errors import UserError
-from openalbert.train.device import Device, Speed, measure_matmul_peak, open_device
+from openalbert.train.device import Device, Speed, measure_matmul_peak, open_device, usable_device
 
 
 def test_a_cpu_computes_in_fp32_and_says_what_it_is() -> None:
@@ -66,6 +66,15 @@ def test_no_examples_and_no_threads_are_refused(name: str) -> None:
 def test_a_device_that_is_not_there_is_refused_with_a_sentence(name: str) -> None:
     with pytest.raises(UserError, match=f"the device '{name}' cannot be used"), open_device(Speed(device=name)):
         pass
+
+
+def test_a_backend_that_torch_was_built_without_is_refused_in_one_clause(monkeypatch: pytest.MonkeyPatch) -> None:
+    def empty(*_: object, **__: object) -> None:
+        raise NotImplementedError("Could not run 'aten::empty' with arguments from the 'MPS' backend. CPU: registered")
+
+    monkeypatch.setattr(torch, "empty", empty)
+    with pytest.raises(UserError, match=r"'mps' cannot be used \(PyTorch does not have it on this machine\): try auto"):
+        usable_device("mps")
 
 
 def test_the_measured_peak_is_what_a_matrix_product_reaches() -> None:

@@ -12,7 +12,7 @@ from jaxtyping import Float32
 from openalbert.errors import InputWarning, UserError
 from openalbert.finetuning.encode import MIN_LENGTH, encode_single
 from openalbert.finetuning.predict import TOKENS_AT_A_TIME, Embedding
-from openalbert.formatting import counted
+from openalbert.formatting import counted, were
 from openalbert.model.heads import EXIT_KINDS
 from openalbert.model.pooling import Pooling
 from openalbert.serve.backend import Computation
@@ -90,6 +90,7 @@ class Predictor(TrainedModel):
             leaving=self.leaving(depth=depth, speedup=speedup, deadline_ms=deadline_ms),
             shows=True,
         )
+        self._warn_of_truncated(found.num_truncated, max_length)
         if is_one(texts):
             [only] = found.predictions
             if isinstance(only, Unpredictable):
@@ -125,6 +126,7 @@ class Predictor(TrainedModel):
         given = [texts] if isinstance(texts, str) else list(texts)
         method = self.embedding_method(pooling, layer)
         found = self.embed_texts(given, method, normalize, max_length, tokens_at_a_time)
+        self._warn_of_truncated(found.num_truncated, max_length)
         if found.empty and isinstance(texts, str):
             raise UserError("there is nothing to embed in a text without visible characters: give another")
         if found.empty:
@@ -240,6 +242,12 @@ class Predictor(TrainedModel):
         return found
 
     # What it refuses.
+
+    def _warn_of_truncated(self, number: int, max_length: int | None) -> None:
+        if number:
+            what = f"{counted(number, 'input')} {were(number)} too long"
+            longest = self._checked_length(max_length)
+            warnings.warn(f"{what}, and cut to {longest} tokens", InputWarning, stacklevel=3)
 
     def _checked_length(self, max_length: int | None) -> int:
         positions = self.config.max_positions

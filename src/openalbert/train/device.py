@@ -199,7 +199,8 @@ def usable_device(name: str) -> torch.device:
         torch_device = torch.device(name)
         torch.empty(1, device=torch_device)
     except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
+        has_backend = not isinstance(error, NotImplementedError)
+        reason = str(error).splitlines()[0] if has_backend else "PyTorch does not have it on this machine"
         raise UserError(f"the device '{name}' cannot be used ({reason}): try auto, or cpu") from None
     return torch_device
 
