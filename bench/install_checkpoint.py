@@ -47,7 +47,7 @@ def install(given: argparse.Namespace) -> Path:
             raise UserError(f"{run} was initialized from '{source}', not from {before.name}: name the runs in order")
     folder = runs[-1] / MODEL
     model, _ = huggingface.read_model(huggingface.find_folder(str(folder)))
-    names = {run.name: f"length-{length_of(run)}" for run in runs}
+    names = {run.name: f"{number}-length-{length_of(run)}" for number, run in enumerate(runs, 1)}
     known = read_pretraining(folder)
     if known is None:
         raise UserError(f"{folder} has no pretraining.json: it is no model of a pretraining run")
@@ -59,9 +59,8 @@ def install(given: argparse.Namespace) -> Path:
         ),
     )
     target: Path = PRETRAINED / given.name
-    huggingface.save(
-        model, target, Tokenizer.load(folder), "bfloat16", card_of(model, runs[-1], given), pretraining=known
-    )
+    card = card_of(model, runs[-1], names, given)
+    huggingface.save(model, target, Tokenizer.load(folder), "bfloat16", card, pretraining=known)
     for name, difference in compare_with_transformers(target).items():
         print(f"{name}: transformers differs by {difference.largest:.1e}, the largest is {difference.size:.3g}")
         if not difference.is_rounding():
@@ -86,12 +85,15 @@ def length_of(run: Path) -> int:
     return length
 
 
-def card_of(model: Any, run: Path, given: argparse.Namespace) -> str:
+def card_of(model: Any, run: Path, names: dict[str, str], given: argparse.Namespace) -> str:
     """The card of a run's model under the name of the checkpoint, with the scores on tasks where they are known."""
     scores = [] if given.tasks is None else scores_of(given.name, json.loads((given.tasks / "run.json").read_text()))
     with tempfile.TemporaryDirectory() as aside, contextlib.chdir(given.home):  # where the manifest of its shards is
         own = Path(aside) / given.name
         shutil.copytree(run, own, ignore=shutil.ignore_patterns(MODEL))
+        run_info = json.loads((own / RUN_INFO).read_text())
+        run_info["initialized_from"] = names.get(run_info["initialized_from"], run_info["initialized_from"])
+        (own / RUN_INFO).write_text(json.dumps(run_info))
         card = pretrained_card(model, own, given.licence)
     if not scores:
         return card

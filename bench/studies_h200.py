@@ -60,14 +60,14 @@ PART_MIB = 15
 USE_GPU = "import torch; torch.zeros(1, device='cuda').add_(1).item()"
 WEIGHTS = ("model", "checkpoints")
 PAGES = ("report.html", "error_analysis.json")  # of single fine-tuning runs
-DATA = ("shards", "two", "all", "heldout", TASKS, "parts", "brought")
+SHARDS = ("shards", "two", "all", "heldout")
+DATA = (*SHARDS, TASKS, "parts", "brought")
 
 
 def calibrate(arguments: argparse.Namespace) -> bool:
     """The extreme variants with each rate; the choice is kept for `run`. Returns whether it was made."""
     from openalbert.studies.plan import make_plan
-    from openalbert.studies.results import read_results
-    from openalbert.studies.units import failures, is_done
+    from openalbert.studies.units import failures, is_done, read_measured
 
     only = {"only": EXTREMES, "seeds": 1, "tasks": ()}
     asked = [settings_of(arguments, "sharing", (*rate, *arguments.set), **only) for rate in RATES]
@@ -79,12 +79,12 @@ def calibrate(arguments: argparse.Namespace) -> bool:
         return False
     weaker = []
     for plan, rate in zip(plans, RATES, strict=True):
-        rows = read_results(plan.study, plan.budget.base, plan.variants, plan.units).rows
-        found = {row.variant.name: one.value for row in rows if (one := row.interval("mlm", ())) is not None}
-        weaker.append(min(found.values()) if len(found) == len(rows) else 0.0)
+        measured = {unit.variant: read_measured(unit.folder, unit.intrinsic_stage) for unit in plan.units}
+        found = {name: one.values["mlm"] for name, one in measured.items() if one is not None}
+        weaker.append(min(found.values()) if len(found) == len(measured) else 0.0)
         print(" ".join(rate) or "the budget's rate", {name: round(value, 2) for name, value in found.items()})
-        if len(found) < len(rows):
-            print(f"{len(rows) - len(found)} of these runs are not measured: the rate is left out of the choice")
+        if len(found) < len(measured):
+            print(f"{len(measured) - len(found)} of these runs are not measured: the rate is left out of the choice")
     best = weaker.index(max(weaker))
     chosen = [*RATES[best], *arguments.set]
     tokens = plans[0].budget.base.pretrain.tokens

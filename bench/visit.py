@@ -49,6 +49,7 @@ TEACHER = ROOT / "src" / "openalbert" / "pretrained" / "albert-base-wikibooks"
 LIMIT = 64 * 2**20  # bytes that one call takes along, the tree included
 MARGIN = 2**20
 COMMON, ABOUT, PART, PACKAGES_FILE = "common", "visit.json", "part", "packages.zip"
+KEPT = "parts"
 TOKENIZER = TEACHER.name
 PACKAGES = (
     *("attrs", "cattrs", "docstring-parser", "jaxtyping", "markdown-it-py", "mdurl", "pygments", "rich"),
@@ -59,6 +60,7 @@ TASK_FOLDERS = ("SST-2", "CoLA", "MNLI")
 RESERVE = 60.0  # seconds of a call in which runs write their checkpoints, and OUT is written
 LEAST = 1.0  # minutes: with less left nothing is started
 STOP_AND_START = 0.7  # minutes that a call costs a run which is stopped and resumed
+SHAPE_MINUTES = 3.5  # of training, for all shapes at the same time
 LONG_FRACTION = 0.27  # of a small model's time, at length 512
 LEAST_LONG = 8.0  # minutes at length 512 that are worth starting the second part of the base run
 NOISE = 0.003  # in MLM accuracy: by so much another shape must be better than the preset's
@@ -171,7 +173,7 @@ def go(arguments: argparse.Namespace) -> None:
     work.mkdir(parents=True, exist_ok=True)
     about = json.loads((common / ABOUT).read_text())
     missing = gather(bundled, work, about["parts"])
-    first = work / "started"
+    first = work / KEPT / "started"
     if not first.exists():
         first.write_text(f"{time.time()}\n")
     spent = time.time() - float(first.read_text())
@@ -198,7 +200,7 @@ def go(arguments: argparse.Namespace) -> None:
 
 def gather(bundled: Path, work: Path, parts: list[str]) -> list[int]:
     """Keep the parts that came with this call, and unpack them once all are there; returns which are missing."""
-    kept = work / "parts"
+    kept = work / KEPT
     kept.mkdir(exist_ok=True)
     missing = []
     for number, sha256 in enumerate(parts, 1):
@@ -255,6 +257,15 @@ def recipe(going: Going) -> bool:
     return is_done
 
 
+def restore(going: Going) -> None:
+    """The records of an earlier visit. Its shards are made again: all that came along of them is what they were."""
+    import studies_h200
+
+    studies_h200.unpack(going.brought / "earlier", going.work)
+    for name in studies_h200.SHARDS:
+        shutil.rmtree(going.work / name, ignore_errors=True)
+
+
 def decided(going: Going, name: str, decide: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """What was decided in this or in an earlier call."""
     path = going.work / f"{name}.json"
@@ -272,7 +283,7 @@ def small(going: Going) -> bool:
     prepare(going, "two", "all", "heldout")
     teacher = ["--teacher", str(going.brought / "teacher" / TEACHER.name)]
     weights = []
-    is_done = stage(going, "shapes", "--parallel", "5", "--length", "3.5", *teacher)
+    is_done = stage(going, "shapes", "--parallel", "5", "--length", f"{SHAPE_MINUTES:g}", *teacher)
     if is_done and going.left > LEAST:
         chosen = decided(going, "small-chosen", lambda: choose_shape(checkpoints_h200.found(going.work / "shapes")))
         total = decided(going, "small-minutes", lambda: {"minutes": round(going.left_in_all - 1.5, 1)})["minutes"]
@@ -306,13 +317,14 @@ def choose_shape(found: dict[str, dict[str, float]]) -> dict[str, str]:
 def base(going: Going) -> bool:
     """The base checkpoint: at length 128, then at 512 with the optimizer state."""
     import carry_run
-    import checkpoints_h200
 
     short = going.work / "base" / "short"
     earlier = going.brought / "earlier"
-    if earlier.exists() and not short.exists():
-        checkpoints_h200.main(["unpack", "--work", str(going.work), "--out", str(earlier)])
-        shutil.rmtree(short, ignore_errors=True)
+    if (earlier / "base-short").exists() and not short.exists():
+        restore(going)
+        # A second part that was begun there is begun again, for the time that is left here.
+        shutil.rmtree(going.work / "base", ignore_errors=True)
+        (going.work / "long.json").unlink(missing_ok=True)
         carry_run.unpack(earlier / "base-short", short)
     prepare(going, "all", "heldout")
     is_done = stage(going, "base")
@@ -332,17 +344,18 @@ def studies(going: Going) -> bool:
 
     earlier = going.brought / "earlier"
     if earlier.exists() and not (going.work / "variants").exists():
-        studies_h200.unpack(earlier, going.work)
+        restore(going)
     if not (going.work / "tasks").exists():
         (going.work / "tasks").symlink_to((going.brought / "tasks").resolve())
     prepare(going, "shards", "heldout")
     common = ["--work", str(going.work), "--out", str(going.out)]
-    is_done = False
-    for verb in ("calibrate", "run"):
-        if going.left > LEAST and not (verb == "calibrate" and (going.work / studies_h200.CHOSEN).exists()):
-            is_done = studies_h200.main([verb, *common, "--minutes", f"{going.left:.3f}", *going.more])
-            if not is_done:
-                break
+
+    def do(verb: str) -> bool:
+        if going.left < LEAST:
+            return False
+        return studies_h200.main([verb, *common, "--minutes", f"{going.left:.3f}", *going.more])
+
+    is_done = ((going.work / studies_h200.CHOSEN).exists() or do("calibrate")) and do("run")
     studies_h200.main(["pack", *common, *going.more])
     return is_done
 

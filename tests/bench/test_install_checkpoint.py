@@ -48,14 +48,15 @@ def test_a_trained_model_is_there_by_name_with_its_history_and_its_records(home:
     assert model.module.num_parameters() == huggingface.load(home / "base" / "long").num_parameters()
     known = read_pretraining(tmp_path / "bundled" / "albert-new")
     assert known is not None
-    assert (known.initialized_from, known.before[0].initialized_from) == ("length-16", "")
-    for name, run in (("length-16", "short"), ("length-32", "long")):
+    assert (known.initialized_from, known.before[0].initialized_from) == ("1-length-16", "")
+    for name, run in (("1-length-16", "short"), ("2-length-32", "long")):
         for file in ("run.json", "run_info.json", "metrics.jsonl"):
             assert (tmp_path / "results" / name / file).read_bytes() == (home / "base" / run / file).read_bytes()
     card = (tmp_path / "bundled" / "albert-new" / "README.md").read_text()
     for words_of_it in (
         "# albert-new\n",
         "`text.txt`",
+        "1-length-16",
         "Licence of the texts: CC BY-SA 3.0",
         "not evaluated on any task",
     ):

@@ -23,6 +23,7 @@ from openalbert.text.tokenizer import Tokenizer
 sys.path.append(str(Path(__file__).resolve().parents[2] / "bench"))  # as `python bench/SCRIPT.py` has it
 
 import checkpoints_h200
+import studies_h200
 import visit
 
 TINY = (
@@ -133,10 +134,10 @@ def test_a_visit_that_is_over_starts_nothing(
     bundled("recipe", data)
     assert "MORE TO DO" in call("machine", "out")
     assert lefts.pop() == pytest.approx(9, abs=0.1)  # a minute is for checkpoints and OUT
-    (tmp_path / "machine" / "started").write_text(f"{time.time() - 60 * 24}")
+    (tmp_path / "machine" / "parts" / "started").write_text(f"{time.time() - 60 * 24}")
     assert "MORE TO DO" in call("machine", "out")
     assert lefts.pop() == pytest.approx(3, abs=0.1)  # of 28
-    (tmp_path / "machine" / "started").write_text(f"{time.time() - 60 * 27.5}")
+    (tmp_path / "machine" / "parts" / "started").write_text(f"{time.time() - 60 * 27.5}")
     assert "THE TIME OF THE VISIT IS OVER" in call("machine", "out")
     assert lefts.pop() < 0
 
@@ -167,13 +168,12 @@ def test_the_small_model_goes_from_shapes_to_a_model_folder(
 ) -> None:
     monkeypatch.setattr(visit, "LEAST", 0.0)
     bundled("small", data)
-    words = ("--length", "0.02", "--", *TINY)
-    # The names of the runs have the minutes that were decided, whatever the test makes of them.
-    for name, decided in (("small-chosen", {"shape": "", "kind": "distilled"}), ("small-minutes", {"minutes": 0.02})):
-        (tmp_path / "machine").mkdir(exist_ok=True)
-        (tmp_path / "machine" / f"{name}.json").write_text(json.dumps(decided))
+    monkeypatch.setattr(visit, "SHAPE_MINUTES", 0.02)
     monkeypatch.setattr(visit, "LONG_FRACTION", 0.5)
-    assert "ALL IS DONE" in call("machine", "out", *words)
+    (tmp_path / "machine").mkdir()
+    for name, decided in (("small-chosen", {"shape": "", "kind": "distilled"}), ("small-minutes", {"minutes": 0.2})):
+        (tmp_path / "machine" / f"{name}.json").write_text(json.dumps(decided))
+    assert "ALL IS DONE" in call("machine", "out", "--", *TINY)
     checkpoints_h200.main(["unpack", "--work", str(tmp_path / "home"), "--out", str(tmp_path / "out")])
     [model] = (tmp_path / "home" / "small").glob("*-long-*/model")
     found = read_pretraining(model)
@@ -194,6 +194,9 @@ def test_the_base_model_is_continued_on_another_machine(
         assert "MORE TO DO" in call("machine", f"out-{number}", *words, minutes=0.25)
         if (tmp_path / f"out-{number}" / "base-short").exists():
             break
+    with tarfile.open(tmp_path / f"out-{number}" / "runs.tar.gz.0") as archive:
+        # The clock of one visit is not that of the next.
+        assert not [name for name in archive.getnames() if "started" in name]
     bundled("base", data, "--earlier", str(tmp_path / f"out-{number}"))
     assert "ALL IS DONE" in call("another", "out", *words)
     checkpoints_h200.main(["unpack", "--work", str(tmp_path / "home"), "--out", str(tmp_path / "out")])
@@ -212,11 +215,21 @@ def test_studies_go_on_and_take_their_results_to_another_machine(
     bundled("studies", data)
     words = "--budget tiny --parallel 2 --set steps=4 --studies layers --tasks sst2".split()
     assert "MORE TO DO" in call("machine", "out", *words, minutes=0.05)
+    with monkeypatch.context() as patched:  # a calibration that ends with the call is not all
+        chosen = studies_h200.main
+
+        def calibrated(asked: list[str]) -> bool:
+            patched.setattr(visit, "LEAST", 11.0)
+            return asked[0] == "calibrate" or chosen(asked)
+
+        patched.setattr(studies_h200, "main", calibrated)
+        assert "MORE TO DO" in call("machine", "out", *words)
     said = call("machine", "out", *words)
     assert "ALL IS DONE" in said
     assert "openalbert study layers" in said
     with tarfile.open(tmp_path / "out" / "runs.tar.gz.0") as archive:
-        assert not any(name.startswith(("parts", "brought", "tasks/", "shards")) for name in archive.getnames())
+        kept = [name for name in archive.getnames() if not name.endswith("manifest.json")]
+    assert not any(name.startswith(("parts", "brought", "tasks", "shards", "heldout")) for name in kept)
     bundled("studies", data, "--earlier", str(tmp_path / "out"))
     monkeypatch.setattr("openalbert.studies.runner._start", lambda unit: pytest.fail("it was trained again"))
     assert "ALL IS DONE" in call("another", "more", *words)
