@@ -91,6 +91,7 @@ def command(job: Job, suffix: str, arguments: argparse.Namespace) -> list[str]:
     out = arguments.out / f"{job.task}{suffix}"
     words = [sys.executable, "-m", "openalbert", "finetune", arguments.model, "--task", job.task, "--out", str(out)]
     words += [*data_words(job.task, arguments.data, arguments.out), "--seeds", str(job.seeds), "--dropout", "0"]
+    words += ["--no-baselines"]  # the report has none, and they need scikit-learn
     words += ["--optimizer.learning-rate", f"{job.rate:g}", *job.more.split(), *arguments.more.split()]
     if "--steps" not in words:
         words += ["--epochs", f"{job.epochs:g}"]

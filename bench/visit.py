@@ -2,7 +2,7 @@
 
 Locally, from the root of the repository. It writes what travels and prints what each call has to carry:
 
-    python bench/visit.py bundle recipe|small|base|studies|tasks --data DATA [--earlier OUT]
+    python bench/visit.py bundle recipe|small|base|studies|tasks|speedruns --data DATA [--earlier OUT]
 
 There, from the root of the repository, the same command in every call:
 
@@ -11,8 +11,8 @@ There, from the root of the repository, the same command in every call:
 As long as pieces are missing it only keeps those that came with the call. Then it does what is next, stops what runs
 in time to write OUT, and says whether there is more to do. OUT has at most 8 files of at most 15 MiB; what was measured
 is in it from the first minute on, in case that everything is killed. `--earlier` takes the OUT of an earlier visit
-along, to a machine that knows nothing of it. Locally again: `bench/checkpoints_h200.py unpack`, or, for studies and
-tasks, `cat OUT/runs.tar.gz.* | tar -xz`.
+along, to a machine that knows nothing of it. Locally again: `bench/checkpoints_h200.py unpack`, or, for the last three,
+`cat OUT/runs.tar.gz.* | tar -xz`.
 
 It needs torch, numpy, safetensors and sentencepiece there; other packages travel. The weights of the bundled checkpoint
 travel in the tree unless they are removed from it: `git rm -q FILE`, and after the visit `git restore --staged
@@ -25,6 +25,7 @@ travel in the tree unless they are removed from it: `git rm -q FILE`, and after 
 | base | 32 minutes at length 128; then, in a second visit, the rest of the time at length 512 | 24 a visit |
 | studies | calibration, then the first four studies with three seeds; perhaps in two visits | 24 a visit |
 | tasks | the bundled checkpoint on all tasks of the paper, for bench/task_results.py report | not measured |
+| speedruns | three tracks of bench/speedrun.py, each within one call | 12 |
 """
 
 import argparse
@@ -63,6 +64,8 @@ STOP_AND_START = 0.7  # minutes that a call costs a run which is stopped and res
 SHAPE_MINUTES = 3.5  # of training, for all shapes at the same time
 LONG_FRACTION = 0.27  # of a small model's time, at length 512
 LEAST_LONG = 8.0  # minutes at length 512 that are worth starting the second part of the base run
+SPEEDRUNS = {"mlm-40": 1.9, "sop-70": 5.5, "sst2-85": 4.5}  # minutes of training
+BESIDES = {"mlm": 2.0, "sop": 2.0, "sst2": 4.0}  # minutes that a speedrun takes besides
 NOISE = 0.003  # in MLM accuracy: by so much another shape must be better than the preset's
 
 
@@ -103,9 +106,9 @@ def things(arguments: argparse.Namespace) -> Iterator[tuple[str, Path]]:
     for path in sorted((data / "corpus").iterdir()):
         if "heldout" in path.name:
             yield f"heldout/{path.name}", path
-        elif visit not in ("recipe", "studies") or path.name.split(".")[0] in TWO:
+        elif visit not in ("recipe", "studies", "speedruns") or path.name.split(".")[0] in TWO:
             yield f"text/{path.name}", path
-    if visit == "studies":
+    if visit in ("studies", "speedruns"):
         yield from ((f"tasks/{folder}", data / "glue" / folder) for folder in TASK_FOLDERS)
     if visit == "small":
         yield f"teacher/{TEACHER.name}", TEACHER
@@ -374,8 +377,28 @@ def tasks(going: Going) -> bool:
     return is_done
 
 
+def speedruns(going: Going) -> bool:
+    """Records, each within one call."""
+    import speedrun
+    import studies_h200
+
+    texts, held = (sorted(map(str, (going.brought / folder).iterdir())) for folder in ("text", "heldout"))
+    common = ["--text", *texts, "--heldout-text", *held, "--glue", str(going.brought / "tasks")]
+    common += ["--work", str(going.work / KEPT), "--change", "albert-base-budget"]
+    waiting = {track: m for track, m in SPEEDRUNS.items() if not (going.work / track / "record.json").exists()}
+    with studies_h200.archived(going.work, going.out):
+        for track, minutes in list(waiting.items()):
+            if going.left < minutes + BESIDES[track.split("-")[0]]:
+                print(f"{track}: not in this call")
+                continue
+            out = ["--out", str(going.work / track)]
+            speedrun.main([track, *common, *out, "--", "--minutes", f"{minutes:g}", *going.more])
+            del waiting[track]
+    return not waiting
+
+
 VISITS: dict[str, Callable[[Going], bool]] = {
-    function.__name__: function for function in (recipe, small, base, studies, tasks)
+    function.__name__: function for function in (recipe, small, base, studies, tasks, speedruns)
 }
 
 

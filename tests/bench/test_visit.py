@@ -23,6 +23,7 @@ from openalbert.text.tokenizer import Tokenizer
 sys.path.append(str(Path(__file__).resolve().parents[2] / "bench"))  # as `python bench/SCRIPT.py` has it
 
 import checkpoints_h200
+import speedrun
 import studies_h200
 import visit
 
@@ -202,6 +203,30 @@ def test_the_base_model_is_continued_on_another_machine(
     checkpoints_h200.main(["unpack", "--work", str(tmp_path / "home"), "--out", str(tmp_path / "out")])
     assert json.loads((tmp_path / "home" / "base" / "short" / "run_info.json").read_text())["carried"]
     assert huggingface.load(tmp_path / "home" / "base" / "long" / "model").config.max_positions == 512
+
+
+def test_speedruns_that_have_ended_are_not_run_again_and_long_ones_wait_for_a_call(
+    data: Path, tmp_path: Path, call: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    glue_files(data / "glue", "sst2", rows=20)
+    monkeypatch.setattr(visit, "TASK_FOLDERS", ("SST-2",))
+    bundled("speedruns", data)
+    asked: list[list[str]] = []
+
+    def run(words: list[str]) -> None:
+        asked.append(words)
+        out = Path(words[words.index("--out") + 1])
+        out.mkdir(parents=True)
+        (out / "record.json").write_text("{}")
+
+    monkeypatch.setattr(speedrun, "main", run)
+    assert "MORE TO DO" in call("machine", "out", "--seed", "2", minutes=5.5)
+    assert [words[0] for words in asked] == ["mlm-40"]
+    assert asked[0][-5:] == ["--", "--minutes", "1.9", "--seed", "2"]
+    assert "ALL IS DONE" in call("machine", "out")
+    assert [words[0] for words in asked] == ["mlm-40", "sop-70", "sst2-85"]
+    with tarfile.open(tmp_path / "out" / "runs.tar.gz.0") as archive:
+        assert {f"{track}/record.json" for track in visit.SPEEDRUNS} == set(archive.getnames())
 
 
 @pytest.mark.slow
