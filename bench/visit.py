@@ -14,9 +14,9 @@ is in it from the first minute on, in case that everything is killed. `--earlier
 along, to a machine that knows nothing of it. Locally again: `bench/checkpoints_h200.py unpack`, or, for the last three,
 `cat OUT/runs.tar.gz.* | tar -xz`.
 
-It needs torch, numpy, safetensors and sentencepiece there; other packages travel. The weights of the bundled checkpoint
-travel in the tree unless they are removed from it: `git rm -q FILE`, and after the visit `git restore --staged
---worktree FILE`. That leaves 22 MiB more a call. Only `tasks` needs them there, and `bundle small` for its teacher.
+It needs torch, numpy, safetensors and sentencepiece there; other packages travel. Weights of bundled checkpoints must
+not travel in the tree, except for `tasks`: `bundle` prints how to remove them for the visit. The teacher of `small`
+travels among the pieces.
 
 | visit | what is done | minutes of training |
 |---|---|---|
@@ -49,6 +49,7 @@ ROOT = Path(__file__).resolve().parents[1]
 TEACHER = ROOT / "src" / "openalbert" / "pretrained" / "albert-base-wikibooks"
 LIMIT = 64 * 2**20  # bytes that one call takes along, the tree included
 MARGIN = 2**20
+WEIGHTS = "src/openalbert/pretrained/*/model.safetensors"
 COMMON, ABOUT, PART, PACKAGES_FILE = "common", "visit.json", "part", "packages.zip"
 KEPT = "parts"
 TOKENIZER = TEACHER.name
@@ -84,17 +85,21 @@ def bundle(arguments: argparse.Namespace) -> None:
         for name, path in things(arguments):
             archive.add(path, name)
     content = stream.getvalue()
-    size = LIMIT - MARGIN - tree_bytes() - sum(path.stat().st_size for path in common.iterdir())
+    tree = tree_bytes(has_weights=arguments.visit == "tasks")
+    size = LIMIT - MARGIN - tree - sum(path.stat().st_size for path in common.iterdir())
     parts = [content[begin : begin + size] for begin in range(0, len(content), size)]
     for number, part in enumerate(parts, 1):
         (out / str(number)).mkdir()
         (out / str(number) / PART).write_bytes(part)
     about = {"visit": arguments.visit, "parts": [hashlib.sha256(part).hexdigest() for part in parts]}
     (common / ABOUT).write_text(json.dumps(about, indent=1) + "\n")
-    print(f"tree {tree_bytes() / 2**20:.1f} MiB, {len(content) / 2**20:.1f} MiB in {len(parts)} calls of their own")
+    print(f"tree {tree / 2**20:.1f} MiB, {len(content) / 2**20:.1f} MiB in {len(parts)} calls of their own")
     for number in range(1, len(parts) + 1):
         print(f"call {number}: carry {out / COMMON} and {out / str(number)}")
     print("in every call: python3 bench/visit.py go --out $OUT")
+    if arguments.visit != "tasks":
+        print(f"before the first call: git rm -q '{WEIGHTS}'")
+        print(f"after the last one: git restore --staged --worktree '{WEIGHTS}'")
 
 
 def things(arguments: argparse.Namespace) -> Iterator[tuple[str, Path]]:
@@ -125,11 +130,12 @@ def pack_packages(target: Path) -> None:
                     packages.write(file.locate(), str(file))
 
 
-def tree_bytes() -> int:
-    """The size of the files that travel in any case."""
+def tree_bytes(has_weights: bool) -> int:
+    """The size of the files that travel in any case, with or without the weights of the bundled checkpoints."""
     words = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
-    return sum((ROOT / name).stat().st_size for name in listed if (ROOT / name).is_file())
+    kept = [name for name in listed if has_weights or not Path(name).match(WEIGHTS)]
+    return sum((ROOT / name).stat().st_size for name in kept if (ROOT / name).is_file())
 
 
 # There.

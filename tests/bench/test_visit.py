@@ -46,6 +46,7 @@ def data(tmp_path: Path, small: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> P
     )  # fmt: skip
     huggingface.save(AlbertModel(config, PRETRAINING_HEADS), tmp_path / "teacher", small)
     monkeypatch.setattr(visit, "TEACHER", tmp_path / "teacher")
+    monkeypatch.setattr(visit, "tree_bytes", lambda has_weights: 0)  # git is asked in a test of its own
     monkeypatch.setattr(visit, "TOKENIZER", str(tmp_path / "teacher"))
     monkeypatch.setattr(checkpoints_h200, "START", 0.0)
     monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))  # restored afterwards
@@ -76,7 +77,6 @@ def test_what_is_larger_than_a_call_travels_in_several_and_is_put_together_again
     data: Path, tmp_path: Path, call: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(visit, "PACKAGES", ("tyro",))
-    monkeypatch.setattr(visit, "tree_bytes", lambda: 0)
     monkeypatch.setattr(visit, "MARGIN", 0)
     monkeypatch.setitem(visit.VISITS, "base", lambda going: True)
     (data / "corpus" / "wikipedia-01.txt.xz").write_bytes(os.urandom(60_000))
@@ -122,9 +122,11 @@ def test_packages_are_imported_from_their_file(tmp_path: Path) -> None:
     assert done.stdout.startswith(str(target)), done.stderr
 
 
-def test_the_tree_is_counted_without_files_that_are_removed_or_ignored() -> None:
-    counted = visit.tree_bytes()
-    assert 5e6 < counted < visit.LIMIT - visit.MARGIN
+@pytest.mark.skipif(not (visit.ROOT / ".git").exists(), reason="counts what git tracks")
+def test_the_tree_is_counted_with_or_without_weights_and_never_with_what_is_ignored() -> None:
+    weights = sum(path.stat().st_size for path in visit.ROOT.glob(visit.WEIGHTS))
+    assert visit.tree_bytes(has_weights=True) - visit.tree_bytes(has_weights=False) == weights > 20e6
+    assert visit.tree_bytes(has_weights=True) < visit.LIMIT - visit.MARGIN
 
 
 def test_a_visit_that_is_over_starts_nothing(
