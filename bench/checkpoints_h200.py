@@ -181,10 +181,12 @@ def words_of(run: Run, work: Path, stage: str, given: argparse.Namespace) -> lis
     return [*words, *given.more]
 
 
-def openalbert(words: list[str], seconds: float) -> int:
+def openalbert(words: list[str], seconds: float, parallel: int) -> int:
     """Run a command of openalbert, and stop it after so many seconds, with its checkpoint; returns its exit code."""
     print(f"$ openalbert {' '.join(words)}", flush=True)
-    return wait_or_stop(subprocess.Popen([sys.executable, "-m", "openalbert", *words]), seconds)
+    # Compilation in every process at once would need more cores than there are.
+    environment = {"TORCHINDUCTOR_COMPILE_THREADS": str(max(1, 8 // parallel))} | os.environ
+    return wait_or_stop(subprocess.Popen([sys.executable, "-m", "openalbert", *words], env=environment), seconds)
 
 
 def wait_or_stop(process: "subprocess.Popen[bytes]", seconds: float) -> int:
@@ -217,7 +219,7 @@ def carry_out(runs: Sequence[Run], given: argparse.Namespace) -> bool:
         words = words_of(run, given.work, given.stage, given)
         with (given.work / f"{given.stage}.log").open("a") as log:
             log.write(f"{time.strftime('%H:%M:%S')} openalbert {' '.join(words)}\n")
-        code = openalbert(words, min(left, 60 * (given.length or run.minutes) + SLACK))
+        code = openalbert(words, min(left, 60 * (given.length or run.minutes) + SLACK), given.parallel)
         print(f"{run.name}: {'done' if code == 0 else f'ended with {code}'}", flush=True)
 
     waiting = [run for run in runs if not is_done(given.work / given.stage / run.name)]
@@ -333,7 +335,6 @@ def main(words: list[str] | None = None) -> bool:
     given = parser.parse_args(words[:end])
     given.more = words[end + 1 :]
     given.work.mkdir(parents=True, exist_ok=True)
-    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(max(1, 8 // given.parallel)))
     if given.stage not in ("pack", "unpack"):
         return carry_out_stage(given)
     pack(given) if given.stage == "pack" else unpack(given)

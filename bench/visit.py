@@ -64,7 +64,7 @@ LEAST = 1.0  # minutes: with less left nothing is started
 STOP_AND_START = 0.7  # minutes that a call costs a run which is stopped and resumed
 SHAPE_MINUTES = 3.5  # of training, for all shapes at the same time
 LONG_FRACTION = 0.27  # of a small model's time, at length 512
-LEAST_LONG = 8.0  # minutes at length 512 that are worth starting the second part of the base run
+LEAST_LONG = 8.0  # minutes that are worth starting the small model, or the second part of the base one
 SPEEDRUNS = {"mlm-40": 1.9, "sop-70": 5.5, "sst2-85": 4.5}  # minutes of training
 BESIDES = {"mlm": 2.0, "sop": 2.0, "sst2": 4.0}  # minutes that a speedrun takes besides
 NOISE = 0.003  # in MLM accuracy: by so much another shape must be better than the preset's
@@ -293,7 +293,8 @@ def small(going: Going) -> bool:
     teacher = ["--teacher", str(going.brought / "teacher" / TEACHER.name)]
     weights = []
     is_done = stage(going, "shapes", "--parallel", "5", "--length", f"{SHAPE_MINUTES:g}", *teacher)
-    if is_done and going.left > LEAST:
+    has_time = (going.work / "small-minutes.json").exists() or going.left_in_all > LEAST_LONG
+    if is_done and has_time and going.left > LEAST:
         chosen = decided(going, "small-chosen", lambda: choose_shape(checkpoints_h200.found(going.work / "shapes")))
         total = decided(going, "small-minutes", lambda: {"minutes": round(going.left_in_all - 1.5, 1)})["minutes"]
         first, second = round((1 - LONG_FRACTION) * total, 1), round(LONG_FRACTION * total, 1)

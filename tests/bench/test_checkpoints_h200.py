@@ -1,5 +1,6 @@
 """bench/checkpoints_h200.py goes through all stages at a tiny size: stopped, resumed, carried and packed."""
 
+import contextlib
 import json
 import shutil
 import subprocess
@@ -159,19 +160,38 @@ def test_a_run_that_swallows_the_first_signal_is_asked_again(monkeypatch: pytest
     assert checkpoints_h200.wait_or_stop(started("second"), 0.1) == -9
 
 
+def test_runs_at_a_time_compile_with_fewer_threads_and_those_after_them_do_not(
+    work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TORCHINDUCTOR_COMPILE_THREADS", raising=False)
+    threads = []
+
+    def started(words: list[str], env: dict[str, str]) -> "subprocess.Popen[bytes]":
+        threads.append(env["TORCHINDUCTOR_COMPILE_THREADS"])
+        return popen(["false"])
+
+    popen = subprocess.Popen
+    monkeypatch.setattr(checkpoints_h200.subprocess, "Popen", started)
+    monkeypatch.setattr(checkpoints_h200, "shared_gpu", contextlib.nullcontext)
+    common = ["--work", str(work), "--out", str(work.parent / "out")]
+    checkpoints_h200.main(["shapes", *common, "--parallel", "4"])
+    checkpoints_h200.main(["base", *common])
+    assert threads == ["2"] * 5 + ["8"]
+
+
 def test_a_run_whose_model_was_not_written_yet_is_not_done(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = work / "base" / "short"
     run.mkdir(parents=True)
     (run / "run_info.json").write_text('{"actual": {}}')
     asked = []
-    monkeypatch.setattr(checkpoints_h200, "openalbert", lambda words, _: asked.append(words) or 1)
+    monkeypatch.setattr(checkpoints_h200, "openalbert", lambda words, *_: asked.append(words) or 1)
     assert not checkpoints_h200.main(["base", "--work", str(work), "--out", str(work.parent / "out")])
     assert len(asked) == 1
 
 
 def test_a_run_that_hangs_leaves_time_for_the_others(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    monkeypatch.setattr(checkpoints_h200, "openalbert", lambda words, seconds: asked.append(seconds) or 1)
+    monkeypatch.setattr(checkpoints_h200, "openalbert", lambda words, seconds, parallel: asked.append(seconds) or 1)
     checkpoints_h200.main(
         ["shapes", "--work", str(work), "--out", str(work.parent / "out"), "--length", "1", "--minutes", "9"]
     )
