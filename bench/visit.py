@@ -426,7 +426,7 @@ def main(words: list[str] | None = None) -> None:
     )
     there.add_argument("--out", type=Path, required=True, help="what comes back")
     there.add_argument("--minutes", type=float, default=9.6, help="of one call")
-    there.add_argument("--visit-minutes", type=float, default=28.0, help="from the first call on")
+    there.add_argument("--visit-minutes", type=float, default=27.5, help="from the first call on")
     given = parser.parse_args(words[:end])
     if given.verb == "bundle":
         bundle(given)
