@@ -20,7 +20,7 @@ travels among the pieces.
 
 | visit | what is done | minutes of training |
 |---|---|---|
-| recipe | Muon, LAMB and two changes of the recipe, 2 minutes each; then the best and LAMB, 7 each | 22 |
+| recipe | Muon, LAMB and a change of the recipe, 2 minutes each; then the better one and LAMB, 7 each | 20 |
 | small | four shapes and a teacher, 3.5 minutes together; then the best for the rest, 27 % of it at length 512 | 20 |
 | base | 32 minutes at length 128; then, in a second visit, the rest of the time at length 512 | 24 a visit |
 | studies | calibration, then the first four studies with three seeds; perhaps in two visits | 24 a visit |

@@ -61,8 +61,8 @@ def test_the_stages_go_from_text_to_checkpoints(work: Path, tmp_path: Path, capf
     assert checkpoints_h200.main(["recipe", *common, *TINY])
     assert checkpoints_h200.main(["shapes", *common, "--parallel", "2", *TINY])
     assert checkpoints_h200.main(["small", *common, *TINY])
-    assert capfd.readouterr().out.count(": done") == 6 + 5 + 2
-    for stage, rows in (("recipe", 6), ("shapes", 5), ("small", 2)):
+    assert capfd.readouterr().out.count(": done") == 5 + 5 + 2
+    for stage, rows in (("recipe", 5), ("shapes", 5), ("small", 2)):
         assert (work / f"{stage}.md").read_text().count("| yes |") == rows
     assert checkpoints_h200.main(["recipe", *common, *TINY])
     assert ": done" not in capfd.readouterr().out  # nothing is run twice
@@ -133,11 +133,11 @@ def test_the_variant_furthest_above_both_targets_is_trained_longer_and_stays_so(
         (tmp_path / "recipe" / name / "metrics.jsonl").write_text(json.dumps(record) + "\n")
 
     evaluated("muon-2", 0.42, 0.655)
-    evaluated("muon-order-2", 0.405, 0.665)
+    evaluated("muon-order-mask-2", 0.405, 0.665)
     evaluated("lamb-2", 0.50, 0.80)  # is trained longer in any case
-    assert [run.name for run in checkpoints_h200.long_recipe_runs(tmp_path)] == ["muon-order-7", "lamb-7"]
-    evaluated("muon-order-mask-2", 0.42, 0.68)
-    assert [run.name for run in checkpoints_h200.long_recipe_runs(tmp_path)] == ["muon-order-7", "lamb-7"]
+    assert [run.name for run in checkpoints_h200.long_recipe_runs(tmp_path)] == ["muon-order-mask-7", "lamb-7"]
+    evaluated("muon-2", 0.42, 0.68)
+    assert [run.name for run in checkpoints_h200.long_recipe_runs(tmp_path)] == ["muon-order-mask-7", "lamb-7"]
 
 
 def test_a_run_that_swallows_the_first_signal_is_asked_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -209,4 +209,5 @@ def test_every_candidate_shape_is_within_the_limits() -> None:
 
 def test_the_minutes_of_the_recipe_fit_into_half_an_hour(tmp_path: Path) -> None:
     runs = [*checkpoints_h200.short_recipe_runs(), *checkpoints_h200.long_recipe_runs(tmp_path)]
-    assert sum(run.minutes + 0.6 for run in runs) <= 26
+    # Each takes 0.6 minutes besides, preparation as much; two of them are stopped and resumed.
+    assert 0.6 + sum(run.minutes + 0.6 for run in runs) + 2 * 0.7 <= 26.5

@@ -161,7 +161,7 @@ def test_the_recipe_goes_from_text_to_curves(data: Path, tmp_path: Path, call: C
     bundled("recipe", data)
     assert "ALL IS DONE" in call("machine", "out", "--length", "0.02", "--", *TINY)
     checkpoints_h200.main(["unpack", "--work", str(tmp_path / "home"), "--out", str(tmp_path / "out")])
-    assert (tmp_path / "home" / "recipe.md").read_text().count("| yes |") == 6
+    assert (tmp_path / "home" / "recipe.md").read_text().count("| yes |") == 5
     assert json.loads((tmp_path / "home" / "recipe-chosen.json").read_text()).startswith("muon")
 
 
