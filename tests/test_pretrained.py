@@ -20,12 +20,14 @@ from openalbert.text.shards import open_shards
 from openalbert.text.tokenizer import Tokenizer
 
 NAME = "albert-base-wikibooks"
-RESULTS = Path(__file__).parents[1] / "results" / NAME
-RUNS = (RESULTS, RESULTS / "longer", RESULTS / "25-minutes")  # each begun with the weights of the one before it
+RESULTS = Path(__file__).parents[1] / "results"
+# The records of each checkpoint's runs, each initialized with the weights of the one before it.
+RUNS = {NAME: [RESULTS / NAME / folder for folder in ("", "longer", "25-minutes")]}
+BUNDLED = pytest.mark.parametrize("name", RUNS)
 
 
 def test_it_is_there_by_name_from_anywhere(tmp_path: Path) -> None:
-    assert pretrained_names() == [NAME]
+    assert pretrained_names() == sorted(RUNS)
     done = subprocess.run(
         [sys.executable, "-m", "openalbert", "fill", NAME, "She opened the [MASK] and walked into the room.", "--json"],
         cwd=tmp_path,
@@ -61,9 +63,10 @@ def test_it_fills_in_words_that_make_sense() -> None:
         assert word in [guess.reading for guess in guesses]
 
 
-def test_its_vocabulary_is_the_one_it_was_trained_with() -> None:
-    run_info = json.loads((RESULTS / "run_info.json").read_text())
-    assert Tokenizer.load(PRETRAINED / NAME).fingerprint == run_info["data"]["tokenizer"]
+@BUNDLED
+def test_its_vocabulary_is_the_one_it_was_trained_with(name: str) -> None:
+    run_info = json.loads((RUNS[name][0] / "run_info.json").read_text())
+    assert Tokenizer.load(PRETRAINED / name).fingerprint == run_info["data"]["tokenizer"]
 
 
 def test_text_of_ones_own_is_prepared_with_its_vocabulary_by_its_name_and_read_by_it(
@@ -88,23 +91,25 @@ def test_a_folder_of_its_name_comes_first(tmp_path: Path, monkeypatch: pytest.Mo
     assert not Tokenizer.load(PRETRAINED / NAME).normalization.cased
 
 
-def test_its_card_tells_the_figures_of_its_run() -> None:
-    card = (PRETRAINED / NAME / "README.md").read_text()
-    lines = [json.loads(line) for line in (RUNS[-1] / "metrics.jsonl").read_text().splitlines()]
+@BUNDLED
+def test_its_card_tells_the_figures_of_its_run(name: str) -> None:
+    card = (PRETRAINED / name / "README.md").read_text()
+    lines = [json.loads(line) for line in (RUNS[name][-1] / "metrics.jsonl").read_text().splitlines()]
     last = [line for line in lines if line["kind"] == "evaluation"][-1]
-    for name in ("mlm_acc", "sop_acc"):
-        assert f"| {100 * last[name]:.1f} % |" in card
+    for metric in ("mlm_acc", "sop_acc"):
+        assert f"| {100 * last[metric]:.1f} % |" in card
     assert f"| {last['mlm_loss']:.3f} |" in card
-    assert f"{openalbert.load(NAME).module.num_parameters():,} parameters" in card
+    assert f"{openalbert.load(name).module.num_parameters():,} parameters" in card
 
 
-def test_transformers_loads_it_as_it_is() -> None:
+@BUNDLED
+def test_transformers_loads_it_as_it_is(name: str) -> None:
     transformers = pytest.importorskip("transformers")
-    folder = find_folder(NAME)
+    folder = find_folder(name)
     theirs = transformers.AlbertForPreTraining.from_pretrained(folder, dtype=torch.float32).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     texts = tokenizer("It was a dark and stormy [MASK].", "The rain fell in torrents.", return_tensors="pt")
-    model = openalbert.load(NAME).module
+    model = openalbert.load(name).module
     with torch.no_grad():
         expected = theirs(**texts)
         encoded = model.encode(texts["input_ids"], texts["token_type_ids"], texts["attention_mask"])
@@ -117,10 +122,11 @@ def test_a_longer_text_than_it_has_positions_for_is_refused() -> None:
         openalbert.load(NAME).encode(torch.full((1, 600), 7))
 
 
-def test_it_tells_how_much_it_was_pretrained() -> None:
-    told = read_pretraining(find_folder(NAME))
+@BUNDLED
+def test_it_tells_how_much_it_was_pretrained(name: str) -> None:
+    told = read_pretraining(find_folder(name))
     assert told is not None
-    runs = [json.loads((folder / "run_info.json").read_text()) for folder in RUNS]
+    runs = [json.loads((folder / "run_info.json").read_text()) for folder in RUNS[name]]
     assert [run.steps for run in (*told.before, told)] == [run["actual"]["steps"] for run in runs]
     assert told.tokens == sum(run["actual"]["tokens"] for run in runs)
     assert told.text_tokens == runs[-1]["data"]["train_tokens"]

@@ -1,13 +1,12 @@
-"""bench/studies_h200.py bundles, unpacks, calibrates, runs within its minutes and packs results without weights."""
+"""bench/studies_h200.py calibrates, runs within its minutes, resumes and packs results without weights."""
 
 import json
 import os
 import re
 import shlex
-import subprocess
+import shutil
 import sys
 import tarfile
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -21,62 +20,52 @@ sys.path.append(str(Path(__file__).resolve().parents[2] / "bench"))  # as `pytho
 
 import studies_h200
 
-ROOT = Path(studies_h200.__file__).parents[1]
-
 
 @pytest.fixture
-def bundled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(ROOT)
-    monkeypatch.setattr(studies_h200, "TASK_FOLDERS", ("SST-2",))
-    (tmp_path / "text.txt").write_text(easy_text(60))
-    (tmp_path / "heldout.txt").write_text(easy_text(20, seed=1))
-    glue = glue_files(tmp_path / "glue", "sst2", rows=20)
-    texts = ["--text", str(tmp_path / "text.txt"), "--heldout-text", str(tmp_path / "heldout.txt")]
-    studies_h200.main(["bundle", "--out", str(tmp_path / "bundle"), *texts, "--task-data", str(glue)])
-    return tmp_path / "bundle"
-
-
-def test_a_bundle_holds_text_tasks_and_packages_that_are_imported_from_it(bundled: Path) -> None:
-    assert [path.name for path in (bundled / "text").iterdir()] == ["text.txt.xz"]
-    with tarfile.open(bundled / "tasks.tar.xz") as archive:
-        assert "SST-2/train.tsv" in archive.getnames()
-    with zipfile.ZipFile(bundled / "packages.zip") as packages:
-        assert not [name for name in packages.namelist() if name.endswith((".so", ".pyc"))]
-    names = ("attrs", "cattrs", "docstring_parser", "jaxtyping", "rich.table", "typeguard", "tyro")
-    code = f"import {', '.join(names)}; print(tyro.__file__)"
-    environment = {**os.environ, "PYTHONPATH": str(bundled / "packages.zip")}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
-    assert done.stdout.startswith(str(bundled / "packages.zip")), done.stderr
+def work(tmp_path: Path, small: Tokenizer) -> Path:
+    """Shards and a task."""
+    small.save(tmp_path / "tokenizer")
+    for name, seed in (("shards", 0), ("heldout", 1)):
+        (tmp_path / "text.txt").write_text(easy_text(60 - 40 * seed, seed=seed))
+        words = ["--tokenizer", str(tmp_path / "tokenizer"), "--out", str(tmp_path / "work" / name)]
+        cli.main(["prepare", str(tmp_path / "text.txt"), *words])
+    glue_files(tmp_path / "work" / "tasks", "sst2", rows=20)
+    return tmp_path / "work"
 
 
 @pytest.mark.slow
-def test_studies_run_from_a_bundle_to_an_archive_are_resumed_and_reported_elsewhere(
-    bundled: Path, tmp_path: Path, small: Tokenizer, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_studies_are_calibrated_stopped_resumed_packed_and_reported_elsewhere(
+    work: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    small.save(tmp_path / "tokenizer")
-    work = ["--work", str(tmp_path / "work")]
-    unpack = ["unpack", "--bundle", str(bundled), "--tokenizer", str(tmp_path / "tokenizer")]
-    studies_h200.main([*unpack, *work])
-    tiny = [*work, "--budget", "tiny", "--parallel", "2", "--set", "steps=4"]
-    studies_h200.main(["calibrate", *tiny, "--minutes", "5"])
+    out = ["--out", str(tmp_path / "out")]
+    tiny = ["--budget", "tiny", "--parallel", "2", "--set", "steps=4"]
+    assert not studies_h200.main(["calibrate", "--work", str(work), *out, *tiny, "--minutes", "0.01"])
+    assert "nothing is chosen yet" in capfd.readouterr().out
+    assert not (work / "chosen.json").exists()
+    with monkeypatch.context() as patched:
+        patched.setitem(sys.modules, "scipy.special", None)  # is needed for reports alone
+        assert studies_h200.main(["calibrate", "--work", str(work), *out, *tiny, "--minutes", "5"])
     assert re.search(r"^chosen: --set .*steps=4$", capfd.readouterr().out, re.MULTILINE)
-    chosen = ["run", "layers", *work, "--budget", "tiny", "--parallel", "2", "--tasks", "sst2"]
-    studies_h200.main([*chosen, "--minutes", "0.01"])
+    chosen = ["--studies", "layers", *out, "--budget", "tiny", "--parallel", "2", "--tasks", "sst2"]
+    assert not studies_h200.main(["run", "--work", str(work), *chosen, "--minutes", "0.01"])
     said = capfd.readouterr()
     assert "stopped: the same command resumes each run from its checkpoint" in said.err
     assert "layers: 0 of 2 runs are done" in said.out
-    studies_h200.main([*chosen, "--minutes", "5", "--out", str(tmp_path / "kept")])
+    assert studies_h200.main(["run", "--work", str(work), *chosen, "--minutes", "5"])
     assert "layers: 2 of 2 runs are done" in capfd.readouterr().out
-    with tarfile.open(tmp_path / "kept" / "studies.tar.gz") as archive:
+    with tarfile.open(tmp_path / "out" / "runs.tar.gz.0") as archive:
         assert any(name.endswith(".npz") for name in archive.getnames())
-    studies_h200.main(["pack", *work, "--budget", "tiny", "--out", str(tmp_path / "out")])
+    studies_h200.main(["pack", "--work", str(work), "--budget", "tiny", *out])
     home = tmp_path / "home"
-    with tarfile.open(tmp_path / "out" / "studies.tar.gz") as archive:
+    with tarfile.open(tmp_path / "out" / "runs.tar.gz.0") as archive:
         names = archive.getnames()
         archive.extractall(home / "work", filter="data")
     assert any(name.endswith("metrics.jsonl") for name in names)
     assert any(name.endswith(".npz") for name in names)
-    assert not any("safetensors" in name or name.startswith(("shards", "heldout", "tasks")) for name in names)
+    assert not any("safetensors" in name or name.startswith("tasks") for name in names)
+    assert {name for name in names if name.startswith(("shards", "heldout"))} == {
+        "shards/manifest.json", "heldout/manifest.json",
+    }  # fmt: skip
     monkeypatch.chdir(home)
     command = shlex.split(capfd.readouterr().out.splitlines()[-1])
     assert command[:3] == ["openalbert", "study", "layers"]
@@ -84,13 +73,15 @@ def test_studies_run_from_a_bundle_to_an_archive_are_resumed_and_reported_elsewh
     results = json.loads((home / "work" / "layers" / "results.json").read_text())
     assert all(one["metrics"]["sst2"] for one in results["variants"].values())
     # On another machine what is done is taken along.
-    elsewhere = ["--work", str(tmp_path / "elsewhere")]
-    studies_h200.main([*unpack, *elsewhere, "--results", str(tmp_path / "out" / "studies.tar.gz")])
-    capfd.readouterr()
+    elsewhere = tmp_path / "elsewhere"
+    shutil.copytree(home / "work", elsewhere)
+    for name in ("shards", "heldout", "tasks"):
+        shutil.copytree(work / name, elsewhere / name, dirs_exist_ok=True)
     monkeypatch.setattr(
         "openalbert.studies.runner._start", lambda unit: pytest.fail("a finished run was started again")
     )
-    studies_h200.main(["run", "layers", *elsewhere, *chosen[4:], "--minutes", "5"])
+    capfd.readouterr()
+    assert studies_h200.main(["run", "--work", str(elsewhere), *chosen, "--minutes", "5"])
     assert "are done already" in capfd.readouterr().err
 
 
@@ -128,6 +119,9 @@ def test_an_archive_is_written_of_runs_at_work_without_weights_that_are_half_wri
     work = tmp_path / "work"
     for name in (
         "shards/text",
+        "shards/manifest.json",
+        "brought/text/wikipedia-00.txt.xz",
+        "parts/1",
         "variants/a/unit.json",
         "variants/a/pretrain/model.partial/weights",
         "sharing/study.json",
@@ -135,9 +129,23 @@ def test_an_archive_is_written_of_runs_at_work_without_weights_that_are_half_wri
         (work / name).parent.mkdir(parents=True, exist_ok=True)
         (work / name).write_text(name)
     (work / "variants" / "a" / "gone.json").symlink_to(tmp_path / "replaced")
-    studies_h200.write_archive(work, tmp_path / "archive")
-    with tarfile.open(tmp_path / "archive") as archive:
-        assert sorted(archive.getnames()) == ["sharing/study.json", "variants/a/unit.json"]
+    studies_h200.write_archive(work, tmp_path)
+    with tarfile.open(tmp_path / "runs.tar.gz.0") as archive:
+        assert sorted(archive.getnames()) == ["shards/manifest.json", "sharing/study.json", "variants/a/unit.json"]
+
+
+def test_an_archive_of_several_parts_is_unpacked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(studies_h200, "PART_MIB", 1)
+    content = os.urandom(5 * 2**19)
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "metrics").write_bytes(content)
+    (tmp_path / "out").mkdir()
+    studies_h200.write_archive(tmp_path / "work", tmp_path / "out")
+    parts = sorted((tmp_path / "out").iterdir())
+    assert [path.name for path in parts] == ["runs.tar.gz.0", "runs.tar.gz.1", "runs.tar.gz.2"]
+    assert max(path.stat().st_size for path in parts) <= 2**20
+    studies_h200.unpack(tmp_path / "out", tmp_path / "there")
+    assert (tmp_path / "there" / "metrics").read_bytes() == content
 
 
 def test_every_study_but_the_one_with_two_corpora_has_its_place_in_the_order() -> None:

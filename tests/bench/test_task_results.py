@@ -28,6 +28,7 @@ def asked(tmp_path: Path) -> argparse.Namespace:
 def test_every_job_has_a_command_and_is_initialized_from_the_right_model(task: str, asked: argparse.Namespace) -> None:
     job = next(job for job in task_results.JOBS if job.task == task)
     assert "--from" not in task_results.command(job, "", asked)
+    assert "--no-baselines" in task_results.command(job, "", asked)
     if task in task_results.VIA:
         words = task_results.command(job, task_results.via(task), asked)
         assert words[words.index("--from") + 1] == str(asked.out / task_results.VIA[task])
