@@ -4,11 +4,14 @@ import json
 import sys
 from pathlib import Path
 
+import pytest
+
 sys.path.append(str(Path(__file__).resolve().parents[2] / "bench"))  # as `python bench/SCRIPT.py` has it
 
 import embedding_speed
 
 
+@pytest.mark.filterwarnings("ignore:8 inputs were too long")
 def test_every_side_of_the_embedding_bench_gives_the_same_embeddings(tiny: Path, tmp_path: Path) -> None:
     embedding_speed.main([str(tiny), "--out", str(tmp_path), "--texts", "70", "--seconds", "0.01", "--rounds", "2"])
     found = json.loads((tmp_path / "run.json").read_text())

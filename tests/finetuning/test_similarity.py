@@ -276,6 +276,7 @@ def test_a_file_without_scores_is_predicted_by_cosines(runs: dict[str, Path], tm
     assert [set(json.loads(line)) for line in lines] == [{"id", "prediction"}] * 2
 
 
+@pytest.mark.filterwarnings("ignore:1 input was too long")
 def test_the_folder_loads_in_sentence_transformers_with_equal_embeddings(runs: dict[str, Path]) -> None:
     import openalbert
 
