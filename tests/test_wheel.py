@@ -1,5 +1,6 @@
 """The wheel holds all that is needed: it works in an environment of its own, and the source archive makes the same."""
 
+import importlib.metadata
 import json
 import os
 import subprocess
@@ -11,6 +12,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parents[1]
 LARGEST = 50 * 2**20  # bytes, so that it can be passed on
@@ -30,6 +32,46 @@ def build(target: str, source: Path, into: Path) -> Path:
     return made
 
 
+HIDE = """
+import sys
+
+class Hidden:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {hidden!r}:
+            raise ModuleNotFoundError("No module named " + repr(name) + ", not a dependency", name=name)
+
+sys.meta_path.insert(0, Hidden())
+"""
+
+
+def required_packages(name: str) -> set[str]:
+    """The distributions that come with this one, those of its extras left out."""
+    found: set[str] = set()
+    waiting = [name]
+    while waiting:
+        one = waiting.pop().lower().replace("_", "-")
+        if one in found:
+            continue
+        try:
+            lines = importlib.metadata.requires(one) or []
+        except importlib.metadata.PackageNotFoundError:  # for another system, or part of a GPU's build
+            continue
+        found.add(one)
+        needed = map(Requirement, lines)
+        waiting += [each.name for each in needed if each.marker is None or each.marker.evaluate({"extra": ""})]
+    return found
+
+
+def hidden_modules() -> set[str]:
+    """The modules of this environment that nobody has who installs openalbert without extras."""
+    kept = required_packages("openalbert")
+    return {
+        module
+        for module, owners in importlib.metadata.packages_distributions().items()
+        if not kept & {owner.lower().replace("_", "-") for owner in owners} and module != "pip"
+    }
+
+
 @pytest.mark.slow
 def test_the_wheel_works_where_only_it_and_its_dependencies_are(tmp_path: Path) -> None:
     wheel = build("wheel", ROOT, tmp_path / "wheel")
@@ -38,9 +80,14 @@ def test_the_wheel_works_where_only_it_and_its_dependencies_are(tmp_path: Path) 
     venv.create(home, symlinks=True)
     python = home / "bin" / "python"
     run([sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index", wheel], tmp_path)
-    # The dependencies are those of this environment. Its own .pth files, and so the checkout, are not read from there.
+    # The dependencies are those of this environment, and what else is there is hidden. Its own .pth files, and so the
+    # checkout, are not read from there.
     [site] = (home / "lib").glob("python*/site-packages")
     (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    hidden = hidden_modules()
+    assert {"transformers", "onnxruntime", "pyarrow", "fastapi"} <= hidden
+    assert not {"torch", "numpy", "sklearn", "openalbert"} & hidden
+    (site / "sitecustomize.py").write_text(HIDE.format(hidden=sorted(hidden)))
     assert str(home) in run([python, "-c", "import openalbert; print(openalbert.__file__)"], tmp_path)
     openalbert = home / "bin" / "openalbert"
     assert "finetune" in run([openalbert, "--help"], tmp_path)
