@@ -33,14 +33,14 @@ def build(target: str, source: Path, into: Path) -> Path:
 
 
 HIDE = """
-import sys
+from importlib.machinery import PathFinder
 
-class Hidden:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {hidden!r}:
-            raise ModuleNotFoundError("No module named " + repr(name) + ", not a dependency", name=name)
+find_spec = PathFinder.find_spec
 
-sys.meta_path.insert(0, Hidden())
+def find_what_is_not_hidden(name, path=None, target=None):
+    return None if name.partition(".")[0] in {hidden!r} else find_spec(name, path, target)
+
+PathFinder.find_spec = find_what_is_not_hidden
 """
 
 
@@ -89,6 +89,7 @@ def test_the_wheel_works_where_only_it_and_its_dependencies_are(tmp_path: Path) 
     assert not {"torch", "numpy", "sklearn", "openalbert"} & hidden
     (site / "sitecustomize.py").write_text(HIDE.format(hidden=sorted(hidden)))
     assert str(home) in run([python, "-c", "import openalbert; print(openalbert.__file__)"], tmp_path)
+    run([python, "-c", "import importlib.util as util; assert util.find_spec('transformers') is None"], tmp_path)
     openalbert = home / "bin" / "openalbert"
     assert "finetune" in run([openalbert, "--help"], tmp_path)
     assert "albert-base-wikibooks" in run([openalbert, "models"], tmp_path)
