@@ -10,13 +10,12 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.bench.tiny_runs import TINY, save_teacher
 from tests.pretraining.made_shards import easy_text
 
 from openalbert import cli
 from openalbert.interop import huggingface
 from openalbert.interop.pretraining_json import read_pretraining
-from openalbert.model.albert import AlbertModel
-from openalbert.model.config import PRETRAINING_HEADS, AlbertConfig
 from openalbert.text.tokenizer import Tokenizer
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "bench"))  # as `python bench/SCRIPT.py` has it
@@ -25,22 +24,12 @@ import carry_run
 import checkpoints_h200
 import small_shapes
 
-# Narrow layers and short examples; numbers of layers, groups and depths are those of the real runs.
-TINY = (
-    "-- --model.hidden-size 32 --model.ffn-size 64 --model.num-heads 2 --model.embedding-size 16 --batch-size 8 "
-    "--objective.max-length 32 --evaluation-examples 16 --evaluate-every 1000 --log-every 5"
-).split()
-
 
 @pytest.fixture
 def work(tmp_path: Path, small: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Shards, and a teacher with their vocabulary."""
     monkeypatch.setattr(checkpoints_h200, "START", 0.0)
-    config = AlbertConfig(
-        vocab_size=small.vocab_size, embedding_size=16, hidden_size=32, num_layers=2, num_heads=2, ffn_size=64,
-        max_positions=32,
-    )  # fmt: skip
-    huggingface.save(AlbertModel(config, PRETRAINING_HEADS), tmp_path / "teacher", small)
+    save_teacher(tmp_path / "teacher", small)
     small.save(tmp_path / "tokenizer")
     for seed, name in enumerate(("two", "all", "heldout")):
         (tmp_path / "text.txt").write_text(easy_text(40, seed=seed))
@@ -58,13 +47,13 @@ def run_info(folder: Path) -> dict[str, object]:
 def test_the_stages_go_from_text_to_checkpoints(work: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     kept = ["--out", str(tmp_path / "kept")]
     common = ["--work", str(work), *kept, "--length", "0.02", "--teacher", str(tmp_path / "teacher")]
-    assert checkpoints_h200.main(["recipe", *common, *TINY])
-    assert checkpoints_h200.main(["shapes", *common, "--parallel", "2", *TINY])
-    assert checkpoints_h200.main(["small", *common, *TINY])
+    assert checkpoints_h200.main(["recipe", *common, "--", *TINY])
+    assert checkpoints_h200.main(["shapes", *common, "--parallel", "2", "--", *TINY])
+    assert checkpoints_h200.main(["small", *common, "--", *TINY])
     assert capfd.readouterr().out.count(": done") == 5 + 5 + 2
     for stage, rows in (("recipe", 5), ("shapes", 5), ("small", 2)):
         assert (work / f"{stage}.md").read_text().count("| yes |") == rows
-    assert checkpoints_h200.main(["recipe", *common, *TINY])
+    assert checkpoints_h200.main(["recipe", *common, "--", *TINY])
     assert ": done" not in capfd.readouterr().out  # nothing is run twice
     settings = {name: json.loads((work / "recipe" / name / "run.json").read_text()) for name in ("muon-2", "lamb-7")}
     assert [one["optimizer"]["kind"] for one in settings.values()] == ["muon", "lamb"]
@@ -73,7 +62,7 @@ def test_the_stages_go_from_text_to_checkpoints(work: Path, tmp_path: Path, capf
     assert student is not None
     assert student.distilled_from == "teacher"
 
-    assert checkpoints_h200.main(["small", *common, "--after", "distilled-0.02", *TINY])
+    assert checkpoints_h200.main(["small", *common, "--after", "distilled-0.02", "--", *TINY])
     assert "distilled-0.02-long-0.02: done" in capfd.readouterr().out
     longer = read_pretraining(work / "small" / "distilled-0.02-long-0.02" / "model")
     assert longer is not None
@@ -83,7 +72,7 @@ def test_the_stages_go_from_text_to_checkpoints(work: Path, tmp_path: Path, capf
         assert {"recipe.md", "recipe/lamb-7/metrics.jsonl"} <= set(archive.getnames())
 
     # The base run is stopped in its first part, carried to another folder, and ends there, at the longer length.
-    long = [*kept, "--length", "0.25", *TINY]
+    long = [*kept, "--length", "0.25", "--", *TINY]
     for _ in range(10):  # a slow machine may not come to a first step in the time of one command
         assert not checkpoints_h200.main(["base", "--work", str(work), "--minutes", "0.12", *long])
         if (work / "base" / "short" / "checkpoints").exists():

@@ -11,13 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.bench.tiny_runs import TINY, save_teacher
 from tests.pretraining.made_shards import easy_text
 from tests.tasks.made_data import glue_files
 
 from openalbert.interop import huggingface
 from openalbert.interop.pretraining_json import read_pretraining
-from openalbert.model.albert import AlbertModel
-from openalbert.model.config import PRETRAINING_HEADS, AlbertConfig
 from openalbert.text.tokenizer import Tokenizer
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "bench"))  # as `python bench/SCRIPT.py` has it
@@ -27,11 +26,6 @@ import speedrun
 import studies_h200
 import visit
 
-TINY = (
-    "--model.hidden-size 32 --model.ffn-size 64 --model.num-heads 2 --model.embedding-size 16 --batch-size 8 "
-    "--objective.max-length 32 --evaluation-examples 16 --evaluate-every 1000 --log-every 5"
-).split()
-
 
 @pytest.fixture
 def data(tmp_path: Path, small: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -40,11 +34,7 @@ def data(tmp_path: Path, small: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> P
     folder.mkdir(parents=True)
     for seed, name in enumerate(("books-00", "other-00", "wikipedia-00", "heldout-books")):
         (folder / f"{name}.txt").write_text(easy_text(30, seed=seed))
-    config = AlbertConfig(
-        vocab_size=small.vocab_size, embedding_size=16, hidden_size=32, num_layers=2, num_heads=2, ffn_size=64,
-        max_positions=32,
-    )  # fmt: skip
-    huggingface.save(AlbertModel(config, PRETRAINING_HEADS), tmp_path / "teacher", small)
+    save_teacher(tmp_path / "teacher", small)
     monkeypatch.setattr(visit, "TEACHER", tmp_path / "teacher")
     monkeypatch.setattr(visit, "tree_bytes", lambda has_weights: 0)  # git is asked in a test of its own
     monkeypatch.setattr(visit, "TOKENIZER", str(tmp_path / "teacher"))
