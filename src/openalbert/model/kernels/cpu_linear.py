@@ -1,7 +1,7 @@
 """Linear maps in fp32 on a CPU, by oneDNN where torch's own choice, MKL, is slow.
 
-On an AMD processor with AVX-512 MKL takes about twice as long (results/cpu-linear); oneDNN comes with torch too. Which of
-both computes depends on the processor alone and not on a measurement, so that equal runs on one machine give equal
+On an AMD processor with AVX-512 MKL takes about twice as long (results/cpu-linear); oneDNN comes with torch too. Which
+of both computes depends on the processor alone and not on a measurement, so that equal runs on one machine give equal
 weights.
 """
 
