@@ -162,6 +162,22 @@ def test_a_list_in_a_json_file_is_predicted_as_its_lines_are(quick_runs: dict[st
     assert "has a column 'prediction' already" in predict(run, tmp_path / "a.json")[1]
 
 
+def test_squads_json_is_read_as_its_questions(quick_runs: dict[str, Path], tmp_path: Path) -> None:
+    passage = "so the key way out"
+    questions = [{"id": "q1", "question": "what", "answers": [{"text": "key", "answer_start": 7}]}, {"id": "q2"}]
+    article = {"title": "Keys", "paragraphs": [{"context": passage, "qas": questions}]}
+    (tmp_path / "dev.json").write_text(json.dumps({"version": "1.1", "data": [article]}))
+    out, err, code = predict(quick_runs["question_answering"], tmp_path / "dev.json")
+    first, second = map(json.loads, out.splitlines())
+    assert (code, first["id"], first["title"], first["question"]) == (0, "q1", "Keys", "what")
+    assert first["prediction"] == passage[first["start"] : first["end"]] != ""
+    assert (second["id"], second["prediction"]) == ("q2", None)
+    assert "1 row without a question" in err
+    article["paragraphs"] = {}
+    (tmp_path / "dev.json").write_text(json.dumps({"data": [article]}))
+    assert "paragraphs" in predict(quick_runs["question_answering"], tmp_path / "dev.json")[1]
+
+
 def test_parquet_stays_parquet_with_its_types(quick_runs: dict[str, Path], tmp_path: Path) -> None:
     table = pyarrow.table(
         {"when": pyarrow.array([0, 1, 2], pyarrow.date32()), "text": ["good", None, "war"], "n": [[1], [], None]}

@@ -4,6 +4,7 @@ The head is ALBERT's own, pooler and classifier, on the [CLS] state of the last 
 ordinary one, with the encoder unchanged.
 """
 
+import hashlib
 import sys
 import time
 from itertools import pairwise
@@ -44,12 +45,12 @@ class FrozenStates:
         """The time that the encoder took, or in a dry run would take."""
         self._states = torch.empty(0, self.model.config.hidden_size, device=device.torch_device)
         self._row_of: dict[bytes, int] = {}
-        """The row of the states that a sequence has, by its tokens and where its second segment begins."""
+        """The row of the states that a sequence has, by a hash of its tokens and of where its second segment begins."""
 
     def of(self, name: str, sequences: Sequences) -> Float[Tensor, "sequences hidden"]:
         """The states of these sequences, on the device; `name` is shown with the progress."""
         borders = zip(pairwise(sequences.starts.tolist()), sequences.second.tolist(), strict=True)
-        keys = [sequences.ids[start:end].tobytes() + b"%d" % second for (start, end), second in borders]
+        keys = [_key(sequences.ids[start:end], second) for (start, end), second in borders]
         new = {key: number for number, key in enumerate(keys) if key not in self._row_of}
         if new:
             rows = len(self._states)
@@ -90,6 +91,11 @@ class FrozenStates:
         firsts = torch.from_numpy(np.cumsum(lengths) - lengths).to(packed.ids.device)
         with self.device.autocast():
             return self.model.encode_packed(packed.ids, packed.lengths, packed.segments, at=firsts).hidden.float()
+
+
+def _key(ids: Int64[np.ndarray, "tokens"], second: int) -> bytes:
+    """16 bytes instead of all tokens: of a million long texts those would be gigabytes."""
+    return hashlib.blake2b(ids.tobytes() + b"%d" % second, digest_size=16).digest()
 
 
 def pooled(model: AlbertModel, states: Float[Tensor, "sequences hidden"]) -> Encoded:

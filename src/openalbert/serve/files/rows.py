@@ -21,10 +21,10 @@ from openalbert.tasks.data.row_files import (
     Table,
     check_is_there,
     find_encoding,
-    read_table,
     table_blocks,
     table_of,
 )
+from openalbert.tasks.squad import read_questions
 from openalbert.text.readers import MAGIC, STANDARD_INPUT, CorpusSource, Counts, byte_blocks
 from openalbert.text.records import LONGEST_ROW, ONE_COLUMN, TSV_SAMPLE, delimiter_of, misquoted, quotes_as_csv
 
@@ -397,8 +397,8 @@ def _json_records(name: str, lines: Iterator[str]) -> Iterator[Record]:
 
 
 def _json_rows(path: Path) -> Rows:
-    """A .json file: a list of objects, which is read as a whole, or an object on each line."""
-    table = read_table(path)
+    """A .json file, which is read as a whole: a list of objects, an object on each line, or SQuAD's questions."""
+    table = read_questions(path)
     chunks = _chunks(Record("", row) for row in table.rows)
     return Rows(str(path), "json", table.columns, chunks, len(table.rows))
 
