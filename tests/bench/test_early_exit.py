@@ -34,9 +34,9 @@ def test_runs_are_trained_scored_timed_and_drawn(
     [pair] = found["pairs"]
     chosen = {name: pair["curve"][at] for name, at in pair["rules"].items()}
     assert all(1 <= point["mean_depth"] <= 2 for point in chosen.values())
-    assert chosen["none lost"]["held_out_score"] >= pair["held_out"]["full_depth_score"]
+    assert chosen["0.25 lost"]["held_out_score"] >= pair["held_out"]["full_depth_score"]
     [of_device] = found["times"].values()
-    seconds = of_device["none lost"]["1"]["1"]
+    seconds = of_device["0.25 lost"]["1"]["1"]
     assert len(seconds["plain"]) == len(seconds["exits"]) == early_exit.TURNS
     page = (tmp_path / "out" / "report.md").read_text()
     assert page.count("| mrpc | ") == 4

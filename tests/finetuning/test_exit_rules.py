@@ -4,6 +4,7 @@ import csv
 import dataclasses
 import json
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -13,10 +14,10 @@ from tests.finetuning.made_lessons import command, learn, lesson
 import openalbert
 from openalbert import cli
 from openalbert.errors import UserError
-from openalbert.finetuning.exit_rules import NEVER, best_by_depth, candidate_rules, confidence, exit_depths, is_settled
+from openalbert.finetuning.exit_rules import best_by_cost, candidate_rules, confidence, exit_depths, is_settled
 from openalbert.finetuning.losses import combine_depths
 from openalbert.interop import huggingface
-from openalbert.interop.exits import ExitInfo, ExitPoint, ExitRule, read_exit_info
+from openalbert.interop.exits import NEVER, ExitInfo, ExitPoint, ExitRule, read_exit_info
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import AlbertConfig, Head
 from openalbert.text.tokenizer import Tokenizer
@@ -56,6 +57,7 @@ def test_a_run_with_exits_keeps_its_score_with_fewer_layers(
     assert info.chosen.score >= info.full_score - 0.5
     assert (info.head, info.num_layers, info.num_examples) == (kind, 4, 108)
     assert (info.points[-1].rule, info.points[-1].score) == (NEVER, info.full_score)
+    assert all(one.cost < 4 for one in info.points[:-1])
     log = capsys.readouterr().err
     assert (
         f"early exit at {info.chosen.rule}: dev {info.metric} {early['score']:.1f} at {early['mean_depth']:.1f}" in log
@@ -201,6 +203,7 @@ def test_patience_counts_equal_decisions_in_a_row() -> None:
     by_depth = np.eye(2, dtype=np.float32)[decisions]
     assert exit_depths("classification", ExitRule("patience", patience=2), by_depth).tolist() == [4, 3, 5]
     assert exit_depths("classification", NEVER, by_depth).tolist() == [5, 5, 5]
+    assert exit_depths("classification", ExitRule("depth", depth=2), by_depth).tolist() == [2, 2, 2]
 
 
 def test_the_best_rules_of_each_depth_are_kept_up_to_full_depth() -> None:
@@ -208,8 +211,8 @@ def test_the_best_rules_of_each_depth_are_kept_up_to_full_depth() -> None:
     numbers = ((3.0, 80.0), (2.0, 70.0), (2.5, 69.0), (5.0, 78.0), (4.0, 77.0), (4.5, 78.5), (6.0, 76.0))
     points = [ExitPoint(NEVER, depth, score) for depth, score in numbers]
     kept = [(2.0, 70.0), (3.0, 80.0), (4.5, 78.5), (5.0, 78.0), (6.0, 76.0)]
-    assert [(one.mean_depth, one.score) for one in best_by_depth(points)] == kept
-    assert best_by_depth([*points, ExitPoint(NEVER, 6.0, 81.0)])[-1].score == 81.0
+    assert [(one.mean_depth, one.score) for one in best_by_cost(points)] == kept
+    assert best_by_cost([*points, ExitPoint(NEVER, 6.0, 81.0)])[-1].score == 81.0
 
 
 def test_a_rule_that_was_lucky_on_few_examples_is_not_chosen() -> None:
@@ -223,10 +226,29 @@ def test_a_rule_that_was_lucky_on_few_examples_is_not_chosen() -> None:
     assert dataclasses.replace(info, points=points[-1:]).cheapest(0.0).mean_depth == 12.0
 
 
+def test_asking_after_every_layer_costs_more_than_a_depth_for_all() -> None:
+    asking, same, full = (
+        ExitPoint(ExitRule("patience"), 5.5, 80.0, 0.1),
+        ExitPoint(ExitRule("depth", depth=6), 6.0, 80.0, 0.1),
+        ExitPoint(NEVER, 12.0, 80.0),
+    )
+    assert asking.cost > same.cost == 6.0
+    assert full.cost == 12.0
+    info = ExitInfo("classification", 12, "accuracy", 500, 80.0, full, (same, asking, full))
+    assert info.cheapest(0.2) == same
+    assert best_by_cost([full, asking, same])[0] == same
+
+
+@pytest.mark.parametrize("rule", [("depth", None), ("depth", 0), ("patience", 3)])
+def test_a_rule_without_its_depth_is_refused(rule: tuple[Literal["depth", "patience"], int | None]) -> None:
+    with pytest.raises(UserError, match=f"by {rule[0]} has a depth of {rule[1]}"):
+        ExitRule(rule[0], depth=rule[1])
+
+
 def test_of_rules_with_the_same_score_the_sure_one_is_chosen() -> None:
     numbers = ((1.3, 95.0, 1.6), (2.0, 95.0, 0.9), (3.0, 95.0, 0.0), (4.0, 95.0, 0.0))
     points = [ExitPoint(NEVER, depth, score, error) for depth, score, error in numbers]
-    kept = best_by_depth(points)
+    kept = best_by_cost(points)
     info = ExitInfo("classification", 4, "accuracy", 100, 95.0, kept[-1], tuple(kept))
     assert kept == points
     assert info.cheapest(0.0) == points[2]
@@ -237,6 +259,9 @@ def test_of_rules_with_the_same_score_the_sure_one_is_chosen() -> None:
 def test_a_run_that_diverged_has_no_rules() -> None:
     by_depth = np.full((4, 5, 2), np.nan, np.float32)
     assert {rule.kind for rule in candidate_rules("classification", by_depth)} == {"patience"}
+    by_depth[:2] = 0
+    assert [rule.depth for rule in candidate_rules("regression", by_depth[..., :1])][:2] == [1, 2]
+    by_depth[:] = np.nan
     assert not list(candidate_rules("regression", by_depth[..., :1]))
 
 

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from openalbert.errors import UserError
-from openalbert.finetuning.exit_rules import NEVER, exit_depths, predict_depths
+from openalbert.finetuning.exit_rules import exit_depths, predict_depths
 from openalbert.finetuning.predict import predict
-from openalbert.interop.exits import ExitInfo, ExitPoint, ExitRule
+from openalbert.interop.exits import NEVER, ExitInfo, ExitPoint, ExitRule
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import AlbertConfig, Head, Sharing
 from openalbert.serve.early_exit import Leaving, TorchPool, choose_leaving, run_with_exits
@@ -49,6 +49,7 @@ RULES = [
     ExitRule("confidence", 0.6, patience=2),
     ExitRule("patience", patience=1),
     ExitRule("patience", patience=2),
+    ExitRule("depth", depth=3),
 ]
 
 
@@ -68,7 +69,15 @@ def test_the_loop_gives_the_logits_of_the_depth_at_which_the_rule_is_met(
 
 def test_the_rules_of_these_tests_let_examples_leave_at_different_depths() -> None:
     by_depth = predict_depths(random_model(), random_sequences(LENGTHS), CPU)
-    assert all(len(set(exit_depths("classification", rule, by_depth))) > 1 for rule in RULES[1:])
+    assert all(rule.asks == (len(set(exit_depths("classification", rule, by_depth))) > 1) for rule in RULES)
+
+
+def test_the_depth_that_is_the_same_for_all() -> None:
+    assert Leaving(ExitRule("depth", depth=3), max_depth=2).same_depth(5) == 2
+    assert Leaving(ExitRule("depth", depth=3), deadline=1.0).same_depth(5) is None
+    assert Leaving(max_depth=4).same_depth(5) == 4
+    assert Leaving().same_depth(5) == 5
+    assert Leaving(RULES[1]).same_depth(5) is None
 
 
 @given(lengths=st.lists(st.integers(2, 40), min_size=1, max_size=12), tokens=st.integers(1, 200))

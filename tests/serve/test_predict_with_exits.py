@@ -11,9 +11,14 @@ from tests.finetuning.made_lessons import learn, lesson
 import openalbert
 from openalbert import cli
 from openalbert.errors import UserError
+from openalbert.finetuning.exit_rules import predict_depths
 from openalbert.interop import huggingface
+from openalbert.interop.exits import ExitRule
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import PRETRAINING_HEADS, AlbertConfig
+from openalbert.serve.backend import Computation
+from openalbert.serve.early_exit import Leaving
+from openalbert.serve.export_scores import as_sequences, cpu
 from openalbert.text.tokenizer import Tokenizer
 
 TEXTS = ["the good people of the time", "the war of the people", "water", "a great day at school was good"] * 5
@@ -72,6 +77,22 @@ def test_a_depth_is_that_of_a_model_cut_there(run: Path) -> None:
         with torch.inference_mode():
             likely = module.exits[2](module.encode(ids, depth=3).pooled).softmax(-1)
         assert one.probability == pytest.approx(float(likely.max()), abs=1e-5)
+
+
+@pytest.mark.parametrize("form", ["torch", "onnx"])
+def test_a_depth_that_is_the_same_for_all_needs_no_loop(
+    form: str, run: Path, exported: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module, backend = openalbert.load(run).module, openalbert.load(run if form == "torch" else exported).backend
+    sequences = as_sequences([[2, *range(5, 5 + length), 3] for length in (3, 20, 4, 12, 1)])
+    by_depth = predict_depths(module, sequences, cpu())
+    monkeypatch.setattr("openalbert.serve.backend.run_with_exits", pytest.fail)
+    for depth in (1, 3, 4):
+        for leaving in (Leaving(ExitRule("depth", depth=depth)), Leaving(max_depth=depth)):
+            found = Computation(backend, leaving=leaving).logits(sequences, ["classification"])
+            np.testing.assert_allclose(found.logits["classification"], by_depth[depth - 1], atol=1e-4)
+            assert found.depths is not None
+            assert set(found.depths) == {depth}
 
 
 def test_the_shell_logs_how_many_layers_were_computed(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

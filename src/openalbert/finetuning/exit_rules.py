@@ -1,7 +1,7 @@
 """Early exit: when an example is settled, and the rule fitted on held-out examples.
 
-The exits are trained together with the head (PABEE, arXiv 2006.04152). Examples leave by confidence or by patience,
-whichever computes fewer layers for the same score on training examples held out.
+The exits are trained together with the head (PABEE, arXiv 2006.04152). Examples leave by confidence, by patience or all
+at the same depth, whichever is fastest for the same score on training examples held out.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -25,14 +25,13 @@ from openalbert.finetuning.predict import (
     softmax,
 )
 from openalbert.formatting import counted
-from openalbert.interop.exits import ExitInfo, ExitPoint, ExitRule
+from openalbert.interop.exits import NEVER, ExitInfo, ExitPoint, ExitRule
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import HeadKind
 from openalbert.tasks.task import Sequences, Task
 from openalbert.train.device import Device
 
 Logits: TypeAlias = Float32[np.ndarray, "examples outputs"]
-NEVER = ExitRule("confidence", threshold=2.0)  # no probability is above 1
 QUANTILES = 40  # thresholds that are tried
 LEAST_EXAMPLES = 100  # held out: on fewer, luck chooses the rule
 MAX_PATIENCE_FOR_VALUES = 3
@@ -43,7 +42,7 @@ def is_settled(head: HeadKind, rule: ExitRule, logits: Logits, before: Logits | 
     settled: np.ndarray
     if rule.kind == "confidence":
         settled = confidence(head, logits) >= rule.threshold
-    elif before is None:
+    elif rule.kind == "depth" or before is None:
         settled = np.zeros(len(logits), bool)
     elif head == "regression":
         settled = np.abs(logits[:, 0] - before[:, 0]) <= rule.threshold
@@ -66,6 +65,8 @@ def exit_depths(
 ) -> Int64[np.ndarray, "examples"]:
     """The depth at which each example leaves, from the logits of every depth."""
     num_layers, num_examples = by_depth.shape[:2]
+    if not rule.asks:
+        return np.full(num_examples, rule.depth or num_layers)
     depths = np.full(num_examples, num_layers)
     in_a_row = np.zeros(num_examples, np.int64)
     for layer, logits in enumerate(by_depth):
@@ -156,9 +157,9 @@ def fit_and_score(
 
 
 def fit_exits(model: AlbertModel, task: Task, held_out: EncodedSplit, device: Device, max_drop: float) -> ExitInfo:
-    """Measure all rules, keep the best for each depth, and choose one of them (`ExitInfo.cheapest`).
+    """Measure all rules, keep the best for each cost, and choose one of them (`ExitInfo.cheapest`).
 
-    Of too few examples none is chosen: all layers are computed.
+    A rule that takes as long as full depth is not kept. Of too few examples none is chosen: all layers are computed.
     """
     head = model.head_list[0].kind
     by_depth = predict_depths(model, held_out.encoding.sequences, device)
@@ -166,6 +167,8 @@ def fit_exits(model: AlbertModel, task: Task, held_out: EncodedSplit, device: De
     points = [full]
     for rule in candidate_rules(head, by_depth):
         point, predictions = _measure(task, held_out, head, rule, by_depth)
+        if point.cost >= full.cost:
+            continue
         error = paired_error(task, held_out.examples, predictions, at_full_depth, task.main_metric)
         points.append(replace(point, error=error))
     info = ExitInfo(
@@ -175,7 +178,7 @@ def fit_exits(model: AlbertModel, task: Task, held_out: EncodedSplit, device: De
         num_examples=len(held_out.examples),
         full_score=full.score,
         chosen=full,
-        points=tuple(best_by_depth(points)),
+        points=tuple(best_by_cost(points)),
     )
     return info if info.num_examples < LEAST_EXAMPLES else replace(info, chosen=info.cheapest(max_drop))
 
@@ -189,7 +192,7 @@ def _measure(
     task: Task, data: EncodedSplit, head: HeadKind, rule: ExitRule, by_depth: np.ndarray
 ) -> tuple[ExitPoint, list[object]]:
     """The mean depth and the score of a rule, and the predictions with it."""
-    depths = np.full(by_depth.shape[1], len(by_depth)) if rule == NEVER else exit_depths(head, rule, by_depth)
+    depths = exit_depths(head, rule, by_depth)
     chosen = by_depth[depths - 1, np.arange(len(depths))]
     evaluation = evaluate_outputs(task, data, Outputs({head: chosen}))
     point = ExitPoint(rule, float(depths.mean()), float(evaluation.metrics[task.main_metric]))
@@ -197,8 +200,11 @@ def _measure(
 
 
 def candidate_rules(head: HeadKind, by_depth: np.ndarray) -> Iterator[ExitRule]:
-    """The rules that are tried: by confidence and by patience; for values, by patience alone."""
+    """The rules that are tried: by depth, by confidence and by patience; for values, not by confidence."""
     num_layers = len(by_depth)
+    for depth in range(1, num_layers):
+        if np.isfinite(by_depth[depth - 1]).all():
+            yield ExitRule("depth", depth=depth)
     if head == "regression":
         changes = np.abs(np.diff(by_depth[:, :, 0], axis=0))
         for patience in range(1, min(MAX_PATIENCE_FOR_VALUES, num_layers - 1) + 1):
@@ -219,20 +225,20 @@ def _quantiles(values: np.ndarray) -> Iterator[float]:
             yield float(value)
 
 
-def best_by_depth(points: Sequence[ExitPoint]) -> list[ExitPoint]:
-    """The points that can be chosen, shallow first.
+def best_by_cost(points: Sequence[ExitPoint]) -> list[ExitPoint]:
+    """The points that can be chosen, the cheapest first.
 
-    Those whose score no shallower one equals; those whose score less its standard error no shallower one equals; and
-    those whose score no deeper one equals.
+    Those whose score no cheaper one equals; those whose score less its standard error no cheaper one equals; and those
+    whose score no dearer one equals.
     """
-    deeper = sorted(points, key=lambda one: (one.mean_depth, -one.score, one.error))
-    shallower = sorted(points, key=lambda one: (-one.mean_depth, -one.score, one.error))
+    dearer = sorted(points, key=lambda one: (one.cost, -one.score, one.error))
+    cheaper = sorted(points, key=lambda one: (-one.cost, -one.score, one.error))
     kept = {
-        *_rising(deeper, lambda one: one.score),
-        *_rising(deeper, lambda one: one.score - one.error),
-        *_rising(shallower, lambda one: one.score),
+        *_rising(dearer, lambda one: one.score),
+        *_rising(dearer, lambda one: one.score - one.error),
+        *_rising(cheaper, lambda one: one.score),
     }
-    return sorted(kept, key=lambda one: (one.mean_depth, one.score))
+    return sorted(kept, key=lambda one: (one.cost, one.score))
 
 
 def _rising(points: Iterable[ExitPoint], value: Callable[[ExitPoint], float]) -> Iterator[ExitPoint]:

@@ -11,7 +11,7 @@ from itertools import pairwise
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float, Int32, Int64
 from torch import Tensor
 
 from openalbert.finetuning.predict import (
@@ -93,7 +93,7 @@ class FrozenStates:
             return self.model.encode_packed(packed.ids, packed.lengths, packed.segments, at=firsts).hidden.float()
 
 
-def _key(ids: Int64[np.ndarray, "tokens"], second: int) -> bytes:
+def _key(ids: Int32[np.ndarray, "tokens"], second: int) -> bytes:
     """16 bytes instead of all tokens: of a million long texts those would be gigabytes."""
     return hashlib.blake2b(ids.tobytes() + b"%d" % second, digest_size=16).digest()
 

@@ -269,7 +269,7 @@ def _add_logits(
     at = None if scores_tokens else torch.empty(0, dtype=torch.int64, device=device.torch_device)
     with device.autocast():
         encoded = model.encode_packed(packed.ids, packed.lengths, packed.segments, at=at, depth=depth)
-        found = {kind: model.scores(kind, encoded) for kind in model.heads if kind in logits}  # type: ignore[arg-type]
+        found = {kind: model.scores(kind, encoded, depth) for kind in model.heads if kind in logits}  # type: ignore[arg-type]
     for kind, values in found.items():
         rows = packed.tokens if kind in TOKEN_HEADS else chosen
         logits[kind][rows] += values.float().cpu().numpy() / num_models

@@ -116,7 +116,7 @@ class Finetune:
     exits: bool = False
     """Train a small head after every layer too, so that easy examples can leave early when predicting.
     For classification, regression and multi_label. The rule is fitted on training examples held out."""
-    exit_drop: float = 0.0
+    exit_drop: float = 0.25
     """How many points of the metric the fitted rule may lose on those, its standard error included.
     Where no rule is as sure, it is the one with the highest score."""
     seed: int = 1
@@ -185,7 +185,7 @@ class Finetune:
             )
         if not 0 <= self.exit_drop <= 100:
             raise UserError(f"exit_drop is {self.exit_drop}: give the points that may be lost, from 0 to 100")
-        if self.exit_drop and not self.exits:
+        if self.exit_drop != Finetune.exit_drop and not self.exits:
             raise UserError("--exit-drop is for --exits: give both, or none")
         given = [name for name in ("epochs", "steps", "minutes") if getattr(self, name) is not None]
         if len(given) > 1:

@@ -22,30 +22,47 @@ from openalbert.settings import from_json, to_json
 
 HEADS = "exits.safetensors"
 RULE = "exits.json"
+ASKING = 0.15
+"""What it takes to ask after a layer whether an example leaves, in layers: a pooler, a head, a batch cut anew."""
 
 
 @dataclass(frozen=True)
 class ExitRule:
-    """When an example leaves: after so many layers in a row at which it is settled."""
+    """When an example leaves: after so many layers in a row at which it is settled, or all at the same depth."""
 
-    kind: Literal["confidence", "patience"]
+    kind: Literal["confidence", "patience", "depth"]
     """Settled by confidence: the probability of the decision is at least the threshold. By patience (PABEE): the
-    decision is that of the layer before."""
+    decision is that of the layer before. By depth no example is asked."""
     threshold: float = 0.0
     """Of confidence: the least probability. Of patience, for values: the largest change that counts as none."""
     patience: int = 1
     """The number of layers in a row."""
+    depth: int | None = None
+    """Of depth: that of all examples."""
 
     def __post_init__(self) -> None:
         if self.patience < 1 or not math.isfinite(self.threshold):
             raise UserError(f"no rule of early exit has a patience of {self.patience}, a threshold of {self.threshold}")
+        if (self.kind == "depth") != (self.depth is not None) or (self.depth is not None and self.depth < 1):
+            raise UserError(f"no rule of early exit by {self.kind} has a depth of {self.depth}")
+
+    @property
+    def asks(self) -> bool:
+        """Whether examples leave at depths of their own."""
+        return self.kind != "depth" and self != NEVER
 
     def __str__(self) -> str:
+        if self.kind == "depth":
+            return f"layer {self.depth}"
         rows = "1 layer" if self.patience == 1 else f"{self.patience} layers in a row"
         if self.kind == "confidence":
             return f"confidence of {self.threshold:.4g} at {rows}"
         within = f" within {self.threshold:.3g}" if self.threshold else ""
         return f"the same decision{within} at {rows} after the first"
+
+
+NEVER = ExitRule("confidence", threshold=2.0)
+"""No probability is above 1: all layers are computed."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +76,11 @@ class ExitPoint:
     """The main metric, in percent."""
     error: float = 0.0
     """The standard error of its difference from the score at full depth, in points."""
+
+    @property
+    def cost(self) -> float:
+        """The time of an example, in layers."""
+        return self.mean_depth * (1 + ASKING if self.rule.asks else 1)
 
 
 @dataclass(frozen=True)
@@ -90,13 +112,13 @@ class ExitInfo:
         return max(self.points, key=lambda point: (point.score, -point.error, point.mean_depth))
 
     def cheapest(self, max_drop: float) -> ExitPoint:
-        """The rule with the fewest layers whose loss plus its standard error is at most `max_drop` points.
+        """The rule with the lowest cost whose loss plus its standard error is at most `max_drop` points.
 
         A rule that was lucky on few examples loses more on others. Where none is as sure, it is the one with the
         highest score.
         """
         sure = [point for point in self.points[:-1] if self.loss(point) <= max_drop]
-        return min(sure, key=lambda point: point.mean_depth, default=self.highest)
+        return min(sure, key=lambda point: point.cost, default=self.highest)
 
     def loss(self, point: ExitPoint) -> float:
         """The points that a rule may lose: what it lost on the examples held out, and one standard error."""

@@ -96,7 +96,7 @@ class ExportedModel:
         self, kind: HeadKind, first: Float32[np.ndarray, "rows hidden"], depths: Int64[np.ndarray, "rows"]
     ) -> Float32[np.ndarray, "rows outputs"]:
         """The logits for [CLS] after so many layers: by the exit of that depth, where there is one."""
-        if self._exits is None:
+        if self._exits is None or (depths == self.config.num_layers).all():
             return self.scores(kind, first)
         weight, bias = self._exits
         pooled = self.pool(first)

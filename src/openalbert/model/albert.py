@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from openalbert.errors import UserError, suggestion
 from openalbert.model.config import AlbertConfig, Head, HeadKind
 from openalbert.model.encoder import AlbertEncoder, Encoded
-from openalbert.model.heads import make_exits, make_head, score
+from openalbert.model.heads import EXIT_KINDS, make_exits, make_head, score
 from openalbert.model.packing import Layout, Packed, Padded
 
 
@@ -85,12 +85,15 @@ class AlbertModel(nn.Module):
         encoded: Encoded = self.encoder(ids, segments, layout, depth=depth, at=at, all_states=all_states)
         return encoded
 
-    def scores(self, kind: HeadKind, encoded: Encoded) -> Float[Tensor, "..."]:
-        """Apply one of the heads to an encoded batch."""
+    def scores(self, kind: HeadKind, encoded: Encoded, depth: int | None = None) -> Float[Tensor, "..."]:
+        """Apply one of the heads to an encoded batch; where there are exits, that of the depth of the encoding."""
         if kind not in self.heads:
             has = suggestion(kind, self.heads) if self.heads else "it has no heads"
             raise UserError(f"this model has no head '{kind}': {has}")
-        return score(self.heads[kind], encoded, self.encoder.embedding.word.weight)
+        depth, module = depth or self.config.num_layers, self.heads[kind]
+        if self.exits is not None and kind in EXIT_KINDS and depth <= len(self.exits):
+            module = self.exits[depth - 1]
+        return score(module, encoded, self.encoder.embedding.word.weight)
 
     def depth_scores(self, encoded: Encoded) -> list[Float[Tensor, "sequences outputs"]]:
         """Logits of the first head after every layer: of the exits, then of the head itself. Needs `all_states`."""

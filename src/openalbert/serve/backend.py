@@ -35,7 +35,7 @@ from openalbert.settings import check_at_least_one
 from openalbert.tasks.task import Sequences
 from openalbert.train.device import Device
 
-LONG_INPUT = 200_000  # tokens from which on progress is shown
+LONG_INPUT = 40_000  # tokens from which on progress is shown: 20 seconds of ALBERT-base on two cores
 Advance = Callable[[float], None]
 """Called with the number of tokens that were just computed."""
 
@@ -204,14 +204,19 @@ class Computation:
 
     def logits(self, sequences: Sequences, kinds: Sequence[HeadKind]) -> Outputs:
         """The logits of these heads, and the depth at which each sequence left, where they may leave early."""
-        backend = self._to_depth()
+        leaving, backend = self.leaving, self.backend
         with self._work(sequences) as advance:
-            if self.leaving is not None and kinds[0] in EXIT_KINDS and isinstance(backend, LayeredBackend):
-                left = run_with_exits(
-                    backend.pool(), sequences, self.leaving, tokens_at_a_time=self.tokens_at_a_time, advance=advance
-                )
-                return Outputs({kinds[0]: combine_windows(sequences, left.logits)}, left.depths)
-            return backend.logits(sequences, kinds, Pace(self.tokens_at_a_time, advance))
+            pace = Pace(self.tokens_at_a_time, advance)
+            if leaving is None or kinds[0] not in EXIT_KINDS or not isinstance(backend, LayeredBackend):
+                return self._to_depth().logits(sequences, kinds, pace)
+            depth = leaving.same_depth(backend.config.num_layers)
+            if depth is not None:
+                found = backend.at_depth(depth).logits(sequences, kinds, pace)
+                return replace(found, depths=np.full(len(sequences.example), depth))
+            left = run_with_exits(
+                backend.pool(), sequences, leaving, tokens_at_a_time=self.tokens_at_a_time, advance=advance
+            )
+            return Outputs({kinds[0]: combine_windows(sequences, left.logits)}, left.depths)
 
     def masked_pieces(
         self, sequences: Sequences, masks: Int64[np.ndarray, "masks"], top: int, num_pieces: int

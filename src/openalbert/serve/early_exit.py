@@ -15,9 +15,9 @@ import torch
 from jaxtyping import Bool, Float32, Float64, Int64
 
 from openalbert.errors import UserError
-from openalbert.finetuning.exit_rules import NEVER, is_settled
+from openalbert.finetuning.exit_rules import is_settled
 from openalbert.finetuning.predict import PRETRAINING, TOKENS_AT_A_TIME, bound_tokens, pack
-from openalbert.interop.exits import ExitInfo, ExitRule
+from openalbert.interop.exits import NEVER, ExitInfo, ExitRule
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import HeadKind
 from openalbert.model.packing import Packed
@@ -34,6 +34,12 @@ class Leaving:
     """The layers computed at most; None: all."""
     deadline: float | None = None
     """Seconds from its beginning after which an example leaves with what it has; None: never."""
+
+    def same_depth(self, num_layers: int) -> int | None:
+        """The depth of all examples, which need no loop then; None where each leaves at its own."""
+        if self.rule.asks or self.deadline is not None:
+            return None
+        return min(num_layers, self.rule.depth or num_layers, self.max_depth or num_layers)
 
 
 @dataclass(frozen=True)
@@ -129,6 +135,7 @@ class DepthMixedBatch:
         """Add sequences, which get these numbers; `deadline` is in seconds from now."""
         last = self.pool.num_layers if max_depth is None else max_depth
         check_depth(last, self.pool.num_layers)
+        last = min(last, self.rule.depth or last)
         count, until = len(chosen), np.inf if deadline is None else self.clock() + deadline
         zeros, logits = np.zeros(count, np.int64), np.zeros((count, self.pool.num_outputs), np.float32)
         new = Active(

@@ -12,14 +12,14 @@ from openalbert.errors import UserError
 from openalbert.finetuning.data import EncodedSplit, encode_split
 from openalbert.finetuning.evaluation.evaluate import Evaluate, open_for, resolve_options, with_trained_metric
 from openalbert.finetuning.evaluation.split import evaluate_outputs
-from openalbert.finetuning.exit_rules import NEVER
 from openalbert.finetuning.predict import Ensemble, Outputs, task_heads
-from openalbert.interop.exits import read_exit_info
+from openalbert.interop.exits import NEVER, read_exit_info
 from openalbert.interop.onnx_graph import SCORE_TOKENS
 from openalbert.interop.task_json import read_task_info
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import AlbertConfig
 from openalbert.objectives.keyed_random import below, bits
+from openalbert.progress import log
 from openalbert.serve.backend import Backend, Computation, TorchBackend
 from openalbert.serve.early_exit import Leaving
 from openalbert.serve.onnx_backend import OnnxBackend
@@ -134,7 +134,7 @@ def compare_on_task(model: AlbertModel, folder: Path, task_name: str, source: Ta
 
     def measure(backend: Backend, data: EncodedSplit, leaving: Leaving | None) -> tuple[float, float | None]:
         """The metric, and the mean depth by early exit."""
-        computation, sequences = Computation(backend, leaving=leaving), data.encoding.sequences
+        computation, sequences = Computation(backend, leaving=leaving, shows=True), data.encoding.sequences
         if task.kind == "similarity":
             outputs = Outputs({"similarity": computation.embed(sequences)})
         else:
@@ -151,6 +151,7 @@ def compare_on_task(model: AlbertModel, folder: Path, task_name: str, source: Ta
         for number, data in enumerate(splits):
             for way, leaving in ways.items():
                 name = f"{task.name} {data.name}, {task.main_metric}{way}"
+                log(f"scoring the model and its export: {name}")
                 after, layers = measure(export, data, leaving)
                 scores.append(Score(name, len(data.examples), before(number, way), after, layers))
         return scores

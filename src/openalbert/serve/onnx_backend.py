@@ -167,7 +167,8 @@ class OnnxBackend:
                 if scores_tokens:
                     found[kind][batch.tokens] = self.model.scores(kind, hidden[batch.is_real])
                 else:
-                    found[kind][batch.chosen] = self.model.scores(kind, hidden[:, 0])
+                    depths = np.full(len(batch.chosen), self.depth or self.config.num_layers)
+                    found[kind][batch.chosen] = self.model.depth_scores(kind, hidden[:, 0], depths)
             pace.advance(float(len(batch.tokens)))
         return Outputs({kind: combine_windows(sequences, rows) for kind, rows in found.items()})
 

@@ -18,11 +18,11 @@ from openalbert.finetuning.encode import STRIDE
 from openalbert.finetuning.evaluation.error_analysis import analyze_errors
 from openalbert.finetuning.evaluation.split import Evaluation, evaluate_split
 from openalbert.finetuning.evaluation.submission import write_files
-from openalbert.finetuning.exit_rules import NEVER, measure_rule, predict_depths
+from openalbert.finetuning.exit_rules import measure_rule, predict_depths
 from openalbert.finetuning.predict import DEFAULT_MAX_LENGTH, TOKENS_AT_A_TIME, Ensemble, load_models, task_heads
 from openalbert.finetuning.question_answering.span_decoding import N_BEST
 from openalbert.formatting import aligned, counted, percent_of, were
-from openalbert.interop.exits import ExitPoint, read_exit_info
+from openalbert.interop.exits import NEVER, ExitPoint, read_exit_info
 from openalbert.interop.huggingface import find_folder
 from openalbert.interop.task_json import TaskInfo
 from openalbert.progress import Work, log

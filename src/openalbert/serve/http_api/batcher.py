@@ -17,9 +17,8 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Float32, Int64
 
-from openalbert.finetuning.exit_rules import NEVER
 from openalbert.finetuning.predict import MEAN, TOKENS_AT_A_TIME, Embedding, Outputs, combine_windows
-from openalbert.interop.exits import ExitRule
+from openalbert.interop.exits import NEVER, ExitRule
 from openalbert.model.config import TOKEN_HEADS, AlbertConfig, Head, HeadKind
 from openalbert.progress import log
 from openalbert.serve.backend import USUAL_PACE, Backend, MaskedPieces, Pace
