@@ -82,6 +82,16 @@ def test_onednn_reads_any_strides(x: torch.Tensor, weight: torch.Tensor, used: l
 
 
 @needs_onednn
+def test_onednn_sees_few_numbers_of_rows(used: list[int]) -> None:
+    """It keeps code for each: packed batches of all sizes would fill the memory."""
+    weight = torch.randn(4, 8)
+    for rows in range(1, 3000):
+        assert len(apply_linear(torch.randn(rows, 8), weight)) == rows
+        assert rows <= used[-1] <= max(rows + 7, 1.125 * rows)
+    assert len(set(used)) < 60
+
+
+@needs_onednn
 def test_gradients_that_nobody_needs_are_not_computed(used: list[int]) -> None:
     frozen = Linear(8, 4).requires_grad_(False)
     x = torch.randn(3, 8, requires_grad=True)
