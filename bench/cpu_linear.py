@@ -27,7 +27,15 @@ from openalbert.model.kernels import cpu_linear
 from openalbert.model.presets import preset
 
 ROOT = Path(__file__).resolve().parents[1]
-PRODUCTS = ((128, 768, 3072), (2048, 768, 768), (2048, 768, 3072), (2048, 3072, 768), (2048, 384, 1536))
+PRODUCTS = (
+    (100, 768, 3072),
+    (128, 768, 3072),
+    (2000, 768, 3072),
+    (2048, 768, 768),
+    (2048, 768, 3072),
+    (2048, 3072, 768),
+    (2048, 384, 1536),
+)
 SENTENCES, LENGTH = 32, 64
 LIBRARIES = {"oneDNN": True, "torch": False}
 
