@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 from openalbert.errors import UserError
 from openalbert.model.config import AlbertConfig, block_of_layer
-from openalbert.model.kernels.cpu_linear import Linear
+from openalbert.model.kernels.cpu_linear import Linear, fill_rows
 from openalbert.model.layer import Attention, Bf16Copies, FeedForward
 from openalbert.model.packing import Layout, Rows
 
@@ -117,17 +117,20 @@ class AlbertEncoder(nn.Module):
         if at is not None and all_states:
             raise UserError("all_states needs all positions: give either all_states or at")
         hidden = self.embedding(ids, segments, layout.positions(ids))
+        if ids.dim() == 1:
+            hidden = fill_rows(hidden)
         states = [hidden]
         copies = self._bf16_copies(depth)
         for layer in range(depth - 1):
             hidden = self._layer(layer, hidden, layout, copies)
             states.append(hidden)
         if at is None:
-            hidden = self._layer(depth - 1, hidden, layout, copies)
+            hidden = self._layer(depth - 1, hidden, layout, copies)[: len(ids)]
             states.append(hidden)
             pooled = self.pool(layout.first(hidden))
             if not all_states:
                 return Encoded(hidden, pooled)
+            states = [state[: len(ids)] for state in states]
             return Encoded(
                 hidden, pooled, tuple(states), tuple(self.pool(layout.first(state)) for state in states[1:-1])
             )

@@ -206,9 +206,15 @@ def _attend_within(
 def attend_one_by_one(
     queries: Packed, keys: Packed, query: Tensor, key: Tensor, value: Tensor, dropout: float
 ) -> Float[Tensor, "rows heads size"]:
-    """One call per sequence: on the CPU it costs microseconds, compared with milliseconds for the matrix products."""
-    pieces = zip(query.split(queries.lengths), key.split(keys.lengths), value.split(keys.lengths), strict=True)
-    return torch.cat([Padded().attend(q[None], k[None], v[None], dropout)[0] for q, k, v in pieces])
+    """One call per sequence: on the CPU it costs microseconds, compared with milliseconds for the matrix products.
+
+    Rows after the last sequence, which fill up a batch, attend to nothing.
+    """
+    total = sum(queries.lengths)
+    asked, filled = query.split((total, len(query) - total))
+    key, value = key[: sum(keys.lengths)], value[: sum(keys.lengths)]
+    pieces = zip(asked.split(queries.lengths), key.split(keys.lengths), value.split(keys.lengths), strict=True)
+    return torch.cat([*(Padded().attend(q[None], k[None], v[None], dropout)[0] for q, k, v in pieces), filled])
 
 
 def attend_by_packed_kernel(

@@ -20,6 +20,7 @@ from openalbert.finetuning.predict import PRETRAINING, TOKENS_AT_A_TIME, bound_t
 from openalbert.interop.exits import NEVER, ExitInfo, ExitRule
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import HeadKind
+from openalbert.model.kernels.cpu_linear import fill_rows
 from openalbert.model.packing import Packed
 from openalbert.tasks.task import Sequences
 from openalbert.train.device import Device
@@ -234,7 +235,7 @@ class TorchPool:
         with torch.inference_mode(), self.device.autocast():
             attention, ffn = encoder.blocks(0 if self.mixes_depths else self.layer)
             layout = Packed.of(self.lengths, self.hidden.device)
-            self.hidden = ffn(attention(self.hidden, layout))
+            self.hidden = ffn(attention(fill_rows(self.hidden), layout))[: len(self.hidden)]
             self.layer += 1
             pooled = encoder.pool(layout.first(self.hidden))
             if self.model.exits is None:

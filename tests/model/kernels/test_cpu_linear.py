@@ -8,6 +8,8 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
+from openalbert.model.albert import AlbertModel
+from openalbert.model.config import AlbertConfig, Head
 from openalbert.model.kernels import cpu_linear
 from openalbert.model.kernels.cpu_linear import Linear, apply_linear, prefers_onednn
 
@@ -149,3 +151,31 @@ def test_onednn_is_for_processors_with_avx_512_that_are_not_intels(
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
     monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: True)
     assert prefers_onednn.__wrapped__() is expected
+
+
+@needs_onednn
+def test_a_packed_batch_is_filled_once_for_all_maps(used: list[int]) -> None:
+    """Its states, pooled vectors and gradients are those of each sequence alone."""
+    torch.manual_seed(0)
+    config = AlbertConfig(50, 8, 16, 3, 2, 32, max_positions=60, initializer_range=0.4)
+    model = AlbertModel(config, (Head("classification", ("a", "b")),)).eval()
+    lengths = [50, 7, 40, 21]
+    ids = torch.randint(5, 50, (sum(lengths),))
+    packed = model.encode_packed(ids, lengths, all_states=True)
+    assert {rows for rows in used if rows > 100} == {120}
+    assert [len(state) for state in packed.states] == [118] * 4
+    alone = [model.encode(part[None], all_states=True) for part in ids.split(lengths)]
+    for number, state in enumerate(packed.states):
+        expected = torch.cat([one.states[number][0] for one in alone])
+        torch.testing.assert_close(state, expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(packed.hidden, packed.states[-1])
+    torch.testing.assert_close(packed.pooled, torch.cat([one.pooled for one in alone]), atol=1e-5, rtol=1e-5)
+    parameters = list(model.encoder.parameters())
+    ours, theirs = (
+        torch.autograd.grad(sum(one.hidden.square().sum() + one.pooled.sum() for one in found), parameters)
+        for found in ([packed], alone)
+    )
+    for left, right in zip(ours, theirs, strict=True):
+        assert (left - right).norm() <= 1e-5 * right.norm() + 1e-6
+    asked = model.encode_packed(ids, lengths, at=torch.tensor([3, 60, 117]))
+    torch.testing.assert_close(asked.hidden, packed.hidden[[3, 60, 117]], atol=1e-5, rtol=1e-5)

@@ -32,18 +32,26 @@ def apply_linear(
     bias: Float[Tensor, " outputs"] | None = None,
 ) -> Float[Tensor, "*tokens outputs"]:
     """As `F.linear`, forward and backward."""
-    is_for_onednn = (
+    if weight.dtype != torch.float32 or not _is_for_onednn(x):
+        return F.linear(x, weight, bias)
+    result: Tensor = _OneDnnLinear.apply(x, weight, bias)  # type: ignore[no-untyped-call]
+    return result
+
+
+def fill_rows(hidden: Float[Tensor, "tokens hidden"]) -> Float[Tensor, "rows hidden"]:
+    """The states of packed tokens, and zeros up to a number of rows that oneDNN takes as it is: one copy for all."""
+    return _padded_rows(hidden) if _is_for_onednn(hidden) else hidden
+
+
+def _is_for_onednn(x: Tensor) -> bool:
+    return (
         x.device.type == "cpu"
-        and x.dtype == weight.dtype == torch.float32
+        and x.dtype == torch.float32
         and x.numel() > 0
         and not torch.compiler.is_compiling()
         and not torch.is_autocast_enabled("cpu")
         and prefers_onednn()
     )
-    if not is_for_onednn:
-        return F.linear(x, weight, bias)
-    result: Tensor = _OneDnnLinear.apply(x, weight, bias)  # type: ignore[no-untyped-call]
-    return result
 
 
 @functools.cache
