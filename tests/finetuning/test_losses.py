@@ -23,6 +23,7 @@ from openalbert.finetuning.predict import predict
 from openalbert.interop import huggingface
 from openalbert.model.albert import AlbertModel
 from openalbert.model.config import Head
+from openalbert.model.kernels.cpu_linear import fill_rows
 from openalbert.model.packing import Packed
 from openalbert.model.presets import PRESETS
 from openalbert.tasks.task import UNLABELLED
@@ -202,7 +203,8 @@ def test_the_last_layer_works_on_cls_alone_where_no_token_is_asked_for(name: str
     rows: list[int] = []
     model.encoder.ffn[0].register_forward_hook(lambda _, inputs, __: rows.append(len(inputs[0])))
     finetuning_scores(model, batch, CONFIG.num_layers)
-    assert rows == [len(batch.tokens), len(batch.lengths) if name == "classification" else len(batch.tokens)]
+    everything = len(fill_rows(torch.empty(len(batch.tokens), CONFIG.hidden_size)))
+    assert rows == [everything, len(batch.lengths) if name == "classification" else everything]
 
 
 def test_weights_of_classes_are_scikit_learns_balanced_ones() -> None:
