@@ -34,7 +34,7 @@ def test_runs_are_trained_scored_timed_and_drawn(
     [pair] = found["pairs"]
     chosen = {name: pair["curve"][at] for name, at in pair["rules"].items()}
     assert all(1 <= point["mean_depth"] <= 2 for point in chosen.values())
-    assert chosen["0.25 lost"]["held_out_score"] >= pair["held_out"]["full_depth_score"]
+    assert chosen["0.25 lost"]["held_out_score"] >= pair["held_out"]["full_depth_score"] - 0.25
     [of_device] = found["times"].values()
     seconds = of_device["0.25 lost"]["1"]["1"]
     assert len(seconds["plain"]) == len(seconds["exits"]) == early_exit.TURNS
